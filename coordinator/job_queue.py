@@ -285,14 +285,17 @@ class QueueBoard:
         """Replace the desired state of a job; False if there is no such job or it has ended."""
         text = dump_facts(asdict(desired))
         changes: list[Change] = [Put(self._wishes, {name: text}), self._expiry()]
-        spec, progress = self._of_job(name)
+        spec, progress = self._read_job(name)
         for _ in range(_ATTEMPTS):
             if not spec or _ended(progress):
                 return False
             unchanged = [FieldIs(self._specs, name, spec), FieldIs(self._progress, name, progress)]
             if self.store.commit(unchanged, changes) == 0:
                 return True
-            former, (spec, progress) = spec, self._of_job(name)  # its runner wrote progress
+            former, (spec, progress) = (
+                spec,
+                self._read_job(name),
+            )  # its runner wrote progress
             if spec != former:
                 return False  # that job has ended, and another one has its name
         raise RedisUnavailable(
@@ -308,10 +311,10 @@ class QueueBoard:
             job_number, _, rest = spec.partition(" ")
             at_ms, _, text = rest.partition(" ")
             if is_name(name) and is_number(job_number) and is_number(at_ms):
-                told = JobProgress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
-                asked = DesiredJobState.from_json(load_facts(wishes.get(name, "")))
+                done = JobProgress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
+                desired = DesiredJobState.from_json(load_facts(wishes.get(name, "")))
                 jobs.append(
-                    QueuedJob(name, int(job_number), load_facts(text), int(at_ms), asked, told)
+                    QueuedJob(name, int(job_number), load_facts(text), int(at_ms), desired, done)
                 )
         return sorted(jobs, key=lambda job: job.number)
 
@@ -383,7 +386,7 @@ class QueueBoard:
             another number.
         """
         text = f"{int(progress.ended)} {dump_facts(progress.to_json())}"
-        spec, _ = self._of_job(name)
+        spec, _ = self._read_job(name)
         if _number(spec) != number:
             return False
         changes: list[Change] = [Put(self._progress, {name: text}), self._expiry()]
@@ -398,7 +401,7 @@ class QueueBoard:
         Returns:
             Whether it was written: False if another runner leads, or there is no such job.
         """
-        spec, _ = self._of_job(name)
+        spec, _ = self._read_job(name)
         if not spec:
             return False
         piece = {"lines": list(lines)}
@@ -426,7 +429,7 @@ class QueueBoard:
         """Close the connections."""
         self.store.close()
 
-    def _of_job(self, name: str) -> tuple[str, str]:
+    def _read_job(self, name: str) -> tuple[str, str]:
         check_name("job", name)
         (spec,), (progress,) = (
             self.store.fields(key, [name]) for key in (self._specs, self._progress)

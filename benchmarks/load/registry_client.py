@@ -12,9 +12,9 @@ from ...coordinator.store.records import FACTS_TTLS, PLAIN_TTLS, MemberBeat
 from ...coordinator.store.redis_connection import Call, script
 from ...coordinator.store.redis_leases import (
     beat_call,
+    full_beat,
     plain_beat,
     register_call,
-    whole_beat,
 )
 from ...runtime.errors import EdlError, RedisUnavailable
 from .probe_server import INCARNATION, KEY
@@ -49,7 +49,7 @@ class RegistryClient:
         self._leases = lease_set("teachers", service)
         self._ttl_ms = round(ttl_s * 1000)
         # name -> our clock in seconds and that of Redis in ms, at its latest whole heartbeat
-        self._whole: dict[str, tuple[float, int]] = {}
+        self._full_beats: dict[str, tuple[float, int]] = {}
         self._address = address
         self._turn = 0
         self._rng = random.Random(0)
@@ -99,7 +99,7 @@ class RegistryClient:
 
         Whole heartbeats carry changed facts, as those of a working teacher do.
         """
-        at_s, redis_ms = self._whole.get(name, (0.0, 0))
+        at_s, redis_ms = self._full_beats.get(name, (0.0, 0))
         if not redis_ms:
             call = beat_call(self._leases, MemberBeat(name, INCARNATION), self._ttl_ms)
             self._next().post(_evalsha("beat", call), partial(self._began, name))
@@ -115,7 +115,7 @@ class RegistryClient:
             "samples_per_second": f"{self._rng.uniform(15, 25):.4g}",
         }
         beat = MemberBeat(name, INCARNATION, facts)
-        words = whole_beat(self._leases, beat, deadline_ms, self._ttl_ms)
+        words = full_beat(self._leases, beat, deadline_ms, self._ttl_ms)
         handlers: list[OnReply] = [
             partial(self._told_time, name),
             self._heard,
@@ -128,14 +128,14 @@ class RegistryClient:
     def _began(self, name: str, reply: bytes | RedisUnavailable) -> None:
         kept, now_ms = self._numbers(reply, 2)
         if kept:
-            self._whole[name] = time.monotonic(), now_ms
+            self._full_beats[name] = time.monotonic(), now_ms
         else:
             self._fail(RedisUnavailable(f"the lease of {name} has run out: its beats came late"))
 
     def _settled(self, name: str, reply: bytes | RedisUnavailable) -> None:
         (moved,) = self._numbers(reply, 1)
         if not moved:
-            self._whole.pop(name, None)
+            self._full_beats.pop(name, None)
             self.beat(name)
 
     def _told_time(self, name: str, reply: bytes | RedisUnavailable) -> None:
@@ -143,7 +143,7 @@ class RegistryClient:
             self._fail(reply)
         else:
             seconds, micros = (int(part) for part in reply.split(b"\r\n")[2:5:2])
-            self._whole[name] = time.monotonic(), seconds * 1000 + micros // 1000
+            self._full_beats[name] = time.monotonic(), seconds * 1000 + micros // 1000
 
     def _told_left(self, reply: bytes | RedisUnavailable) -> None:
         (left_ms,) = self._numbers(reply, 1)

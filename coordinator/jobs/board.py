@@ -49,8 +49,8 @@ from .schema import (
     node_leases,
 )
 
-#: Sort key of a shard, exact as a double: epoch * EPOCH_PLACES + start.
-_EPOCH_PLACES: Final = 1 << 32
+#: Sort key of a shard, exact as a double: epoch * _EPOCH_ROWS + start.
+_EPOCH_ROWS: Final = 1 << 32
 _EPOCHS: Final = 1 << 20
 
 
@@ -81,9 +81,9 @@ class JobBoard:
         ttl_s = check_ttl(ttl_s)
         key, node_id = job_key(job, "generation"), check_node(node_id)
         if all(node.node_id == node_id for node in self.nodes(job)):
-            (stands,) = self.store.read(key)
-            outcome = stands.get("outcome", "")
-            if outcome and (not since or number(stands.get("number", "")) < since):
+            (generation,) = self.store.read(key)
+            outcome = generation.get("outcome", "")
+            if outcome and (not since or number(generation.get("number", "")) < since):
                 self.store.commit([FieldIs(key, "outcome", outcome)], [Put(key, {"outcome": None})])
         self.store.leases.register(node_leases(job), node_id, own, ttl_s)
         self.store.record_use(JOBS, job, KEEP_S)
@@ -213,7 +213,7 @@ class JobBoard:
         """
         _check_shards(shards)
         free, filled = job_key(job, "shards"), job_key(job, "filled")
-        first = _check_epoch(epoch) * _EPOCH_PLACES
+        first = _check_epoch(epoch) * _EPOCH_ROWS
         ranked = {f"{epoch}:{start}:{stop}": first + start for start, stop in shards}
         conditions = [self._current(job, generation), FieldIs(filled, str(epoch), "")]
         changes: list[Change] = [
@@ -247,9 +247,13 @@ class JobBoard:
         Raises:
             GenerationSuperseded: `generation` is not the current one.
         """
-        where = ShardKeys(*(job_key(job, name) for name in ("generation", "shards", "held")))
+        keys = ShardKeys(
+            generation=job_key(job, "generation"),
+            free=job_key(job, "shards"),
+            leased=job_key(job, "held"),
+        )
         epoch = _check_epoch(epoch)
-        found = self.store.lease_shard(where, generation, epoch, rank, request_number, most, KEEP_S)
+        found = self.store.lease_shard(keys, generation, epoch, rank, request_number, most, KEEP_S)
         if isinstance(found, str):
             raise _superseded(job, generation, found)
         return found and Shard(*found)
@@ -313,9 +317,9 @@ class JobBoard:
         current = self.store.fields(key, ["number"])[0] or ""
         if current not in ("", str(number)):
             return False
-        goes_on = FieldIs(key, "number", current), FieldIs(key, "outcome", "")
+        conditions = fence, FieldIs(key, "number", current), FieldIs(key, "outcome", "")
         changes: list[Change] = [Put(key, {"outcome": text}), Keep([key], KEEP_S)]
-        return self.store.commit([fence, *goes_on], changes) == 0
+        return self.store.commit(conditions, changes) == 0
 
     def jobs(self) -> list[str]:
         """Return the names of the jobs that were active within `KEEP_S`, sorted."""
@@ -351,9 +355,9 @@ def _check_shards(shards: Sequence[Shard]) -> None:
     """Raise UsageError if shards overlap or one is empty."""
     end = 0
     for start, stop in sorted(shards):
-        if start < end or stop <= start or stop > _EPOCH_PLACES:
+        if start < end or stop <= start or stop > _EPOCH_ROWS:
             raise UsageError(
-                f"shards must be non-empty ranges below {_EPOCH_PLACES} that do not overlap;"
+                f"shards must be non-empty ranges below {_EPOCH_ROWS} that do not overlap;"
                 f" [{start}, {stop}) is not"
             )
         end = stop

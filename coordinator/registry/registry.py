@@ -312,7 +312,7 @@ class Registry:
         fenced: list[Condition] = [
             fence,
             Once(table, secrets.token_hex(8)),
-            *_stands_at(table, expected),
+            *_table_is_at(table, expected),
         ]
         return self.store.commit(fenced, changes) == 0
 
@@ -387,8 +387,8 @@ class Registry:
 
     def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
         """Write a plan as version `expected_version` + 1; False if the present version differs."""
-        stands = NumberIs(service_key(service, "plan"), "version", expected_version)
-        return self.store.commit([stands], _put_plan(service, plan, expected_version)) == 0
+        unchanged = NumberIs(service_key(service, "plan"), "version", expected_version)
+        return self.store.commit([unchanged], _put_plan(service, plan, expected_version)) == 0
 
     def move_plan(
         self, service: str, fence: Leads, epoch: Epoch, plan: Plan, entry: LogEntry
@@ -405,9 +405,9 @@ class Registry:
         Returns:
             Whether it was written: False if another one leads, or table or plan has changed.
         """
-        stands = NumberIs(service_key(service, "plan"), "version", plan.version)
+        unchanged = NumberIs(service_key(service, "plan"), "version", plan.version)
         table = service_key(service, "assignment")
-        conditions: list[Condition] = [fence, *_stands_at(table, epoch), stands]
+        conditions: list[Condition] = [fence, *_table_is_at(table, epoch), unchanged]
         changes = [*_put_plan(service, plan, plan.version), self._append(service, entry)]
         return self.store.commit(conditions, changes) == 0
 
@@ -457,7 +457,7 @@ def _check_epochs(expected: Epoch, epoch: Epoch, rows: Sized) -> None:
         raise UsageError(f"a table at {expected} cannot be written as {epoch}: epochs must grow")
 
 
-def _stands_at(table: str, epoch: Epoch) -> list[NumberIs]:
+def _table_is_at(table: str, epoch: Epoch) -> list[NumberIs]:
     return [NumberIs(table, "=term", epoch[0]), NumberIs(table, "=counter", epoch[1])]
 
 

@@ -240,15 +240,15 @@ def unpack_row(text: str) -> Row | None:
 
 def log_entry(record: LogRecord) -> LogEntry:
     """Parse a stored entry of the log."""
-    told = record.fields
+    found = record.fields
     return LogEntry(
-        told.get("kind", ""),
-        told.get("subject", ""),
-        told.get("text", ""),
-        tuple(told.get("before", "").split()),
-        tuple(told.get("after", "").split()),
-        record.id,
-        record.time_ms,
+        kind=found.get("kind", ""),
+        subject=found.get("subject", ""),
+        text=found.get("text", ""),
+        before=tuple(found.get("before", "").split()),
+        after=tuple(found.get("after", "").split()),
+        id=record.id,
+        time_ms=record.time_ms,
     )
 
 

@@ -44,7 +44,7 @@ from .records import (
 )
 
 _LEADER_KEPT_S: Final = 86_400.0
-_EPOCH_RANKS: Final = 1 << 32
+_EPOCH_ROWS: Final = 1 << 32
 _SWEEP_LIMIT: Final = 1000
 _CHANGES_S: Final = 60.0
 
@@ -309,8 +309,9 @@ class MemoryStore:
             asked, _, answer = leased.get(f"={rank}", "").partition(" ")
             if request_number is not None and asked and request_number <= int(asked):
                 return _bounds(answer)
-            first = epoch * _EPOCH_RANKS
-            in_epoch = [s for s, rank_ in free.items() if first <= rank_ < first + _EPOCH_RANKS]
+            first = epoch * _EPOCH_ROWS
+            end = first + _EPOCH_ROWS
+            in_epoch = [shard for shard, sort_key in free.items() if first <= sort_key < end]
             if not in_epoch:
                 return None
             shard = min(in_epoch, key=lambda one: free[one])

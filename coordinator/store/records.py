@@ -146,14 +146,12 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class SweepPermit:
-    """The limit up to which an expired lease is a death.
-
-    Up to this time every member could send its heartbeats.
+    """A permit to remove members whose lease has expired: all could send their heartbeats.
 
     Attributes:
         registry_id: the server process for which this is known; another one may hold old data.
-        until_ms: the limit by its clock. A later request may have waited at a server that hung,
-            before the heartbeats that arrived meanwhile.
+        until_ms: end of the permit, by the clock of that process. If the process hung, a sweep may
+            run late, and before heartbeats that arrived in the meantime.
     """
 
     registry_id: str
@@ -301,7 +299,10 @@ class RemoveRanked:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append an entry to a log that keeps the last `kept` entries."""
+    """Append an entry to a log, which expires `keep_s` seconds later.
+
+    The log keeps the last `kept` entries; unless `exact`, Redis may keep somewhat more.
+    """
 
     key: str
     fields: Mapping[str, str]
@@ -394,10 +395,14 @@ def left_entry(member: str) -> str:
 
 def split_changes(names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Split entries of a changes set into members and ids that ended their lease."""
-    noted: tuple[list[str], list[str]] = [], []
+    members: list[str] = []
+    left: list[str] = []
     for name in names:
-        noted[name.startswith(_LEFT)].append(name.removeprefix(_LEFT))
-    return noted
+        if name.startswith(_LEFT):
+            left.append(name.removeprefix(_LEFT))
+        else:
+            members.append(name)
+    return members, left
 
 
 def log_position(record_id: str) -> tuple[int, int]:

@@ -196,7 +196,7 @@ class RedisConnection:
         return advice
 
     def _answers_without_tls(self, error: Exception) -> bool:
-        """Return whether a server without a TLS answer answers without TLS, as Redis would."""
+        """Return whether a server that does not answer in TLS answers a command without TLS."""
         import redis
 
         late = isinstance(error, (redis.TimeoutError, TimeoutError))

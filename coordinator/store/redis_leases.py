@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -32,15 +32,15 @@ _DAY_MS: Final = 86_400_000  # the longest TTL, so the latest valid deadline
 
 
 @dataclass(frozen=True, slots=True)
-class _WholeBeat:
+class _FullBeat:
     """The last full heartbeat of a member.
 
     Attributes:
         incarnation: incarnation of the member.
         redis_ms: Redis's clock at that heartbeat.
         at_s: our clock after its answer, so that a deadline computed from both is never too late.
-        usable_until_s: our clock, when a member without a further heartbeat, full or plain, was
-            silent for too long.
+        usable_until_s: time by our clock from which the member counts as silent for too long; each
+            heartbeat, full or plain, moves it.
     """
 
     incarnation: int
@@ -66,7 +66,7 @@ class RedisLeases:
     def __init__(self, connection: RedisConnection) -> None:
         self._connection = connection
         self._client = connection.client
-        self._whole: dict[str, _WholeBeat] = {}
+        self._full_beats: dict[str, _FullBeat] = {}
         self._prune_at_s = 0.0
 
     # --- members
@@ -87,7 +87,7 @@ class RedisLeases:
         """
         call = register_call(leases, member, facts, _ms(ttl_s))
         # A requested drain stays, but not the raised deadline that makes plain heartbeats fail.
-        self._whole.pop(leases.facts + member, None)
+        self._full_beats.pop(leases.facts + member, None)
         return bool(self._connection.run("register", call.keys, *call.args))
 
     def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
@@ -117,12 +117,13 @@ class RedisLeases:
         now = time.monotonic()
         if now >= self._prune_at_s:
             self._prune_at_s = now + ttl_s
-            for key, one in self._whole.copy().items():  # a copy is atomic: other threads add some
+            # A copy is atomic: other threads add some.
+            for key, one in self._full_beats.copy().items():
                 if now >= one.usable_until_s:
-                    self._whole.pop(key, None)
+                    self._full_beats.pop(key, None)
         sent = []
         for position, (leases, beat) in enumerate(beats):
-            last = self._whole.get(leases.facts + beat.member)
+            last = self._full_beats.get(leases.facts + beat.member)
             if last is None or now >= last.usable_until_s:
                 continue
             if last.incarnation != beat.incarnation or not _may_be_plain(beat):
@@ -131,7 +132,7 @@ class RedisLeases:
             if not beat.facts and now - last.at_s < ttl_s * PLAIN_TTLS:
                 commands = [plain_beat(leases.deadlines, beat.member, deadline_ms)]
             else:
-                commands = whole_beat(leases, beat, deadline_ms, _ms(ttl_s))
+                commands = full_beat(leases, beat, deadline_ms, _ms(ttl_s))
             sent.append((position, last, commands))
         if not sent:
             return set()
@@ -148,7 +149,7 @@ class RedisLeases:
                     continue
                 if answer == [1]:
                     one = replace(last, usable_until_s=now + ttl_s * _SILENCE_TTLS)
-                    self._whole[leases.facts + beat.member] = one
+                    self._full_beats[leases.facts + beat.member] = one
                     kept.add(position)
                 if len(answer) == 1:
                     continue
@@ -170,14 +171,14 @@ class RedisLeases:
         if code == Beat.KEPT and leases.changes:
             now = time.monotonic()
             usable_until_s = now + ttl_s * _SILENCE_TTLS
-            self._whole[facts] = _WholeBeat(beat.incarnation, now_ms, now, usable_until_s)
+            self._full_beats[facts] = _FullBeat(beat.incarnation, now_ms, now, usable_until_s)
         else:
-            self._whole.pop(facts, None)
+            self._full_beats.pop(facts, None)
 
     def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
         """End a lease at once; False if there is none, or another incarnation holds it."""
         keys = leases.of(member)
-        self._whole.pop(keys[1], None)
+        self._full_beats.pop(keys[1], None)
         args = member, "" if incarnation is None else incarnation
         return bool(self._connection.run("leave", keys, *args))
 
@@ -229,7 +230,7 @@ class RedisLeases:
             if cursor == 0:
                 return self._all(leases)
             now_ms, due_s, found = self._noted(leases, f"({cursor}")
-            changed = [(name, at) for name, at in found if is_change(name) and _is_ours(at, now_ms)]
+            changed = _valid_changes(found, now_ms)
             if not changed:
                 return Changes(cursor, due_s=due_s)
             return replace(self._changed(leases, changed), due_s=due_s)
@@ -261,11 +262,11 @@ class RedisLeases:
     def _all(self, leases: LeaseSet) -> Changes:
         # The numbers come first, so that a change in between is seen twice rather than never.
         now_ms, due_s, noted = self._noted(leases, "-inf")
-        ours = [(name, at) for name, at in noted if is_change(name) and _is_ours(at, now_ms)]
-        start = int(max((at for _, at in ours), default=now_ms * 1000))
+        valid = _valid_changes(noted, now_ms)
+        start = int(max((at for _, at in valid), default=now_ms * 1000))
         members = tuple(self.members(leases))
         living = {member.member for member in members}
-        there, left = split_changes(name for name, _ in ours)
+        there, left = split_changes(name for name, _ in valid)
         return Changes(
             start,
             members,
@@ -332,7 +333,7 @@ def plain_beat(deadlines: str, member: str, deadline_ms: int) -> tuple[str | int
     return "ZADD", deadlines, "XX", "GT", "CH", deadline_ms, member
 
 
-def whole_beat(
+def full_beat(
     leases: LeaseSet, beat: MemberBeat, deadline_ms: int, ttl_ms: int
 ) -> list[tuple[str | int, ...]]:
     """Return the commands of a full heartbeat without a script, for one packet.
@@ -341,20 +342,21 @@ def whole_beat(
     the expiry of the deadlines in ms; two unused ones.
     """
     deadlines, facts, _ = leases.of(beat.member)
-    told = [("HSET", facts, *_flat(beat.facts))] if beat.facts else []
+    changes = [("HSET", facts, *_flat(beat.facts))] if beat.facts else []
     return [
         ("TIME",),
         ("HMGET", facts, "incarnation", DRAIN),
         plain_beat(deadlines, beat.member, deadline_ms),
         ("PTTL", deadlines),
-        *told,
+        *changes,
         ("PEXPIRE", facts, FACTS_TTLS * ttl_ms),
     ]
 
 
-def _is_ours(change: float, now_ms: float) -> bool:
-    """Return whether a change number is valid."""
-    return change < (now_ms + _DAY_MS) * 1000
+def _valid_changes(noted: Iterable[tuple[str, float]], now_ms: float) -> list[tuple[str, float]]:
+    """Return the valid entries of a changes set, with their change numbers."""
+    end = (now_ms + _DAY_MS) * 1000
+    return [(name, at) for name, at in noted if is_change(name) and at < end]
 
 
 def _flat(facts: Mapping[str, str]) -> list[str]:

@@ -103,16 +103,16 @@ def _parsed(url: str, shown: str) -> RedisUrl:
         raise ValueError
     parameters = dict(parse_qsl(parts.query, strict_parsing=True) if parts.query else ())
     _check_parameters(parameters, shown)
-    user, _, place = parts.netloc.rpartition("@")
+    user, _, addresses = parts.netloc.rpartition("@")
     login = _login(user, parameters)
     sentinels = scheme.endswith("+sentinel")
     unix = scheme == "unix"
-    if unix and (place or not parts.path):  # unix://run/redis.sock lacks a slash
+    if unix and (addresses or not parts.path):  # unix://run/redis.sock lacks a slash
         raise ValueError
     path = [unquote(part) for part in parts.path.split("/")[1:]] if not unix else []
     return RedisUrl(
         shown,
-        hosts=() if unix else _hosts(place, sentinels),
+        hosts=() if unix else _hosts(addresses, sentinels),
         path=unquote(parts.path) if unix else "",
         master=_master(path) if sentinels else "",
         db=_db(path, parameters),
@@ -151,9 +151,9 @@ def _prefixed(parameters: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {name: parameters[prefix + name] for name in names if prefix + name in parameters}
 
 
-def _hosts(place: str, sentinels: bool) -> tuple[tuple[str, int], ...]:
+def _hosts(addresses: str, sentinels: bool) -> tuple[tuple[str, int], ...]:
     found = []
-    for one in place.split(",") if sentinels else [place]:
+    for one in addresses.split(",") if sentinels else [addresses]:
         split = urlsplit(f"//{one}")  # parses [::1]:port
         port = _PORTS[sentinels] if split.port is None else split.port
         if (split.hostname is None and sentinels) or port == 0:

@@ -40,9 +40,9 @@ end
 
 -- Change rows of a hash with numbered changes; only the last changes are kept.
 local function put_rows(rows, changes, counter, kept, first, last)
-  for place = first, last, 2 do
-    put(rows, ARGV[place], ARGV[place + 1])
-    redis.call('ZADD', changes, counter, ARGV[place])
+  for index = first, last, 2 do
+    put(rows, ARGV[index], ARGV[index + 1])
+    redis.call('ZADD', changes, counter, ARGV[index])
   end
   local surplus = redis.call('ZCARD', changes) - kept
   if surplus > 0 then
@@ -56,8 +56,8 @@ while ARGV[at] do
   local last = at + tonumber(ARGV[at])
   local name = ARGV[at + 1]
   if name == 'put' then
-    for place = at + 3, last, 2 do
-      put(ARGV[at + 2], ARGV[place], ARGV[place + 1])
+    for index = at + 3, last, 2 do
+      put(ARGV[at + 2], ARGV[index], ARGV[index + 1])
     end
   elseif name == 'stamp' then
     redis.call('HSET', ARGV[at + 2], ARGV[at + 3], string.format('%.0f', now_ms))

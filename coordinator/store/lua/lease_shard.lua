@@ -1,7 +1,7 @@
 -- Lease the first free shard of an epoch; the same one again if the request number is the same.
 --
 -- KEYS[1]  hash    the generation
--- KEYS[2]  zset    free shards 'epoch:start:stop' -> place: epoch * 2^32 + start, a whole double
+-- KEYS[2]  zset    free shards 'epoch:start:stop' -> sort key, exact as a double: epoch * 2^32 + start
 -- KEYS[3]  hash    leased shards -> rank; '=rank' -> its last answer
 -- ARGV     generation, epoch, rank, request number of the rank ('': none), greatest number of rows
 --          ('': any; the rest of a larger shard stays free), expiry of shards (ms)

@@ -29,9 +29,10 @@ local function lives(deadlines, member)
   return deadline and deadline > now_ms
 end
 
--- Expiries that outlive a deadline. In a followed set a script renews a lease once in 2 TTL: facts outlive
--- that by 3, so that the dead can be named; the zset by 2 at least, so that it need not be written each
--- time. Users of other sets may not ask for an expiry: there the zset outlives its last deadline.
+-- Set the expiries of facts and deadlines.
+-- In a followed set, members send a full heartbeat every 2 TTLs at least. The facts expire 3 TTLs later, so
+-- that sweeps can name the dead. The zset expires 4 to 5 TTLs later: most heartbeats need not write it.
+-- Some users of other sets have no permission for PTTL. There the zset expires 4 TTLs after its last deadline.
 local function outlive(deadlines, facts, followed, ttl_ms)
   redis.call('PEXPIRE', facts, 5 * ttl_ms)
   if not followed then
