@@ -85,7 +85,7 @@ def serve(
     def announce(url: str, address: str) -> None:
         typer.echo(f"coordinator ready: {url} manager {address}")
 
-    be_prompt()
+    limit_pauses()
     with stop_on_signals() as stop:
         run(config, stop, announce)
 
@@ -117,7 +117,7 @@ def acl(
         typer.echo(line)
 
 
-def be_prompt() -> None:
+def limit_pauses() -> None:
     """Bound the time for which one thread delays the others.
 
     Make full garbage collections rare: with thousands of teachers one stops all threads for longer

@@ -132,18 +132,18 @@ class Contexts:
         return self.named[name]
 
     def add(self, name: str, context: MeshContext) -> Contexts:
-        """Return these with one more, or one replaced. The first becomes the current one."""
+        """Return these with one added or replaced. The first one becomes the current one."""
         if not name or not name.isprintable() or name != name.strip() or "://" in name:
             raise UsageError(f"a context needs a name, not {name!r}")
         return Contexts({**self.named, name: context}, self.current or name)
 
     def use(self, name: str) -> Contexts:
-        """Return these with another current one; raises UsageError if there is none so called."""
+        """Return these with another current one. Raises UsageError if there is none so named."""
         self.get(name)
         return replace(self, current=name)
 
     def remove(self, name: str) -> Contexts:
-        """Return these without one; raises UsageError if there is none so called."""
+        """Return these without one. Raises UsageError if there is none so named."""
         self.get(name)
         left = {other: context for other, context in self.named.items() if other != name}
         return Contexts(left, "" if self.current == name else self.current)
@@ -167,7 +167,7 @@ def _key(name: str) -> str:
 
 
 def _contexts(document: object) -> Contexts:
-    """Raises ValueError if the document has another form."""
+    """Parse the document. Raises ValueError if it has another form."""
     if not isinstance(document, dict) or document.keys() - {"current", "contexts"}:
         raise ValueError("expects the keys `current` and `contexts` and no others")
     named, current = document.get("contexts") or {}, document.get("current") or ""

@@ -113,8 +113,8 @@ class Heartbeat:
         if self._registered:
             with contextlib.suppress(RedisUnavailable, AccessError, LeaseSuperseded):
                 # Managers have to see it; a plain heartbeat shortens no lease.
-                told = {GIVEN_UP: why[:_MAX_WHY]}
-                beat = MemberBeat(self._member, int(self._sent["incarnation"]), told, noted=True)
+                facts = {GIVEN_UP: why[:_MAX_WHY]}
+                beat = MemberBeat(self._member, int(self._sent["incarnation"]), facts, noted=True)
                 self._registry.beat(self._kind, self._service, beat, _LAST_TTL_S)
 
     def stop(self, leave: bool = True, timeout_s: float = 5.0) -> None:
@@ -171,7 +171,7 @@ class Heartbeat:
                 self._on_superseded(error)
             return True
         if not self._answering:
-            log.info("the registry answers again; the lease of %s stands", self._member)
+            log.info("the registry answers again; the lease of %s is valid", self._member)
         self._answering = True
         return True
 
@@ -180,7 +180,7 @@ class Heartbeat:
         try:
             return dict(self._facts())
         except Exception:
-            log.exception("the facts of %s cannot be had; its beats go on", self._member)
+            log.exception("the facts of %s cannot be read; its heartbeats go on", self._member)
             return self._sent
 
     def _renew(self, facts: dict[str, str]) -> None:
@@ -207,12 +207,12 @@ class Heartbeat:
         if concerns:
             self._noted = facts
         if answer is Beat.DRAIN and self._on_drain is not None:
-            asked, self._on_drain = self._on_drain, None
+            begin_drain, self._on_drain = self._on_drain, None
             log.info("%s was asked to drain", self._member)
             try:
-                asked()
+                begin_drain()
             except Exception:
-                log.exception("%s could not begin to drain; its beats go on", self._member)
+                log.exception("%s could not begin to drain; its heartbeats go on", self._member)
 
     def _register(self, facts: dict[str, str]) -> None:
         self._registry.register(self._kind, self._service, self._member, facts, self._ttl_s)

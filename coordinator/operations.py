@@ -16,7 +16,7 @@ from .registry import Plan, Registry
 from .registry.schema import check_member, check_service
 from .store.records import Member
 
-_NEAR = 3
+_SIMILAR = 3
 _AT = ("epoch", "now")
 #: Attempts to write while other operators do.
 _ATTEMPTS: Final = 20
@@ -53,12 +53,12 @@ def drain(
     ]
     done = [
         f"{name}/{teacher}"
-        for name, teacher, called in teachers
-        if wanted in called and registry.request_drain(name, teacher)
+        for name, teacher, names in teachers
+        if wanted in names and registry.request_drain(name, teacher)
     ]
     if not done:
         where = f" of service {service}" if service else ""
-        near = _near(wanted, {one for *_, called in teachers for one in called})
+        near = _similar(wanted, {one for *_, names in teachers for one in names})
         if teacher_id:
             raise UsageError(f"there is no teacher {teacher_id}{where}{near}")
         raise UsageError(f"no teacher{where} runs on host {host!r:.140}{near}")
@@ -90,29 +90,29 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
     for _ in range(_ATTEMPTS):
         teachers = registry.members("teachers", service)
         students = registry.members("students", service)
-        standing = registry.plan(service)
-        current = standing.content_id or _prevailing(students, teachers)
-        known = {standing.content_id, standing.next_content_id}
+        present = registry.plan(service)
+        current = present.content_id or _prevailing(students, teachers)
+        known = {present.content_id, present.next_content_id}
         known |= {one.facts.get("content_id", "") for one in (*students, *teachers)}
-        content = _meant(content_id, known - {""}, service)
-        plan = _next_plan(replace(standing, content_id=current), service, content, at)
-        if registry.set_plan(service, plan, standing.version):
+        content = _full_content_id(content_id, known - {""}, service)
+        plan = _next_plan(replace(present, content_id=current), service, content, at)
+        if registry.set_plan(service, plan, present.version):
             return _summary(registry, service, plan, teachers)
     raise RetryableError(f"others change the plan of service {service} as well: try again")
 
 
-def _next_plan(standing: Plan, service: str, content_id: str, at: str) -> Plan:
-    running = standing.next_content_id
-    if not running and standing.content_id == content_id:
+def _next_plan(present: Plan, service: str, content_id: str, at: str) -> Plan:
+    running = present.next_content_id
+    if not running and present.content_id == content_id:
         raise UsageError(f"service {service} has content {content_id} already")
-    if running == content_id and standing.at == at:
+    if running == content_id and present.at == at:
         raise UsageError(f"service {service} is on its way to content {content_id} already")
-    if running and content_id not in (running, standing.content_id):
+    if running and content_id not in (running, present.content_id):
         raise UsageError(
-            f"service {service} is on its way from content {standing.content_id} to {running}: "
+            f"service {service} is on its way from content {present.content_id} to {running}: "
             "wait until all its students have moved, or move it back first"
         )
-    origin = running if content_id == standing.content_id else standing.content_id
+    origin = running if content_id == present.content_id else present.content_id
     return Plan(content_id=origin, next_content_id=content_id, at=at)
 
 
@@ -126,29 +126,30 @@ def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Me
     origin = f" from {plan.content_id}" if plan.content_id else ""
     moving = {0: "it has no student now", 1: f"its one student {when}"}
     who = moving.get(students, f"each of its {students} students {when}")
-    said = f"service {service} moves{origin} to content {plan.next_content_id}: {who}"
+    summary = f"service {service} moves{origin} to content {plan.next_content_id}: {who}"
     if serving:
-        return f"{said}; teachers that serve it: {serving}"
+        return f"{summary}; teachers that serve it: {serving}"
     return (
-        f"{said}. No teacher of content {plan.next_content_id} serves yet: students stay until "
+        f"{summary}. No teacher of content {plan.next_content_id} serves yet: students stay until "
         "one does"
     )
 
 
-def _meant(content_id: str, known: Iterable[str], service: str) -> str:
+def _full_content_id(content_id: str, known: Iterable[str], service: str) -> str:
     """Return the content that a prefix names."""
     found = sorted(one for one in known if content_id and one.startswith(content_id))
     if content_id in found:
         return content_id
     if len(found) > 1:
         raise UsageError(
-            f"{content_id} may be several: {', '.join(found)}: name one by more of its characters"
+            f"{content_id} is the beginning of several contents: {', '.join(found)}; give more of "
+            "the id"
         )
     if not found and not is_content_id(content_id):
         raise UsageError(
-            f"no teacher or student of service {service} has content {content_id!r:.80}, nor one"
-            " that begins so: 'edl describe service NAME' shows theirs. One to come is 64"
-            " hexadecimal digits, as 'edl teacher fingerprint MODEL' prints them"
+            f"no teacher or student of service {service} has content {content_id!r:.80}, or one"
+            " whose id begins with it: 'edl describe service NAME' shows theirs. The id of a new"
+            " content is 64 hexadecimal digits, as 'edl teacher fingerprint MODEL' prints them"
         )
     return found[0] if found else content_id
 
@@ -157,7 +158,7 @@ def _services(registry: Registry, service: str) -> list[str]:
     """Return the named service, which must exist, or all."""
     known = registry.services()
     if service and service not in known:
-        raise UsageError(f"there is no service {service!r:.140}{_near(service, known)}")
+        raise UsageError(f"there is no service {service!r:.140}{_similar(service, known)}")
     return [service] if service else known
 
 
@@ -175,8 +176,8 @@ def _hosts(member: Member) -> set[str]:
     return {member.facts.get("host", ""), reached, reached.strip("[]")} - {""}
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=_NEAR, cutoff=0.5)
+def _similar(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=_SIMILAR, cutoff=0.5)
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -213,10 +214,10 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
     """
     name = deployment.service
 
-    def wanted(standing: Deployment | None) -> Deployment:
-        if standing and not standing.withdrawn and standing.content_id != deployment.content_id:
+    def wanted(present: Deployment | None) -> Deployment:
+        if present and not present.withdrawn and present.content_id != deployment.content_id:
             raise UsageError(
-                f"service {name} is deployed with content {standing.content_id}: students of one "
+                f"service {name} is deployed with content {present.content_id}: students of one "
                 f"service are labelled by one content, so delete it first ('edl delete service "
                 f"{name}'), or deploy the other one under another name"
             )
@@ -228,11 +229,11 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
     if deployment.max != deployment.min:
         number += f" to {deployment.max}"
     noun = "teacher" if number == "1" else "teachers"
-    said = f"service {name} is to have {number} {noun} of content {deployment.content_id[:12]}"
+    summary = f"service {name} is to have {number} {noun} of content {deployment.content_id[:12]}"
     if not machines:
-        return f"{said}; no machine is there yet: start 'edl agent' on each"
+        return f"{summary}; no machine is there yet: start 'edl agent' on each"
     waiting = sum(not one.order.service and one.report.state == "idle" for one in machines)
-    return f"{said}; machines: {len(machines)}, of which {waiting} wait for work"
+    return f"{summary}; machines: {len(machines)}, of which {waiting} wait for work"
 
 
 def undeploy(board: MachineBoard, service: str) -> str:
@@ -248,11 +249,11 @@ def undeploy(board: MachineBoard, service: str) -> str:
     """
     check_service(service)
 
-    def wanted(standing: Deployment | None) -> Deployment:
-        if standing is None or standing.withdrawn:
+    def wanted(present: Deployment | None) -> Deployment:
+        if present is None or present.withdrawn:
             known = ", ".join(one.service for one in board.deployments() if not one.withdrawn)
             raise UsageError(f"service {service} is not deployed (deployed: {known or 'none is'})")
-        return standing.withdrawal
+        return present.withdrawal
 
     _deploy(board, service, wanted)
     count = sum(one.order.service == service for one in board.machines())
@@ -264,7 +265,7 @@ def _deploy(
 ) -> None:
     """Write what `wanted` makes of the present deployment; again if another operator was faster."""
     for _ in range(_ATTEMPTS):
-        standing = next((one for one in board.deployments() if one.service == service), None)
-        if board.deploy(wanted(standing), standing):
+        present = next((one for one in board.deployments() if one.service == service), None)
+        if board.deploy(wanted(present), present):
             return
     raise RetryableError(f"others are changing the deployment of service {service}: try again")

@@ -345,11 +345,11 @@ def autoscale_page(registry: Registry, path: str) -> bytes | None:
         raise UsageError(
             f"no manager has said lately how many teachers {service!r:.140} should have"
         )
-    told = {
+    reply = {
         "service": service,
         "desired_teachers": found.count,
         "reason": found.reason,
         "since_ms": found.since_ms,
         "at_ms": found.at_ms,
     }
-    return json.dumps(told).encode()
+    return json.dumps(reply).encode()

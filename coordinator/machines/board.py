@@ -76,11 +76,11 @@ class MachineBoard:
             Whether it was written.
         """
         service = deployment.service
-        stands = self.store.fields(DEPLOYMENTS, [service])[0] or ""
-        if _deployment_of(service, stands) != before:
+        current = self.store.fields(DEPLOYMENTS, [service])[0] or ""
+        if _deployment_of(service, current) != before:
             return False
         text = json_of(replace(deployment, since_ms=self.store.time_ms()))
-        unchanged = FieldIs(DEPLOYMENTS, service, stands)
+        unchanged = FieldIs(DEPLOYMENTS, service, current)
         changes: list[Change] = [Put(DEPLOYMENTS, {service: text}), _KEEP_DEPLOYMENTS]
         return self.store.commit([unchanged], changes) == 0
 
@@ -176,11 +176,11 @@ class MachineBoard:
             Whether it was deleted: False if another one leads, or it was deployed again.
         """
         check_service(service)
-        stands = self.store.fields(DEPLOYMENTS, [service])[0] or ""
-        deployment = _deployment_of(service, stands)
+        current = self.store.fields(DEPLOYMENTS, [service])[0] or ""
+        deployment = _deployment_of(service, current)
         if deployment is None or not deployment.withdrawn:
             return False
-        unchanged = FieldIs(DEPLOYMENTS, service, stands)
+        unchanged = FieldIs(DEPLOYMENTS, service, current)
         return self.store.commit([fence, unchanged], [Put(DEPLOYMENTS, {service: None})]) == 0
 
     def close(self) -> None:

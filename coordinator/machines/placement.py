@@ -31,8 +31,8 @@ class PlacedMachine:
         machine_id: its name.
         service: service that it was ordered to serve; empty: none, it is free.
         content_id: model content of that order.
-        serves: its teacher serves.
-        available: it takes orders: its owner does not use it, and it is not leaving.
+        serves: whether its teacher of that service is ready for requests.
+        available: whether it takes orders: its owner does not use it, and it is not leaving.
         refuses: services whose teacher it could not start lately.
         cached: content ids of models in its cache.
     """
@@ -81,7 +81,7 @@ class Change:
 
 
 def desired_of(
-    said: int | None,
+    autoscaled: int | None,
     *,
     least: int,
     has: int,
@@ -93,17 +93,17 @@ def desired_of(
     """Return how many teachers a service should have: autoscaling's number, else an estimate.
 
     Args:
-        said: number from autoscaling; None: unknown.
+        autoscaled: number from autoscaling; None: unknown.
         least: least number of teachers while any are needed.
         has: teachers that it has or is about to have.
-        students: whether it has students; ignored if `said` is given.
+        students: whether it has students; ignored if `autoscaled` is given.
         age_s: seconds since it was deployed.
         led_s: seconds since the caller gained the lead.
         idle_s: seconds without a student after which it needs no teachers.
     """
     fresh = age_s < idle_s
-    if said is not None:
-        return max(said, least) if fresh else said
+    if autoscaled is not None:
+        return max(autoscaled, least) if fresh else autoscaled
     least = least if students or fresh else 0
     return max(least, has) if students or led_s < HOLD_S else least
 
@@ -143,26 +143,28 @@ def demand_of(
     )
 
 
-def place(places: Iterable[PlacedMachine], demands: Iterable[TeacherDemand]) -> tuple[Change, ...]:
+def place(
+    machines: Iterable[PlacedMachine], demands: Iterable[TeacherDemand]
+) -> tuple[Change, ...]:
     """Return the new orders; machines whose order stays are left out.
 
     A machine of a service without a demand keeps its order, as the deployment may just be unknown.
 
     Args:
-        places: all live machines.
+        machines: all live machines.
         demands: one demand for each service with a deployment.
     """
-    return _Placing(tuple(places), tuple(demands)).changes()
+    return _Placing(tuple(machines), tuple(demands)).changes()
 
 
 class _Placing:
     """One computation: gives machines to the demands, by priority."""
 
-    def __init__(self, places: Sequence[PlacedMachine], demands: Sequence[TeacherDemand]) -> None:
+    def __init__(self, machines: Sequence[PlacedMachine], demands: Sequence[TeacherDemand]) -> None:
         self._demands = {demand.service: demand for demand in demands}
         self._free: dict[str, PlacedMachine] = {}
         self._given_back: list[PlacedMachine] = []
-        for one in sorted(places, key=lambda one: one.machine_id):
+        for one in sorted(machines, key=lambda one: one.machine_id):
             if not one.available:
                 if one.service:
                     self._given_back.append(one)
@@ -226,7 +228,7 @@ class _Placing:
         self._has[demand.service] += 1
         self._given[one.machine_id] = (one, demand, self._why_given(one, demand))
 
-    def _give_one(self, demand: TeacherDemand, asked: set[str]) -> bool:
+    def _give_one(self, demand: TeacherDemand, excluded: set[str]) -> bool:
         """Give one more machine to a demand; returns whether that was possible.
 
         If it can use none of the free machines, it may swap: another service gives it a machine and
@@ -236,13 +238,13 @@ class _Placing:
         if (best := self._best(demand)) is not None:
             self._give(best, demand)
             return True
-        asked.add(demand.service)
+        excluded.add(demand.service)
         if not self._free:
             return False
         of_others = [(one, other) for one, other, _ in self._given.values()]
-        for one, other in sorted(of_others, key=lambda pair: _hold(*pair)):
-            usable = other.service not in asked and demand.service not in one.refuses
-            if usable and self._give_one(other, asked):
+        for one, other in sorted(of_others, key=lambda pair: _swap_key(*pair)):
+            usable = other.service not in excluded and demand.service not in one.refuses
+            if usable and self._give_one(other, excluded):
                 self._has[other.service] -= 1
                 self._give(one, demand)
                 return True
@@ -273,7 +275,7 @@ class _Placing:
         return f"{one.service} wants {self._demands[one.service].wanted} of the machines"
 
 
-def _hold(one: PlacedMachine, demand: TeacherDemand) -> tuple[object, ...]:
+def _swap_key(one: PlacedMachine, demand: TeacherDemand) -> tuple[object, ...]:
     """Return the sort key of a granted machine for swaps; the smallest is swapped first."""
     return _holds(one, demand), one.serves, one.machine_id
 

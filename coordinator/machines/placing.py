@@ -22,9 +22,9 @@ from .schema import Deployment, Machine, MachineOrder, retry_key
 log = logging.getLogger(__name__)
 
 #: Seconds between two rounds.
-LOOK_S: Final = 0.5
+_ROUND_S: Final = 0.5
 #: TTL of the leadership, in rounds.
-_LOOKS_PER_LEASE: Final = 8
+_ROUNDS_PER_TTL: Final = 8
 #: Seconds for which a new leader writes no orders. After an outage or a loss of Redis's data,
 #: machines need this time to register again.
 SETTLE_S: Final = 3.0
@@ -39,7 +39,7 @@ class Placer:
         idle_s: seconds without a student after which a service has no teachers. A new deployment
             counts as a student, so that the operator sees it work.
         address: address of this manager; its name as a leader begins with it.
-        look_s: seconds between two rounds.
+        round_s: seconds between two rounds.
         settle_s: seconds for which a new leader writes no orders.
         clock: returns monotonic seconds.
     """
@@ -51,7 +51,7 @@ class Placer:
         *,
         idle_s: float = FRESH_S,
         address: str = "",
-        look_s: float = LOOK_S,
+        round_s: float = _ROUND_S,
         settle_s: float = SETTLE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,7 +59,7 @@ class Placer:
         self._registry = registry
         self._idle_s = idle_s
         self._holder = f"{address}#{secrets.token_hex(8)}"
-        self._ttl_s = look_s * _LOOKS_PER_LEASE
+        self._ttl_s = round_s * _ROUNDS_PER_TTL
         self._settle_s = settle_s
         self._clock = clock
         self._since_s: float | None = None
@@ -67,15 +67,15 @@ class Placer:
         self._deployed: Sequence[Deployment] = ()
         self._emptied = False
         self._answering = True
-        self._looking = Periodic("edl-placement", look_s, self._try_to_reconcile)
+        self._thread = Periodic("edl-placement", round_s, self._try_to_reconcile)
 
     def start(self) -> None:
         """Start the thread; only once."""
-        self._looking.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread and give the lead back."""
-        self._looking.stop()
+        self._thread.stop()
         with contextlib.suppress(UnavailableError, AccessError):
             self._board.resign(self._holder)
 
@@ -157,13 +157,13 @@ class Placer:
             return TeacherDemand(service, deployment.content_id, 0, 0, deployment.priority)
         own = {name for one in machines for name in (one.machine_id, one.report.teacher_id)}
         elsewhere = len(self._registry.names("teachers", service) - own)
-        said = self._registry.desired(service)
+        published = self._registry.desired(service)
         now = self._clock()
         desired = desired_of(
-            None if said is None else said.count,
+            None if published is None else published.count,
             least=deployment.min,
             has=elsewhere + sum(_service_of(one) == service for one in machines),
-            students=said is None and bool(self._registry.names("students", service)),
+            students=published is None and bool(self._registry.names("students", service)),
             age_s=(self._registry.time_ms() - deployment.since_ms) / 1000,
             led_s=now - (now if self._since_s is None else self._since_s),
             idle_s=self._idle_s,
@@ -191,7 +191,7 @@ class Placer:
                 found[change.service].append(LogEntry("placed", change.machine_id, change.why))
         for name in lost:
             if service := _service_of(self._known[name]):
-                text = "the machine is gone: its agent does not beat any more"
+                text = "the machine is gone: its agent sends no heartbeats any more"
                 found[service].append(LogEntry("released", name, text))
         return found
 

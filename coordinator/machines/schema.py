@@ -239,7 +239,7 @@ class Deployment:
             )
         if not -1000 <= self.priority <= 1000:
             raise UsageError(f"a priority is -1000 to 1000, not {self.priority}")
-        if not (_is_finite(self.price_per_hour) and self.price_per_hour >= 0):
+        if _finite(self.price_per_hour) is None or self.price_per_hour < 0:
             raise UsageError(f"a price is 0 or more per hour, not {self.price_per_hour}")
         if not 0 <= self.freeze_s <= 86_400:
             raise UsageError(f"a freeze window is 0 to 86400 seconds, not {self.freeze_s}")
@@ -249,7 +249,7 @@ class Deployment:
         ceiling, least = self.cost_ceiling_per_hour, self.min * self.price_per_hour
         if ceiling is None:
             return
-        if not (_is_finite(ceiling) and ceiling >= 0):
+        if _finite(ceiling) is None or ceiling < 0:
             raise UsageError(f"a cost ceiling is 0 or more per hour, not {ceiling}")
         if not self.price_per_hour:
             raise UsageError("a cost ceiling needs `price`, the cost of a teacher")
@@ -267,7 +267,7 @@ class Deployment:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Parse the fields. Raises UsageError if they are invalid."""
-        told = _of_types(cls, value)
+        told = _typed_fields(cls, value)
         try:
             options = tuple((name, value) for name, value in told.get("options", ()))
             return cls(**{**told, "options": options})
@@ -297,7 +297,7 @@ class MachineOrder:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Parse the fields. Raises UsageError if they are invalid."""
-        told = _of_types(cls, value)
+        told = _typed_fields(cls, value)
         deployment = told.get("deployment")
         made = None if deployment is None else Deployment.from_json(deployment)
         return cls(**{**told, "deployment": made})
@@ -361,8 +361,8 @@ class Report:
                 if isinstance(given, list | tuple) and all(isinstance(g, str) for g in given):
                     found[one.name] = tuple(g[:_TEXT] for g in given[:256])
             elif isinstance(usual, float):
-                if type(given) in (int, float) and _is_finite(given):
-                    found[one.name] = float(given)
+                if (number := _finite(given)) is not None:
+                    found[one.name] = number
             elif type(given) is type(usual):
                 found[one.name] = given[:_TEXT] if isinstance(given, str) else given
         if found.get("state") not in STATES:
@@ -395,8 +395,8 @@ class Machine:
 
 def retry_key(deployment: Deployment) -> str:
     """Return what identifies a deployment for retries, as text: its content, URL and options."""
-    ways = " ".join(f"{name}={value}" for name, value in deployment.options)
-    return f"{deployment.content_id} {deployment.model_url} {ways}"[:_TEXT]
+    options = " ".join(f"{name}={value}" for name, value in deployment.options)
+    return f"{deployment.content_id} {deployment.model_url} {options}"[:_TEXT]
 
 
 def json_of(record: Deployment | MachineOrder | Report) -> str:
@@ -420,12 +420,15 @@ def order_from(text: str | None) -> MachineOrder:
         return MachineOrder()
 
 
-def _is_finite(number: float) -> bool:
-    """Return whether a number is a finite float; False for an integer beyond the floats."""
+def _finite(value: object) -> float | None:
+    """Return a number as a finite float; None: it is not a number, or not a finite float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
     try:
-        return math.isfinite(number)
-    except OverflowError:
-        return False
+        number = float(value)
+    except OverflowError:  # an integer beyond the floats
+        return None
+    return number if math.isfinite(number) else None
 
 
 #: Annotation of a field -> types of its values in JSON; others are checked by their records.
@@ -438,7 +441,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def _of_types(cls: type[Any], value: object) -> dict[str, Any]:
+def _typed_fields(cls: type[Any], value: object) -> dict[str, Any]:
     """Return the known fields of a record. Raises UsageError if one has the wrong type."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{cls.__name__}: expects a mapping, got {type(value).__name__}")

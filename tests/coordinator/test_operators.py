@@ -276,7 +276,7 @@ def test_the_content_of_an_upgrade_may_be_a_unique_prefix(
         ("resnet", "", "now", "no teacher or student"),
         ("resnet", "c 2", "now", "no teacher or student .*c 2"),
         ("resnet", "deadbeef" * 9, "now", "no teacher or student .* content .*deadbeef"),
-        ("bert", "b", "now", "several: b1, b2"),
+        ("bert", "b", "now", "several contents: b1, b2"),
         ("resnet", "c2", "noon", "'epoch' or 'now'"),
         ("resnet", "c1", "now", "has content c1 already"),
         ("resnt", "c2", "now", "did you mean resnet"),
