@@ -97,7 +97,7 @@ class Feed:
         #: Messages for each viewer, and whether it has the whole mesh.
         self._viewers: dict[asyncio.Queue[str | None], bool] = {}
         self._wanted = asyncio.Event()
-        self._mistake = ""
+        self._last_bug = ""
         self._ended = False
 
     async def run(self) -> None:
@@ -109,7 +109,7 @@ class Feed:
                 await self._round()
                 pause_s = began_s + interval_s(self._members()) - time.monotonic()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._newcomer(), max(0.05, pause_s))
+                    await asyncio.wait_for(self._wait_for_new_viewer(), max(0.05, pause_s))
         finally:
             self._ended = True
             for viewer in self._viewers:
@@ -140,7 +140,7 @@ class Feed:
         while not self._ended and (message := await viewer.get()) is not None:
             yield message
 
-    async def _newcomer(self) -> None:
+    async def _wait_for_new_viewer(self) -> None:
         while all(self._viewers.values()):
             await asyncio.sleep(0.05)
 
@@ -148,33 +148,33 @@ class Feed:
         changes: Document = {}
         events: list[Message] = []
         try:
-            status, news = await asyncio.to_thread(self._read)
-            changes = self._picture.update(status, news, time.monotonic())
-            events = [_event(event) for event in news]
+            status, new_events = await asyncio.to_thread(self._read)
+            changes = self._picture.update(status, new_events, time.monotonic())
+            events = [_event(event) for event in new_events]
             now_ms, problem = status.redis_time_ms, ""
         except EdlError as error:
             now_ms, problem = 0, str(error)
         except Exception as error:  # a bug must not end the page
-            if repr(error) != self._mistake:
+            if repr(error) != self._last_bug:
                 log.exception("a bug: the mesh could not be read for the page; it tries again")
-            self._mistake = repr(error)
+            self._last_bug = repr(error)
             now_ms, problem = 0, "this manager could not read the mesh; see its log"
         self._events.extend(events)
-        self._tell({"now_ms": now_ms, "error": problem}, changes, events)
+        self._send({"now_ms": now_ms, "error": problem}, changes, events)
 
     def _read(self) -> tuple[pb.MeshStatus, list[pb.Event]]:
         status = self._source.status()
-        news: list[pb.Event] = []
+        new_events: list[pb.Event] = []
         for service in status.services:
             seen = self._seen.get(service.name, "")
             found = self._source.events(service.name, seen, 0 if seen else _LOG_AT_FIRST)
             if found:
                 self._seen[service.name] = found[-1].id
-                news += found
-        news.sort(key=lambda event: event.time_ms)
-        return status, news
+                new_events += found
+        new_events.sort(key=lambda event: event.time_ms)
+        return status, new_events
 
-    def _tell(self, head: Message, changes: Document, events: list[Message]) -> None:
+    def _send(self, head: Message, changes: Document, events: list[Message]) -> None:
         change = _json(head | {"changes": changes, "events": events})
         whole = ""
         for viewer, has_whole in self._viewers.items():
@@ -189,8 +189,8 @@ class Feed:
         self._viewers = dict.fromkeys(self._viewers, True)
 
     def _whole(self, head: Message) -> str:
-        told = {"whole": self._picture.document, "events": list(self._events)}
-        return _json(head | told | {"interval_s": interval_s(self._members())})
+        whole = {"whole": self._picture.document, "events": list(self._events)}
+        return _json(head | whole | {"interval_s": interval_s(self._members())})
 
     def _members(self) -> int:
         document = self._picture.document
@@ -223,7 +223,7 @@ Document = dict[str, dict[str, Row]]
 
 TABLES: Final = ("mesh", "services", "teachers", "students")
 #: Seconds for which a teacher that has left or was lost stays in the picture.
-GHOST_S: Final = 10.0
+DEPARTED_S: Final = 10.0
 
 
 class Picture:
@@ -231,7 +231,7 @@ class Picture:
 
     def __init__(self) -> None:
         self.document: Document = {table: {} for table in TABLES}
-        self._ghosts: dict[str, tuple[float, Row]] = {}
+        self._departed: dict[str, tuple[float, Row]] = {}
         self._causes: dict[str, tuple[float, int, str]] = {}
 
     def update(self, status: pb.MeshStatus, events: Iterable[pb.Event], now: float) -> Document:
@@ -250,28 +250,28 @@ class Picture:
         for key, (_, time_ms, _) in self._causes.items():
             if time_ms > status.redis_time_ms:  # the status is cached, and older than the log
                 document["teachers"].pop(key, None)
-        self._keep_ghosts(document["teachers"], now)
+        self._keep_departed(document["teachers"], now)
         changes = difference(self.document, document)
         self.document = document
         return changes
 
-    def _keep_ghosts(self, teachers: dict[str, Row], now: float) -> None:
+    def _keep_departed(self, teachers: dict[str, Row], now: float) -> None:
         for key, row in self.document["teachers"].items():
-            if key not in teachers and key not in self._ghosts:
+            if key not in teachers and key not in self._departed:
                 left = row["state"] == "draining"
-                ghost = row | {"state": "left" if left else "lost", "in_flight": 0, "rate": 0.0}
-                self._ghosts[key] = now, ghost
-        self._ghosts = {
-            key: (since, ghost)
-            for key, (since, ghost) in self._ghosts.items()
-            if key not in teachers and now - since < GHOST_S
+                departed = row | {"state": "left" if left else "lost", "in_flight": 0, "rate": 0.0}
+                self._departed[key] = now, departed
+        self._departed = {
+            key: (since, departed)
+            for key, (since, departed) in self._departed.items()
+            if key not in teachers and now - since < DEPARTED_S
         }
         self._causes = {
-            key: cause for key, cause in self._causes.items() if now - cause[0] < GHOST_S
+            key: cause for key, cause in self._causes.items() if now - cause[0] < DEPARTED_S
         }
-        for key, (_, ghost) in self._ghosts.items():
+        for key, (_, departed) in self._departed.items():
             cause = self._causes.get(key)
-            teachers[key] = ghost | ({"state": cause[2]} if cause else {})
+            teachers[key] = departed | ({"state": cause[2]} if cause else {})
 
 
 def draw(status: pb.MeshStatus) -> Document:

@@ -224,10 +224,10 @@ def make_app(source: MeshSource, access: Access, feed: Feed, *, local: bool) -> 
             return JSONResponse({"error": "there is no such page"}, 404)
         return Response(files[name], media_type=_KINDS[Path(name).suffix])
 
-    async def who(request: Request) -> Response:
+    async def describe_access(request: Request) -> Response:
         return JSONResponse(access.describe(_token(request)))
 
-    async def look(request: Request) -> Response:
+    async def send_feed(request: Request) -> Response:
         check = partial(access.check_view, _token(request))
         check()
         return _FeedResponse(feed, check)
@@ -238,7 +238,7 @@ def make_app(source: MeshSource, access: Access, feed: Feed, *, local: bool) -> 
         await asyncio.to_thread(source.drain, service, teacher)
         return JSONResponse({"draining": teacher})
 
-    async def sorry(_: Request, error: Exception) -> Response:
+    async def report_error(_: Request, error: Exception) -> Response:
         code = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
         headers = {"WWW-Authenticate": "Bearer"} if code == 401 else None
         return JSONResponse({"error": str(error)}, code, headers)
@@ -247,11 +247,11 @@ def make_app(source: MeshSource, access: Access, feed: Feed, *, local: bool) -> 
         routes=[
             Route("/", file, methods=["GET"]),
             Route("/static/{name}", file, methods=["GET"]),
-            Route("/api/access", who, methods=["GET"]),
-            Route("/api/feed", look, methods=["GET"]),
+            Route("/api/access", describe_access, methods=["GET"]),
+            Route("/api/feed", send_feed, methods=["GET"]),
             Route("/api/drain", drain, methods=["POST"]),
         ],
-        exception_handlers={EdlError: sorry},
+        exception_handlers={EdlError: report_error},
     )
     return _guarded(app, local)
 

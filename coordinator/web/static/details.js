@@ -1,11 +1,11 @@
-// All that is known of the node that is chosen or pointed at; the legend when there is none.
+// All facts of the node that is chosen or under the pointer; the legend if there is none.
 
 import { bytes, clock, count, duration, element, number, perSample, words, write } from "./draw.js";
 
 const LEGEND = [
   ["Teachers", "tile swatch", {
-    serving: "serves a student", idle: "alive, and nobody wants it", waiting: "registered, and not probed yet", draining: "finishes what it has and leaves",
-    lost: "its lease ended without a word", refused: "not admitted: its details say why", left: "left by itself",
+    serving: "serves a student", idle: "alive, and assigned to no student", waiting: "registered, and not probed yet", draining: "finishes what it has and leaves",
+    lost: "its lease expired", refused: "not admitted: its details say why", left: "left by itself",
   }],
   ["Students", "student swatch round", {
     steady: "trains at its pace", starved: "waits for labels, and none are deliverable",
@@ -14,7 +14,7 @@ const LEGEND = [
 ];
 
 export class Details {
-  #said = "";
+  #drawn = "";
 
   /** `actions`: choose(node | null), drain(service, id) -> promise, mayDrain(), askToken(). */
   constructor(root, actions) {
@@ -26,20 +26,20 @@ export class Details {
     const row = node && (node.kind === "teacher" ? mesh.teachers : mesh.students)[node.key];
     const peers = row ? mesh.peers(node.kind, node.key) : [];
     const facts = row ? (node.kind === "teacher" ? teacherFacts(row, mesh) : studentFacts(row, mesh)) : [];
-    const told = facts.filter(([, value]) => value !== "");
-    const said = JSON.stringify([node, row?.state, row?.reason, told.map(([name]) => name), peers, this.actions.mayDrain()]);
-    if (said === this.#said) { // the same panel with other values: what has the focus keeps it
-      this.root.querySelectorAll("dd").forEach((value, place) => write(value, told[place][1]));
+    const known = facts.filter(([, value]) => value !== "");
+    const drawn = JSON.stringify([node, row?.state, row?.reason, known.map(([name]) => name), peers, this.actions.mayDrain()]);
+    if (drawn === this.#drawn) { // the same panel with other values: the focus stays where it is
+      this.root.querySelectorAll("dd").forEach((value, index) => write(value, known[index][1]));
       return;
     }
-    if (this.#unsure(node)) return;
-    this.#said = said;
+    if (this.#awaitsSecondClick(node)) return;
+    this.#drawn = drawn;
     if (!row) this.root.replaceChildren(...legend());
-    else this.root.replaceChildren(...this.#panel(node, row, told, peers));
+    else this.root.replaceChildren(...this.#panel(node, row, known, peers));
   }
 
   /** Whether a drain waits for its second click: then the button stays as it is. */
-  #unsure(node) {
+  #awaitsSecondClick(node) {
     const sure = this.root.querySelector(".sure");
     return sure && node && sure.dataset.key === node.key;
   }
@@ -61,28 +61,28 @@ export class Details {
   }
 
   #drainRow(node, row) {
-    const said = element("span", { class: "soft" });
+    const message = element("span", { class: "soft" });
     const button = element("button", { type: "button", id: "drain", class: "danger", "data-key": node.key }, "Drain");
     button.addEventListener("click", async () => {
       if (!this.actions.mayDrain()) { this.actions.askToken(); return; }
       if (!button.classList.contains("sure")) {
         button.classList.add("sure");
         button.textContent = "Drain it now";
-        said.textContent = "It finishes what it has and leaves.";
-        setTimeout(() => { button.classList.remove("sure"); this.#said = ""; }, 5000);
+        message.textContent = "It finishes what it has and leaves.";
+        setTimeout(() => { button.classList.remove("sure"); this.#drawn = ""; }, 5000);
         return;
       }
       button.disabled = true;
       try {
         await this.actions.drain(row.service, row.id);
-        said.textContent = "It was asked to leave.";
+        message.textContent = "It was asked to leave.";
       } catch (error) {
-        said.textContent = error.message;
+        message.textContent = error.message;
         button.disabled = false;
       }
       button.classList.remove("sure");
     });
-    return element("div", { class: "act" }, button, said);
+    return element("div", { class: "act" }, button, message);
   }
 }
 
@@ -107,7 +107,7 @@ function studentFacts(row, mesh) {
     ["unreachable", row.unreachable ? count(row.unreachable, "teacher") : ""], ["priority", row.priority ? String(row.priority) : ""],
     ["rate", `${number(row.rate)} samples/s`],
     ["per sample", `t_s ${perSample(row.t_s)}, t_t ${perSample(row.t_t)}`],
-    ["buffer", row.upper ? `${bytes(row.volume)} of ${bytes(row.upper)}, lt ${bytes(row.lower)}` : "not told yet"],
+    ["buffer", row.upper ? `${bytes(row.volume)} of ${bytes(row.upper)}, lt ${bytes(row.lower)}` : "not reported yet"],
     ["waited", `starved ${duration(row.starved)}, blocked ${duration(row.blocked)}, for its source ${duration(row.source_wait)}`],
     ["delivered", `${count(row.samples, "sample")} in epoch ${row.epoch}`],
     ["stragglers", row.slow.join(", ")],
@@ -130,6 +130,6 @@ function legend() {
       element("h3", {}, title),
       ...Object.entries(states).map(([state, text]) => element("span", { title: text }, element("i", { class: cls, "data-state": state }), words(state))),
     ])),
-    element("p", { class: "hint" }, "Point at a node to see its links, click to keep it. The arrow keys move from node to node, Esc lets go."),
+    element("p", { class: "hint" }, "Point at a node to see its links, click to keep it. The arrow keys move from node to node, Esc deselects."),
   ];
 }

@@ -2,9 +2,9 @@
 
 const FIRST_RETRY_S = 1;
 const LAST_RETRY_S = 10;
-const SILENCE_MS = 25000; // the server says something at least every ten seconds
+const SILENCE_MS = 25000; // the server sends something at least every ten seconds
 
-let token = ""; // in memory only: it goes when the page goes
+let token = ""; // only in memory: lost when the page is closed
 
 export function useToken(value) { token = value; }
 export function hasToken() { return token !== ""; }

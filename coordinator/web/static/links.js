@@ -39,14 +39,14 @@ function background(mesh, picture, at) {
   }
   const single = total <= SINGLE;
   const paths = [];
-  const places = new Map();
-  const place = (node) => places.get(node) ?? (places.set(node, at(node)), places.get(node));
+  const boxes = new Map();
+  const boxOf = (node) => boxes.get(node) ?? (boxes.set(node, at(node)), boxes.get(node));
   for (const [from, { student, hosts }] of bundles) {
     for (const [host, tiles] of hosts) {
       if (!single && paths.length >= BUNDLES) return [];
       for (const end of single ? tiles : [host]) {
         const width = single ? 1.5 : 0.6 + Math.min(4, tiles.length) * 0.35;
-        const path = shape("path", { d: curve(place(from), place(end)), "stroke-width": width });
+        const path = shape("path", { d: curve(boxOf(from), boxOf(end)), "stroke-width": width });
         const state = end.dataset.state === "draining" ? "draining" : student.state;
         path.setAttribute("data-state", state);
         paths.push(path);

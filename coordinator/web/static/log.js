@@ -1,4 +1,4 @@
-// The mesh's log, newest first, with a filter; a name in it leads to its node.
+// The log of the mesh, newest first, with a filter; a click on a name chooses its node.
 
 import { clock, element } from "./draw.js";
 
@@ -9,7 +9,7 @@ const COLOURS = {
 };
 
 export class Log {
-  #said = "";
+  #drawn = "";
   #kinds = new Set();
 
   constructor(list, kind, filter, onChosen) {
@@ -21,9 +21,9 @@ export class Log {
     [this.mesh, this.service] = [mesh, service];
     const wanted = this.filter.value.trim().toLowerCase();
     const newest = mesh.events[0];
-    const said = JSON.stringify([newest?.service, newest?.id, mesh.events.length, service, wanted, this.kind.value]);
-    if (said === this.#said) return;
-    this.#said = said;
+    const drawn = JSON.stringify([newest?.service, newest?.id, mesh.events.length, service, wanted, this.kind.value]);
+    if (drawn === this.#drawn) return;
+    this.#drawn = drawn;
     this.#offer(mesh.events);
     const found = mesh.events.filter((event) =>
       (!service || event.service === service) && (!this.kind.value || event.kind === this.kind.value) &&
@@ -54,6 +54,6 @@ export class Log {
 /** What a set of teachers gained and lost: "+ a, b  − c". */
 function sets({ gained, lost }) {
   const part = (sign, ids) => (ids.length ? `${sign} ${ids.slice(0, 6).join(", ")}${ids.length > 6 ? ` and ${ids.length - 6} more` : ""}` : "");
-  const said = [part("+", gained), part("−", lost)].filter(Boolean).join("   ");
-  return said ? element("p", { class: "sets" }, said) : null;
+  const parts = [part("+", gained), part("−", lost)].filter(Boolean).join("   ");
+  return parts ? element("p", { class: "sets" }, parts) : null;
 }

@@ -1,4 +1,4 @@
-// Joins the parts: messages come in, one drawing follows each, clicks change what is looked at.
+// Joins the parts: each message is drawn once, and clicks change what is shown.
 
 import { count, element, write } from "./draw.js";
 import { Details } from "./details.js";
@@ -85,7 +85,7 @@ function empty(is) {
     command("edl-teacher serve --model MODEL --service NAME --redis redis://HEAD:6379"),
     element("p", {}, "Then let a student read through it:"),
     command('loader = DistilReader(data_loader, service="NAME", coordinator="redis://HEAD:6379")'),
-    element("p", {}, "Both appear here within a second of their first sign of life."));
+    element("p", {}, "Both appear here within a second after they register."));
 }
 
 redraw();

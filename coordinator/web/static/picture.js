@@ -95,7 +95,7 @@ export class Picture {
   #arrange(host) {
     if (!this.#hosts.has(host)) {
       const tiles = element("div", { class: "tiles" });
-      const node = element("div", { class: "host", "data-key": host }, element("h3", { title: host }, host || "host not told"), tiles);
+      const node = element("div", { class: "host", "data-key": host }, element("h3", { title: host }, host || "unknown host"), tiles);
       this.#hosts.set(host, { node, tiles });
       this.hosts.append(...inOrder(this.#hosts));
     }
@@ -166,7 +166,7 @@ function fillStudent(card, row, history) {
   card.fill.style.width = `${(100 * part).toFixed(1)}%`;
   card.tick.style.left = `${row.upper ? (100 * row.lower) / row.upper : 0}%`;
   card.gauge.title = `buffer ${bytes(row.volume)}; lt ${bytes(row.lower)} (the mark), ut ${bytes(row.upper)} (full)`;
-  write(card.volume, row.upper ? `${bytes(row.volume)} of ${bytes(row.upper)}` : "no buffer told yet");
+  write(card.volume, row.upper ? `${bytes(row.volume)} of ${bytes(row.upper)}` : "no buffer reported yet");
   write(card.rate, `${number(row.rate)} /s`);
   write(card.host, `on ${row.host || "unknown host"} · n ${row.needed || "?"}`);
   card.waits.forEach((node) => {

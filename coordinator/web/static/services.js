@@ -60,10 +60,10 @@ function fill(card, service, states, history) {
   }
   plot(card.spark, history);
   const present = ORDER.filter((state) => states.get(state));
-  const said = present.filter((state) => state !== "serving").map((state) => `${states.get(state)} ${words(state)}`);
+  const others = present.filter((state) => state !== "serving").map((state) => `${states.get(state)} ${words(state)}`);
   const hidden = service.teachers - service.shown;
-  if (hidden > 0) said.push(`${number(hidden)} not drawn`);
-  write(card.teachers, count(service.teachers, "teacher") + (said.length ? `: ${said.join(", ")}` : ""));
+  if (hidden > 0) others.push(`${number(hidden)} not drawn`);
+  write(card.teachers, count(service.teachers, "teacher") + (others.length ? `: ${others.join(", ")}` : ""));
   const bar = present.map((state) => `${state}${states.get(state)}`).join();
   if (card.stack.dataset.bar !== bar) {
     card.stack.dataset.bar = bar;

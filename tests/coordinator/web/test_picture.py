@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edl.coordinator.web.feed import GHOST_S, Document, Picture, difference, draw
+from edl.coordinator.web.feed import DEPARTED_S, Document, Picture, difference, draw
 from edl.proto import coordinator_pb2 as pb
 
 from .scripted_mesh import ScriptedMesh
@@ -76,8 +76,8 @@ def test_a_lost_teacher_fades_and_then_goes_or_comes_back() -> None:
     picture.update(mesh(teacher("t", samples_per_second=5)), [], 0.0)
     changes = picture.update(mesh(), [event("lost", "t")], 1.0)
     assert changes["teachers"][f"{S} t"] == {"state": "lost", "rate": 0.0}
-    assert picture.update(mesh(), [], GHOST_S) == {}
-    assert picture.update(mesh(), [], 1.0 + GHOST_S)["teachers"] == {f"{S} t": None}
+    assert picture.update(mesh(), [], DEPARTED_S) == {}
+    assert picture.update(mesh(), [], 1.0 + DEPARTED_S)["teachers"] == {f"{S} t": None}
     for now, shown in ((20.0, (teacher("t"),)), (21.0, ()), (22.0, (teacher("t"),)), (33.0, ())):
         picture.update(mesh(*shown), [event("lost", "t")] if now == 21.0 else [], now)
         assert not shown or picture.document["teachers"][f"{S} t"]["state"] == "idle"
