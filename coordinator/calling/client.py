@@ -22,7 +22,7 @@ from ...runtime.errors import (
 from ...scheduler.backoff import delay_s
 from ..registry import connect
 from ..store.records import log_position
-from .discovery import CHANNEL_OPTIONS, begun, call_error, live_managers, stub
+from .discovery import CHANNEL_OPTIONS, call_error, initial_metadata, live_managers, stub
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -281,7 +281,7 @@ class _LogReader:
             with open_channel(address, self.security, CHANNEL_OPTIONS) as channel:
                 call = stub(channel).Watch(request)
                 try:
-                    begun(call, address)
+                    initial_metadata(call, address)
                 except CoordinatorUnavailable as error:
                     failure = error
                     continue
@@ -295,10 +295,10 @@ class _LogReader:
 
         try:
             for event in call:
-                place = log_position(event.id)
-                if place > self.seen.get(event.service, (self.first_ms, -1)):
+                position = log_position(event.id)
+                if position > self.seen.get(event.service, (self.first_ms, -1)):
                     self.first_ms = self.first_ms or event.time_ms
-                    self.seen[event.service] = place
+                    self.seen[event.service] = position
                     yield event
         except grpc.RpcError as error:
             raise call_error(address, error) from None

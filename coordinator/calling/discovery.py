@@ -81,7 +81,7 @@ def call_error(address: str, error: grpc.RpcError) -> EdlError:
     return CoordinatorUnavailable(f"service manager {address} does not answer ({meaning})")
 
 
-def begun(call: Any, address: str) -> dict[str, str]:
+def initial_metadata(call: Any, address: str) -> dict[str, str]:
     """Wait until the manager at `address` accepts a stream; return its initial metadata.
 
     Raises:

@@ -25,8 +25,8 @@ from .discovery import (
     BEAT_METADATA,
     CHANNEL_OPTIONS,
     SECRET_METADATA,
-    begun,
     call_error,
+    initial_metadata,
     live_managers,
     stub,
 )
@@ -72,7 +72,7 @@ def try_subscribing(address: str, security: ClientSecurity | None = None) -> Non
 
     try:
         with open_channel(address, security, CHANNEL_OPTIONS) as channel:
-            begun(stub(channel).Subscribe(no_reports()), address)
+            initial_metadata(stub(channel).Subscribe(no_reports()), address)
     finally:
         over.set()
 
@@ -130,7 +130,7 @@ class Subscription:
         self._incarnation = 0
         self._epoch = (0, 0)
         self._shunned: dict[str, float] = {}
-        self._let_in = False
+        self._accepted = False  # whether a manager has sent an assignment
         self._why = "no report was made yet"
         self._refused_for = ""  # the logged reason; empty once a manager has accepted us
         self._error: EdlError | None = None
@@ -212,7 +212,7 @@ class Subscription:
                 self._why = str(error)
                 log.debug("%s", error)
             except EdlError as error:
-                if not (isinstance(error, AccessError) and self._let_in):
+                if not (isinstance(error, AccessError) and self._accepted):
                     self._fail(error)
                     return
                 self._why = str(error)
@@ -239,7 +239,7 @@ class Subscription:
                 call = self._call = stub(channel).Subscribe(self._reports(stream), metadata=secret)
                 if self._stopping.is_set():
                     return
-                metadata = begun(call, address)
+                metadata = initial_metadata(call, address)
                 self._secret = metadata.get(SECRET_METADATA, "") or self._secret
                 stream.beat_s = _beat_s(metadata.get(BEAT_METADATA, ""))
                 stream.opened = True
@@ -263,7 +263,7 @@ class Subscription:
 
     def _take(self, assignment: pb.Assignment) -> None:
         check_version(assignment.protocol_version)
-        self._let_in, self._why, self._refused_for = True, "", ""
+        self._accepted, self._why, self._refused_for = True, "", ""
         epoch = (assignment.term, assignment.counter)
         if epoch < self._epoch:
             log.debug("assignment %s is older than %s: ignored", epoch, self._epoch)

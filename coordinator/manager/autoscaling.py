@@ -42,7 +42,7 @@ _REWRITE_S: Final = 30.0
 _OLD_S: Final = 60.0
 
 
-class _Sums(NamedTuple):
+class _StudentWaits(NamedTuple):
     incarnation: int
     waits: WaitTotals
 
@@ -68,8 +68,8 @@ class Autoscaler:
         self._settings = settings
         self._memory = AutoscaleMemory()
         self._lead: tuple[Leads, int] | None = None  # fence and number of the term
-        self._due_s = self._again_s = -math.inf
-        self._known: dict[str, _Sums] = {}
+        self._due_s = self._rewrite_s = -math.inf
+        self._known: dict[str, _StudentWaits] = {}
         self._unread: list[str] = []
         self._waits = WaitTotals()
 
@@ -103,11 +103,11 @@ class Autoscaler:
         ):
             self._due_s = now + _LOOK_S
             return
-        self._read_sums(students)
+        self._read_waits(students)
         view = self.load(state)
         former = self._memory.desired
         desired, memory = decide(view, self._memory, now, self._settings())
-        if desired != self.desired or now >= self._again_s:
+        if desired != self.desired or now >= self._rewrite_s:
             was = view.serving + view.starting if former is None else former
             self._write(fence, desired, was, now)
         self._memory = memory  # not if the write failed: the next one logs the change, too
@@ -149,28 +149,28 @@ class Autoscaler:
         if not done:  # another manager leads; the election will notice it, too
             self.forget()
             return
-        self.desired, self._again_s = desired, now + _REWRITE_S
+        self.desired, self._rewrite_s = desired, now + _REWRITE_S
         if entry is not None:
             log.info("service %s: %s", self._service, entry.text)
 
-    def _read_sums(self, students: Mapping[str, Member]) -> None:
+    def _read_waits(self, students: Mapping[str, Member]) -> None:
         """Read some students, in turn, and add how long each waited since it was read before."""
         if not self._unread:
             self._unread = list(students)
-            self._known = {name: sums for name, sums in self._known.items() if name in students}
+            self._known = {name: waits for name, waits in self._known.items() if name in students}
         names, self._unread = self._unread[:_AT_ONCE], self._unread[_AT_ONCE:]
         for member in self._registry.read("students", self._service, names):
-            sums, before = _sums(member), self._known.get(member.member)
-            self._known[member.member] = sums
-            if before is not None and before.incarnation == sums.incarnation:
-                self._waits = self._waits.grown(before.waits, sums.waits)
+            latest, before = _waits_of(member), self._known.get(member.member)
+            self._known[member.member] = latest
+            if before is not None and before.incarnation == latest.incarnation:
+                self._waits = self._waits.grown(before.waits, latest.waits)
 
 
-def _sums(member: Member) -> _Sums:
+def _waits_of(member: Member) -> _StudentWaits:
     facts = member.facts
     starved_s, blocked_s = facts.get("starved_seconds"), facts.get("blocked_seconds")
     waits = WaitTotals(number_of(starved_s), number_of(blocked_s), _is_cut_off(facts))
-    return _Sums(member.incarnation, waits)
+    return _StudentWaits(member.incarnation, waits)
 
 
 def _is_cut_off(facts: Mapping[str, str]) -> bool:

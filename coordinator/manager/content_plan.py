@@ -17,35 +17,35 @@ def plan_event(plan: Plan) -> rule.ContentPlanned:
     return rule.ContentPlanned(plan.content_id, plan.next_content_id, at)
 
 
-def is_lost(standing: Plan, known: Plan) -> bool:
+def is_lost(stored: Plan, known: Plan) -> bool:
     """Return whether the registry lost the plan that we know: it is empty, or a stale replica.
 
     A stale plan has a smaller version and an earlier time. The time alone proves nothing: the
     present server's clock may be behind that of the former one.
 
     Args:
-        standing: the plan in the registry.
+        stored: the plan in the registry.
         known: the plan that we know.
     """
     if _is_empty(known):
         return False
-    older = standing.version < known.version and standing.since_ms < known.since_ms
-    return older or _is_empty(standing)
+    older = stored.version < known.version and stored.since_ms < known.since_ms
+    return older or _is_empty(stored)
 
 
 def next_plan(
-    standing: Plan, known: Plan, state: rule.AssignmentState, recovering: bool
+    stored: Plan, known: Plan, state: rule.AssignmentState, recovering: bool
 ) -> tuple[Plan, LogEntry] | None:
     """Return the next plan and its log entry; None: it stays.
 
     Args:
-        standing: the plan in the registry.
+        stored: the plan in the registry.
         known: the plan that the rule follows: the same, unless the registry has lost it.
         state: state of the rule.
         recovering: members may still return, so that nothing can be concluded about all of them.
     """
-    if is_lost(standing, known):
-        plan = replace(known, version=standing.version)
+    if is_lost(stored, known):
+        plan = replace(known, version=stored.version)
         content = known.next_content_id or known.content_id
         kind = "upgrade goes on" if known.next_content_id else "declared"
         return plan, LogEntry(
@@ -53,14 +53,14 @@ def next_plan(
         )
     if recovering:
         return None
-    if standing.next_content_id:
+    if stored.next_content_id:
         if not rule.plan_is_complete(state):
             return None
-        done = Plan(standing.next_content_id, version=standing.version)
-        former = f" instead of {standing.content_id}" if standing.content_id else ""
+        done = Plan(stored.next_content_id, version=stored.version)
+        former = f" instead of {stored.content_id}" if stored.content_id else ""
         text = f"upgrade done: all students are on {done.content_id}{former}"
         return done, LogEntry("upgrade", done.content_id, text)
-    if standing.content_id:
+    if stored.content_id:
         return None
     content, on, serving = rule.prevailing_content(state)
     if not content:
@@ -69,7 +69,7 @@ def next_plan(
         text = f"declared: {on} of {len(state.students)} students are on {content}"
     else:
         text = f"declared: {serving} of {len(state.teachers)} teachers serve {content}"
-    return replace(standing, content_id=content), LogEntry("upgrade", content, text)
+    return replace(stored, content_id=content), LogEntry("upgrade", content, text)
 
 
 def _is_empty(plan: Plan) -> bool:

@@ -88,7 +88,7 @@ class Election:
         self.clock = clock
         self._lock = threading.Lock()
         self._tokens: dict[str, str] = {}
-        self._standings: dict[str, ElectionState] = {}
+        self._states: dict[str, ElectionState] = {}
         self._asked_for: set[str] = set()
         self._listed: dict[str, float] = {}
         self._refused: set[str] = set()  # services whose renewal failed last time
@@ -110,7 +110,7 @@ class Election:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop the thread and give the leaderships back, so that others need not wait for them."""
+        """Stop the thread and give the leaderships back, so that others can lead at once."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
@@ -119,7 +119,7 @@ class Election:
             if not self._resign(service):
                 break  # the registry does not answer; they expire
 
-    def stand_for(self, service: str) -> None:
+    def campaign_for(self, service: str) -> None:
         """Campaign for a service that the registry may not list yet."""
         with self._lock:
             if service in self._asked_for:
@@ -128,25 +128,25 @@ class Election:
         self._wake.set()
 
     def leave(self, service: str) -> None:
-        """Undo `stand_for`: campaign only while the registry lists the service."""
+        """Undo `campaign_for`: campaign only while the registry lists the service."""
         with self._lock:
             self._asked_for.discard(service)
 
-    def standing(self, service: str) -> ElectionState | None:
-        """Return the state of a service's leadership; None: unknown yet."""
-        return self._standings.get(service)
+    def state(self, service: str) -> ElectionState | None:
+        """Return the leadership of a service at its last renewal; None: unknown yet."""
+        return self._states.get(service)
 
     def leader(self, service: str) -> str:
         """Return the address of the manager that leads a service, as known here; empty: none."""
-        standing = self._standings.get(service)
-        return standing.answer.leader.rpartition("#")[0] if standing else ""
+        state = self._states.get(service)
+        return state.answer.leader.rpartition("#")[0] if state else ""
 
     def led(self) -> list[str]:
         """Return the names of the services that this manager leads, as known here."""
         with self._lock:
-            return [name for name, standing in self._standings.items() if standing.leads]
+            return [name for name, state in self._states.items() if state.leads]
 
-    def stand_down(self, service: str, token: str) -> None:
+    def give_up(self, service: str, token: str) -> None:
         """Give a leadership up, and campaign again under another name."""
         with self._lock:
             if self._tokens.get(service) != token:
@@ -167,9 +167,9 @@ class Election:
         until_ms = rule.sweep_until_ms(watch, self.clock(), self._grace_s, self._gap_s)
         return None if until_ms is None else SweepPermit(watch.registry_id, until_ms)
 
-    def stands(self, service: str) -> bool:
+    def campaigns_for(self, service: str) -> bool:
         """Return whether it campaigns for a service: the service had members lately."""
-        return service in self._listed or service in self._standings
+        return service in self._listed or service in self._states
 
     def renew(self) -> None:
         """Take or renew all leaderships once. Never raises."""
@@ -184,7 +184,7 @@ class Election:
                 self._registry.check_writes()
                 self._heard()
             self._renew_all()
-            for service in self._standings.keys() - self._listed.keys():
+            for service in self._states.keys() - self._listed.keys():
                 self._resign(service)
         except (UnavailableError, AccessError) as error:
             if self.answering:
@@ -226,9 +226,7 @@ class Election:
         )
         with self._lock:
             if self._tokens.get(service) == token:
-                self._standings[service] = ElectionState(
-                    token, answer, asked_s, self._watch.since_s
-                )
+                self._states[service] = ElectionState(token, answer, asked_s, self._watch.since_s)
 
     def _heard(self) -> None:
         if not self.answering:
@@ -239,7 +237,7 @@ class Election:
         """Give a leadership back; return whether the registry answered."""
         with self._lock:
             token = self._tokens.pop(service, "")
-            self._standings.pop(service, None)
+            self._states.pop(service, None)
         try:
             self._registry.resign(service, token)
         except EdlError as error:

@@ -1,7 +1,7 @@
 """The leader of one service at one manager: reads the registry, probes teachers, writes the table.
 
-What to do is decided in `service_state.py` and `scheduler/`; this carries it out. Only the leaders'
-thread calls `reconcile`; answers to probes come from any thread.
+`service_state.py` and `scheduler/` decide what to do; this module does it. Only the leaders' thread
+calls `reconcile`; results of probes come from any thread.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two reads of what changes seldom: the plan.
-_SELDOM_S = 0.25
+#: Seconds between two reads of the plan, which seldom changes.
+_PLAN_S = 0.25
 #: Seconds between two updates of the metrics.
 _VIEW_S = 0.25
 #: Most writes per call of `reconcile`; the rest of a longer log follows in the next.
@@ -82,10 +82,10 @@ class Leader:
         self._grace_s = rule.grace_s(config.ttl_s)
         self._state: ServiceState | None = None
         self._previous: ServiceState | None = None  # ours, and nobody has led since
-        self._standing: ElectionState | None = None  # that `_state` began with
+        self._election_state: ElectionState | None = None  # that `_state` began with
         self._failed_s = float("-inf")
         self.due_s = math.inf
-        self._seldom_s = self._compared_s = self._viewed_s = float("-inf")
+        self._plan_read_s = self._compared_s = self._viewed_s = float("-inf")
         self._answers: queue.SimpleQueue[ProbeAnswer] = queue.SimpleQueue()
         self.view: LeaderView | None = None
         self._sums = LeaderView()
@@ -126,29 +126,29 @@ class Leader:
     # -- its term
 
     def _current(self, now: float) -> ServiceState | None:
-        standing = self._election.standing(self.service)
-        if standing is None or not standing.leads:
+        election_state = self._election.state(self.service)
+        if election_state is None or not election_state.leads:
             self._forget()
-            if standing is not None:
+            if election_state is not None:
                 self._previous = None
             return None
-        answer, state = standing.answer, self._state
+        answer, state = election_state.answer, self._state
         if (
             state is not None
-            and self._standing is not None
-            and standing.basis == self._standing.basis
-            and not state.is_void(answer.epoch, answer.time_ms, standing.asked_s)
+            and self._election_state is not None
+            and election_state.basis == self._election_state.basis
+            and not state.is_void(answer.epoch, answer.time_ms, election_state.asked_s)
         ):
             return state
         if now - self._failed_s < _PAUSE_AFTER_BUG_S:
             return None
         self._keep_state()
-        return self._begin(standing, now)
+        return self._begin(election_state, now)
 
-    def _begin(self, standing: ElectionState, now: float) -> ServiceState:
+    def _begin(self, election_state: ElectionState, now: float) -> ServiceState:
         registry, service = self._registry, self.service
         found = ServiceSnapshot(
-            standing.answer.time_ms,
+            election_state.answer.time_ms,
             teachers=registry.changes("teachers", service, 0),
             students=registry.changes("students", service, 0),
             table=registry.table(service, None),
@@ -164,7 +164,7 @@ class Leader:
             rng=None if self._prober is None else self._rng,
             leader=self._address,
         )
-        self._standing, self._compared_s = standing, now
+        self._election_state, self._compared_s = election_state, now
         self._sums = replace(self._sums, recoveries=self._sums.recoveries + 1)
         log.info("service %s: leads term %d", service, state.term)
         return state
@@ -174,7 +174,7 @@ class Leader:
             log.info("service %s: no longer leads", self.service)
         self._keep_state()
         self._autoscaler.forget()
-        self._state = self._standing = self.view = None
+        self._state = self._election_state = self.view = None
 
     def _keep_state(self) -> None:
         """Keep the state of the last term, unless it wrote nothing and one before it did."""
@@ -188,24 +188,24 @@ class Leader:
         """End the term after a bug and discard all that it knows."""
         log.error("service %s: a bug ended the leadership; it starts again", self.service)
         self._failed_s = now
-        standing = self._election.standing(self.service)
+        election_state = self._election.state(self.service)
         self._forget()
         self._previous = None
-        if standing is not None and standing.leads:
-            self._election.stand_down(self.service, standing.token)
+        if election_state is not None and election_state.leads:
+            self._election.give_up(self.service, election_state.token)
 
     @property
     def _fence(self) -> Leads:
-        assert self._standing is not None  # set while a term lasts
-        return self._standing.answer.fence
+        assert self._election_state is not None  # set while a term lasts
+        return self._election_state.answer.fence
 
     # -- what comes in
 
     def _read(self, state: ServiceState, now: float) -> ServiceEvents:
         registry, service = self._registry, self.service
         plan, names = None, None
-        if now - self._seldom_s >= _SELDOM_S:
-            self._seldom_s = now
+        if now - self._plan_read_s >= _PLAN_S:
+            self._plan_read_s = now
             plan = registry.plan(service)
         self.due_s = math.inf
         teachers = self._changes("teachers", state.teachers.cache, now)
@@ -264,7 +264,7 @@ class Leader:
                 log.warning(
                     "service %s: another manager has written; it starts again", self.service
                 )
-                self._election.stand_down(self.service, self._fence.holder)
+                self._election.give_up(self.service, self._fence.holder)
                 self._forget()
                 return wrote
             state.wrote(write, self._election.clock())

@@ -261,7 +261,7 @@ class Manager:
             hub = self._hubs[service] = SubscriptionHub(
                 self._registry, service, ttl_s, self._address, now
             )
-            self._election.stand_for(service)
+            self._election.campaign_for(service)
         return hub
 
     # -- the leaders' thread
@@ -274,7 +274,7 @@ class Manager:
             for name in self._election.led():
                 if name not in self._leaders:
                     self._leaders[name] = self._leader(name)
-            for name in [n for n in self._leaders if not self._election.stands(n)]:
+            for name in [n for n in self._leaders if not self._election.campaigns_for(n)]:
                 del self._leaders[name]
             for leader in list(self._leaders.values()):
                 if self._stopping:

@@ -40,7 +40,7 @@ def report_facts(report: pb.StudentReport) -> dict[str, str]:
 
 
 def report_from(member: Member) -> pb.StudentReport:
-    """Return the latest report that was written of a student."""
+    """Return the latest report of a student, as it was written to its facts."""
     report = _filled(pb.StudentReport(), member.facts)
     report.student_id = member.member
     return report

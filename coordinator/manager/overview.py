@@ -1,4 +1,4 @@
-"""The status of the mesh as one message; an answer serves equal requests for half a second."""
+"""The status of the mesh as one message; equal requests share one for half a second or longer."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ VOUCHER: Final = "voucher"
 _OURS: Final = ("", "oip")
 _NOT_OIP: Final = "does not speak the Open Inference Protocol"
 _UNPROVEN: Final = (
-    "it has no instance key, so nobody can tell who it is: register a foreign server by"
+    "it has no instance key, so its identity cannot be verified: register a foreign server by"
     " 'edl teacher register'"
 )
 _REFUSALS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -71,8 +71,8 @@ class GrpcProber:
     """Calls teachers from its own threads, a limited number at once.
 
     A teacher has to prove that it holds its instance key, and that it is the incarnation that
-    registered. A foreign server has no key: its sidecar has to prove this, and that it vouches for
-    this address, and the server has to be ready there for requests of students.
+    registered. A foreign server has no key. Its sidecar has to prove the same of itself, and that
+    it vouches for the server's address; then the server has to be ready for requests of students.
 
     Threads rather than asyncio, as gRPC supports one event loop per process well, and the manager's
     server uses it.

@@ -31,7 +31,7 @@ class ProbeAnswer:
 
 @dataclass(slots=True)
 class PendingChanges:
-    """What has come up and is to be carried out.
+    """Changes that are not carried out yet.
 
     Attributes:
         events: for the rule.
@@ -85,7 +85,7 @@ class TeacherRoster:
         self._believed: dict[str, int] = {}
         self._draining: set[str] = set()
         self.incarnations: dict[str, int] = {}
-        self._given_up: dict[str, str] = {}  # why
+        self._given_up: dict[str, str] = {}  # teacher id -> reason
         self._grace_s = grace_s
         self.gone_s = dict(gone_s)
 
@@ -208,9 +208,9 @@ class TeacherRoster:
             self._pending.events.append(rule.TeacherDown(name, lost=lost))
 
     def believe(self, teachers: Iterable[str], content_id: str, now: float) -> None:
-        """Take teachers that a reader holds for live until the grace period is over.
+        """Count teachers that a reader holds as live until the grace period ends.
 
-        Except those that left or were refused: the reader does not know it yet.
+        Those that left or were refused do not count: the reader does not know it yet.
         """
         for name in teachers:
             is_refused = self.admission is not None and self.admission.is_refused(name)
@@ -276,7 +276,7 @@ class StudentRoster:
         """Keep a student of the table that has no lease: it may register again."""
         if self.cache.believe(name, now):
             self._teachers.believe(row.teachers, row.content_id, now)
-            self._tell(
+            self._add_report(
                 rule.StudentReported(
                     name,
                     max(1, len(row.teachers)),
@@ -296,17 +296,17 @@ class StudentRoster:
             content_id = report.content_id or (row.content_id if row else "")
             self._teachers.believe((*before, *held), content_id, now)
         self._starvation.record(name, report.state == "starved", now)
-        life = self._incarnations.get(name, row.incarnation if row else 0)
-        if life != member.incarnation:
+        former = self._incarnations.get(name, row.incarnation if row else 0)
+        if former != member.incarnation:
             self._pending.student_incarnations[name] = member.incarnation
-            how = f"restarted (incarnation {member.incarnation})" if life else "subscribed"
-            self._pending.log("subscribed", name, f"{how}, wants teachers: {report.want}")
-        is_new = life != member.incarnation or (self.recovering and not set(held) <= set(before))
+            what = f"restarted (incarnation {member.incarnation})" if former else "subscribed"
+            self._pending.log("subscribed", name, f"{what}, wants teachers: {report.want}")
+        is_new = former != member.incarnation or (self.recovering and not set(held) <= set(before))
         if is_new and self._reported.pop(name, None) is not None:
             # The rule looks at `holding` of new students only.
             self._pending.events.append(rule.StudentGone(name))
         self._incarnations[name] = member.incarnation
-        self._tell(
+        self._add_report(
             rule.StudentReported(
                 name,
                 report.want,
@@ -326,7 +326,7 @@ class StudentRoster:
             )
         )
 
-    def _tell(self, event: rule.StudentReported) -> None:
+    def _add_report(self, event: rule.StudentReported) -> None:
         plain = replace(event, holding=())
         if self._reported.get(event.student_id) != plain:
             self._reported[event.student_id] = plain

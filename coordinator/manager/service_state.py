@@ -235,7 +235,7 @@ class ServiceState:
         self.term = _next_term(found, former)
         known_plan = Plan() if former is None else former.plan
         self.plan: Plan = known_plan if content_plan.is_lost(found.plan, known_plan) else found.plan
-        self._standing_plan = found.plan
+        self._stored_plan = found.plan
         rows = dict(found.table.rows)
         if former is not None and former._is_newer_than(self.epoch):
             rows |= former._rows.rows  # rows that the registry has lost
@@ -296,12 +296,12 @@ class ServiceState:
         plan = None
         if events.plan is not None or (recovered and not self.recovering):
             plan = content_plan.next_plan(
-                self._standing_plan, self.plan, self._assignment, self.recovering
+                self._stored_plan, self.plan, self._assignment, self.recovering
             )
         return Instructions(self.teachers.to_probe(now), plan, solved, refused)
 
     def _apply_plan(self, plan: Plan) -> None:
-        self._standing_plan = plan
+        self._stored_plan = plan
         if plan == self.plan or content_plan.is_lost(plan, self.plan):
             return
         if (entry := content_plan.announced(self.plan, plan)) is not None:
@@ -345,7 +345,7 @@ class ServiceState:
 
     def wrote_plan(self, plan: Plan) -> None:
         """Record that this change of the plan was written."""
-        self.plan = self._standing_plan = replace(plan, version=plan.version + 1)
+        self.plan = self._stored_plan = replace(plan, version=plan.version + 1)
         self._pending.events.append(content_plan.plan_event(self.plan))
 
     # -- writes
@@ -368,10 +368,10 @@ class ServiceState:
         rows, pending = self._rows.unwritten, self._pending
         if self.begun and not (rows or pending.entries or pending.admitted):
             return None
-        moves = bool(rows) or not self.begun
+        advances = bool(rows) or not self.begun
         return Write(
             expected=self.epoch,
-            epoch=(self.term, self._counter) if moves else self.epoch,
+            epoch=(self.term, self._counter) if advances else self.epoch,
             rows=dict(rows),
             entries=tuple(pending.entries[:_AT_ONCE]),
             admitted=dict(islice(pending.admitted.items(), _AT_ONCE)),
@@ -422,10 +422,10 @@ class ServiceState:
         return epoch <= self.epoch if self.begun else epoch < self.epoch
 
     def view(self, sums: LeaderView) -> LeaderView:
-        """Return its state for metrics and status, beside the figures of the leader in `sums`."""
-        taken: set[str] = set()
+        """Return `sums`, which has the leader's counters, with the figures of this state added."""
+        assigned: set[str] = set()
         for row in self._rows.rows.values():
-            taken.update(row.teachers)
+            assigned.update(row.teachers)
         up, admission = self.teachers.up, self.teachers.admission
         teachers = {"serving": len(up) - self.teachers.draining, "draining": self.teachers.draining}
         if admission is not None:
@@ -437,7 +437,7 @@ class ServiceState:
             recovering=self.recovering,
             teachers=teachers,
             students=len(self.students.cache.members),
-            idle=len(up) - len(taken & up.keys()),
+            idle=len(up) - len(assigned & up.keys()),
         )
 
 

@@ -1,4 +1,4 @@
-"""Students of one manager: their streams, their owners, and what was written and sent of them.
+"""Students of one manager: their streams, their owners, and what was written and sent for each.
 
 The first caller that subscribes as a student owns its name: the student's facts hold hashes of its
 principal and of the secret of its stream. If the registry has lost them, the next caller becomes
@@ -22,7 +22,7 @@ from ..store.records import Member, MemberBeat
 from .messages import MANAGER, report_facts, teacher_from
 
 #: Facts of a teacher that students need; other changes are not sent.
-_TOLD = (
+_FOR_STUDENTS = (
     "incarnation", "address", "protocol", "content_id", "numerics_id", "state", "drain", "slots",
     "inputs", "voucher",
 )  # fmt: skip
@@ -147,7 +147,7 @@ class StudentSession:
         self._own = {**owner.facts(), MANAGER: manager}
         self._noted: dict[str, str] = {}
         self._sent: object = None
-        self._told: Epoch = (0, 0)
+        self._noted_epoch: Epoch = (0, 0)
 
     @property
     def student_id(self) -> str:
@@ -158,12 +158,12 @@ class StudentSession:
         return self.report.incarnation
 
     def is_ahead(self, epoch: Epoch) -> bool:
-        """Whether it follows an epoch above that of the table, and the leader was not told so."""
-        return self._follows > epoch and self._follows != self._told
+        """Whether it follows an epoch above that of the table, and the leader does not know it."""
+        return self._follows > epoch and self._follows != self._noted_epoch
 
-    def told_leader(self) -> None:
-        """Note that the leader was told which epoch it follows."""
-        self._told = self._follows
+    def note_epoch(self) -> None:
+        """Record that the leader knows which epoch it follows."""
+        self._noted_epoch = self._follows
 
     @property
     def _follows(self) -> Epoch:
@@ -192,10 +192,10 @@ class StudentSession:
         Of a teacher that the registry has lost only the id is sent: its holder knows the rest.
         """
         members = [teachers.get(name) or Member(name) for name in row.teachers]
-        told = term, row, [facts_for_students(member) for member in members]
-        if told == self._sent:
+        content = term, row, [facts_for_students(member) for member in members]
+        if content == self._sent:
             return False
-        self._sent, self.pushed = told, row
+        self._sent, self.pushed = content, row
         self.stream.push(
             pb.Assignment(
                 protocol_version=PROTOCOL_VERSION,
@@ -215,4 +215,4 @@ class StudentSession:
 
 def facts_for_students(member: Member) -> tuple[str, ...]:
     """Return the facts of a teacher that students receive."""
-    return tuple(member.facts.get(name, "") for name in _TOLD)
+    return tuple(member.facts.get(name, "") for name in _FOR_STUDENTS)

@@ -50,7 +50,7 @@ class HubView:
         students: state -> how many.
         wanted: teachers that they want, all together.
         assigned: teachers that they are assigned, all together.
-        samples_per_second: that they train.
+        samples_per_second: samples that they train per second, all together.
         starved_s, blocked_s, source_wait_s: sums of what they have reported.
         pushed: assignments sent since this manager started.
         refresh_s: seconds that the last call of `SubscriptionHub.refresh` took.
@@ -79,7 +79,7 @@ class _LeaseUpdate:
 
 
 class SubscriptionHub:
-    """Not thread-safe: used by the thread of the hubs.
+    """The subscriptions of one service at one manager. Only for the thread of the hubs.
 
     Methods that access the registry may raise UnavailableError or AccessError. A later call then
     does what is missing; streams stay open meanwhile.
@@ -105,8 +105,8 @@ class SubscriptionHub:
         self._rows: dict[str, Row] = {}
         self._sessions: dict[str, StudentSession] = {}
         self._arrivals: list[StudentSession] = []
-        self._unwritten: set[str] = set()
-        self._unread: set[str] = set()  # subset whose report was not compared yet
+        self._unwritten: set[str] = set()  # students with a report that may have to be written
+        self._unread: set[str] = set()  # students with a report that was not compared yet
         self._leaving: dict[str, int] = {}
         self._unpushed: set[str] = set()
         self._registry_id = ""
@@ -154,7 +154,7 @@ class SubscriptionHub:
     # -- admission
 
     def settle(self, now: float) -> bool:
-        """Accept or refuse new streams; return whether the leader should look."""
+        """Accept or refuse new streams; return whether there is something new for the leader."""
         arrivals, self._arrivals = self._arrivals, []
         if not arrivals:
             return False
@@ -174,10 +174,10 @@ class SubscriptionHub:
         self, session: StudentSession, known: dict[str, Mapping[str, str]], now: float
     ) -> None:
         name, incarnation = session.student_id, session.incarnation
-        no = refusal_of(name, incarnation, session.owner, known.get(name))
-        no = no or self._register(session, now)
-        if no is not None:
-            session.stream.close(no)
+        error = refusal_of(name, incarnation, session.owner, known.get(name))
+        error = error or self._register(session, now)
+        if error is not None:
+            session.stream.close(error)
             return
         known[name] = session.facts()
         if (older := self._sessions.get(name)) is not None:
@@ -272,7 +272,7 @@ class SubscriptionHub:
                 self._pushed += session.push_row(row, term, self._teachers.members, self._live)
 
     def write(self, now: float) -> bool:
-        """Write leases of students that are due; return whether the leader should look."""
+        """Write leases that are due; return whether there is something new for the leader."""
         self._leave()
         due = list(self._due(now))
         try:
@@ -286,7 +286,7 @@ class SubscriptionHub:
         for one in due:
             self._unwritten.discard(one.session.student_id)
             if one.urgent:
-                one.session.told_leader()
+                one.session.note_epoch()
         for session, error in errors.items():
             if error is not None:
                 session.stream.close(error)
@@ -347,7 +347,7 @@ class SubscriptionHub:
         self._leaving.clear()
 
     def is_idle(self, now: float) -> bool:
-        """Whether there was no student for so long that the hub can be dropped."""
+        """Whether there has been no student for so long that the hub can be deleted."""
         if self._sessions or self._arrivals or self._leaving:
             self._used_s = now
         return now - self._used_s > FACTS_TTLS * self._ttl_s

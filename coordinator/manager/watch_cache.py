@@ -54,7 +54,7 @@ class WatchCache:
             self.members[member.member] = member
             self._missing.pop(member.member, None)
         left = [name for name in changes.left if self._drop(name)]
-        if changes.full:  # late leases count as lost in it, even after an outage
+        if changes.full:  # its `lost` has members that were only late, for example in an outage
             self._miss({member.member for member in changes.members}, now)
             return left, []
         return left, [name for name in changes.lost if self._drop(name)]

@@ -1,1 +1,1 @@
-"""What operators type: `edl status`, `drain`, `events`, `service` and `doctor`."""
+"""The commands `edl status`, `edl doctor` and `edl context`, and how the mesh is shown as text."""

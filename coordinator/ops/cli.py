@@ -63,21 +63,21 @@ def status(
     mesh = mesh_context(context)
     url = mesh.coordinator
     fetch = partial(fetch_status, url, service, max_members=most, security=mesh.security())
-    ask = partial(_look, fetch, url, service, mesh.queue)
+    ask = partial(_read_all, fetch, url, service, mesh.queue)
     try:
         if json:
             _print_json(ask, service, watch)
         elif watch:
             _watch(ask, service, most)
         else:
-            console().print(_render(_found(ask(), service), service, most))
+            console().print(_render(_checked(ask(), service), service, most))
     except KeyboardInterrupt:
         if not watch:  # --watch has no other end
             raise
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _MeshState:
     """The mesh as a manager knows it, and the rest as Redis has it.
 
     `machines` and `queue` are None if the user may not read them.
@@ -90,8 +90,12 @@ class _Seen:
     queue: QueueState | None = None
 
 
-def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str) -> _Seen:
-    """Raise CoordinatorUnavailable if no manager answers, and there are no trainings or jobs."""
+def _read_all(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str) -> _MeshState:
+    """Return the state of the mesh, also without a manager if there are trainings or jobs.
+
+    Raises:
+        CoordinatorUnavailable: no manager answers, and there are none.
+    """
     from ...proto import coordinator_pb2 as pb
     from .machines_view import machines_at
 
@@ -101,19 +105,20 @@ def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str
         jobs, queued = (_jobs(url), _queue(url, queue)) if not service else ((), None)
         if not (jobs or queued):
             raise
-        return _Seen(pb.MeshStatus(), jobs, str(error), machines_at(url), queued)
+        return _MeshState(pb.MeshStatus(), jobs, str(error), machines_at(url), queued)
     machines = machines_at(url)
     machines = machines and machines.of(service)
     if service:
-        return _Seen(mesh, (), machines=machines)
-    return _Seen(mesh, _jobs(url), machines=machines, queue=_queue(url, queue))
+        return _MeshState(mesh, (), machines=machines)
+    return _MeshState(mesh, _jobs(url), machines=machines, queue=_queue(url, queue))
 
 
-def _found(seen: _Seen, service: str) -> _Seen:
-    deployed = seen.machines is not None and seen.machines.deployments
-    if service and not seen.mesh.services and not deployed:
+def _checked(state: _MeshState, service: str) -> _MeshState:
+    """Return the state. Raises UsageError if the named service does not exist."""
+    deployed = state.machines is not None and state.machines.deployments
+    if service and not state.mesh.services and not deployed:
         raise UsageError(f"there is no service {service!r}: 'edl get services' shows all")
-    return seen
+    return state
 
 
 def _jobs(url: str) -> Sequence[JobState]:
@@ -138,17 +143,17 @@ def _queue(url: str, queue: str) -> QueueState | None:
             return None
 
 
-def _to_json(seen: _Seen) -> dict[str, Any]:
+def _to_json(state: _MeshState) -> dict[str, Any]:
     from . import jobs_view, machines_view, queue_view
     from .status_view import to_json
 
-    machines = machines_view.to_json(seen.machines or machines_view.MachinesState())
-    jobs = [jobs_view.to_json(one) for one in seen.jobs]
-    queue = queue_view.to_json(seen.queue) if seen.queue is not None else None
-    return {**to_json(seen.mesh), **machines, "jobs": jobs, "elastic_jobs": queue}
+    machines = machines_view.to_json(state.machines or machines_view.MachinesState())
+    jobs = [jobs_view.to_json(one) for one in state.jobs]
+    queue = queue_view.to_json(state.queue) if state.queue is not None else None
+    return {**to_json(state.mesh), **machines, "jobs": jobs, "elastic_jobs": queue}
 
 
-def _render(seen: _Seen, service: str, most: int) -> RenderableType:
+def _render(state: _MeshState, service: str, most: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -156,24 +161,24 @@ def _render(seen: _Seen, service: str, most: int) -> RenderableType:
     from .status_view import render
 
     mesh: RenderableType = (
-        Text(seen.no_manager, style="dim") if seen.no_manager else render(seen.mesh, service)
+        Text(state.no_manager, style="dim") if state.no_manager else render(state.mesh, service)
     )
-    machines = [machines_view.render(seen.machines, most)] if seen.machines else []
-    queue = [Text(queue_view.line(seen.queue), style="bold")] if seen.queue else []
-    return Group(mesh, *machines, *queue, *(jobs_view.render(one, most) for one in seen.jobs))
+    machines = [machines_view.render(state.machines, most)] if state.machines else []
+    queue = [Text(queue_view.line(state.queue), style="bold")] if state.queue else []
+    return Group(mesh, *machines, *queue, *(jobs_view.render(one, most) for one in state.jobs))
 
 
-def _print_json(ask: Callable[[], _Seen], service: str, again: bool) -> None:
+def _print_json(ask: Callable[[], _MeshState], service: str, again: bool) -> None:
     """Print one document; with `again`, one per second, each in one line."""
     if not again:
-        print(json_format.dumps(_to_json(_found(ask(), service)), indent=2))
+        print(json_format.dumps(_to_json(_checked(ask(), service)), indent=2))
         return
     while True:
         print(json_format.dumps(_to_json(ask())), flush=True)
         time.sleep(_REFRESH_S)
 
 
-def _watch(ask: Callable[[], _Seen], service: str, most: int) -> None:
+def _watch(ask: Callable[[], _MeshState], service: str, most: int) -> None:
     from rich.live import Live
     from rich.text import Text
 

@@ -151,7 +151,7 @@ def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]
         if path is not None:
             is_ca = files is not None and path == files.ca
             yield _expiry(f"certificate {path}", expiry_of(path, bundle=is_ca))
-    if url.startswith(("redis://", "redis+sentinel://")) and not _is_near(url):
+    if url.startswith(("redis://", "redis+sentinel://")) and not _is_local(url):
         yield doubt(
             "credentials",
             f"{masked(url)} is reached without TLS",
@@ -196,18 +196,18 @@ def _managers(
             remedy = "running managers register as soon as Redis accepts writes again"
         yield wrong("managers", "none is registered", remedy)
         return
-    status, takes = None, ""
+    status, also_checked = None, ""
     for member in members:
         yield from _reachable_by_others(member, registry.url)
         yield from _peers([member.member], security)
         try:
             began = time.monotonic()
-            status, takes = _ask(member.member, security)
+            status, also_checked = _ask(member.member, security)
             took_s = time.monotonic() - began
         except EdlError as error:
             yield wrong(f"manager {member.member}", str(error), _advice(error))
             continue
-        yield well(f"manager {member.member}", f"answers in {took_s * 1000:.0f} ms{takes}")
+        yield well(f"manager {member.member}", f"answers in {took_s * 1000:.0f} ms{also_checked}")
         version = member.facts.get("version", "")
         if version and version != __version__:
             text = f"runs edl-dist {version}, this machine {__version__}"
@@ -217,7 +217,7 @@ def _managers(
             "managers", "there is only one", "start a second one, which takes over when it dies"
         )
     if status is not None:
-        yield from _services(status, security, is_part=bool(takes))
+        yield from _services(status, security, is_part=bool(also_checked))
 
 
 def _ask(address: str, security: ClientSecurity | None) -> tuple[pb.MeshStatus, str]:
@@ -234,7 +234,7 @@ def _ask(address: str, security: ClientSecurity | None) -> tuple[pb.MeshStatus, 
 
 
 def _reachable_by_others(member: Member, url: str) -> Iterator[Finding]:
-    if is_loopback(_host(member.member)) and not _is_near(url):
+    if is_loopback(_host(member.member)) and not _is_local(url):
         yield wrong(
             f"manager {member.member}",
             "is registered with an address that only its own machine can reach",
@@ -293,21 +293,21 @@ def _teachers(
     With `admitted`, also check whether they accept these credentials of a student.
     """
     tried = [teacher for teacher in service.teachers if teacher.address][:_TRIED]
-    deaf = {t.teacher_id: why for t in tried if (why := refusal(t.address))}
-    for name, why in deaf.items():
+    problems = {t.teacher_id: why for t in tried if (why := connection_problem(t.address))}
+    for name, why in problems.items():
         yield wrong(
             f"teacher {name}",
             f"cannot be reached from here: {why}",
             "start it with --listen, and with --advertise and an address that students can reach",
         )
-    encrypted = (t for t in tried if t.teacher_id not in deaf and "http://" not in t.address)
+    encrypted = (t for t in tried if t.teacher_id not in problems and "http://" not in t.address)
     yield from _peers((t.address for t in encrypted), security)
     if admitted:
         for teacher in tried:
-            if teacher.teacher_id not in deaf and (
-                why := exclusion(teacher, service.name, security)
+            if teacher.teacher_id not in problems and (
+                why := refusal(teacher, service.name, security)
             ):
-                deaf[teacher.teacher_id] = why
+                problems[teacher.teacher_id] = why
                 yield wrong(
                     f"teacher {teacher.teacher_id}",
                     f"refuses a student with these credentials: {why}",
@@ -321,14 +321,16 @@ def _teachers(
             f"{number_of(len(foreign), 'foreign server')} ({spoken}), "
             f"{checked} of them compared with a canary",
         )
-    mute = {t.teacher_id: why for t in tried if t.voucher and (why := refusal(t.voucher))}
-    for name, why in mute.items():
+    lost_sidecars = {
+        t.teacher_id: why for t in tried if t.voucher and (why := connection_problem(t.voucher))
+    }
+    for name, why in lost_sidecars.items():
         yield doubt(
             f"teacher {name}",
             f"its sidecar cannot be reached from here: {why}",
             "managers must reach it: start 'edl teacher register' with --listen and --advertise",
         )
-    if tried and not deaf:
+    if tried and not problems:
         all_of = "all" if len(tried) == service.teacher_count else f"{len(tried)}"
         yield well(f"service {service.name}", f"{all_of} checked teachers can be reached from here")
 
@@ -355,17 +357,17 @@ def _host(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
-def _is_near(url: str) -> bool:
+def _is_local(url: str) -> bool:
     """Return whether a Redis URL names only this machine."""
-    place = url.partition("://")[2].rpartition("@")[2].partition("/")[0]
+    hosts = url.partition("://")[2].rpartition("@")[2].partition("/")[0]
     if url.startswith(("unix:", "memory:")):
         return True
     return all(
-        is_loopback(_host(f"{one}:0" if ":" not in one else one)) for one in place.split(",")
+        is_loopback(_host(f"{one}:0" if ":" not in one else one)) for one in hosts.split(",")
     )
 
 
-def refusal(address: str) -> str:
+def connection_problem(address: str) -> str:
     """Return why `host:port` or a URL cannot be reached; empty: something listens there."""
     try:
         with socket.create_connection(host_and_port(address), timeout=_ANSWER_S):
@@ -378,7 +380,7 @@ def refusal(address: str) -> str:
         return f"{address}: {error.strerror or error}"
 
 
-def exclusion(teacher: pb.Teacher, service: str, security: ClientSecurity | None) -> str:
+def refusal(teacher: pb.Teacher, service: str, security: ClientSecurity | None) -> str:
     """Return why a teacher refuses these credentials; empty: it accepts them or is away."""
     model = teacher.model or service
     try:

@@ -58,7 +58,7 @@ class MachinesState:
 
 
 def machines_at(url: str) -> MachinesState | None:
-    """Return what the board at a Redis URL holds; None: this user may ask managers alone.
+    """Return what the board at a Redis URL holds; None: this user may not read it.
 
     Raises:
         RedisUnavailable: Redis does not answer.

@@ -118,7 +118,7 @@ def render(status: pb.MeshStatus, service_asked: str = "") -> RenderableType:
 
 
 def _left_out(shown: int, count: int, what: str) -> list[RenderableType]:
-    """That a table is not whole, and how to see the rest."""
+    """Return a line that says how many members a table leaves out, and how to see them."""
     from rich.text import Text
 
     if shown >= count:
@@ -131,7 +131,7 @@ def _troubles(service: pb.ServiceStatus) -> list[RenderableType]:
     from rich.text import Text
 
     slow: defaultdict[str, list[str]] = defaultdict(list)
-    out: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    ejected: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     disputed: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for report in (student.report for student in service.students):
         for teacher in report.stragglers:
@@ -139,14 +139,14 @@ def _troubles(service: pb.ServiceStatus) -> list[RenderableType]:
         if report.disputed:
             disputed[tuple(report.disputed)].append(report.student_id)
         for teacher, cause in zip(report.ejected, report.ejected_for, strict=False):
-            did = next((words for known, words in IN_WORDS.items() if known == cause), cause)
+            why = next((words for known, words in IN_WORDS.items() if known == cause), cause)
             if teacher in report.half_open:
-                did += ", and is probed now"
-            out[teacher, did].append(report.student_id)
+                why += ", and is probed now"
+            ejected[teacher, why].append(report.student_id)
     return [
         *(
-            Text(f"teacher {teacher} is ejected by {', '.join(students)}: it {did}", "bold red")
-            for (teacher, did), students in sorted(out.items())
+            Text(f"teacher {teacher} is ejected by {', '.join(students)}: it {why}", "bold red")
+            for (teacher, why), students in sorted(ejected.items())
         ),
         *(
             Text(

@@ -91,8 +91,8 @@ class ManagerLimits:
             )
 
 
-class Places:
-    """Limits concurrency, in total and for each principal. Only for one thread.
+class ConcurrencyLimit:
+    """Limits what may be open at once, in total and for each principal. Only for one thread.
 
     Args:
         what: what is limited, for messages: "streams of students".
@@ -108,15 +108,15 @@ class Places:
 
     @property
     def taken(self) -> int:
-        """Number of places that are held."""
+        """How many are open."""
         return self._taken.total()
 
     @contextmanager
-    def one(self, principal: str) -> Iterator[None]:
-        """Hold a place while the body runs.
+    def hold(self, principal: str) -> Iterator[None]:
+        """Count one more of this principal while the body runs.
 
         Raises:
-            Overloaded: no place is free.
+            Overloaded: the limit of all is reached.
             RateLimited: the principal has reached its limit.
         """
         if self.taken >= self._most:

@@ -29,7 +29,7 @@ from ..manager.student_sessions import owns
 from ..registry import LogEntry, Registry
 from ..registry.schema import check_service
 from ..store.records import log_position
-from .call_guard import CallGuard, Context, ManagerLimits, Places, RefusedByGate
+from .call_guard import CallGuard, ConcurrencyLimit, Context, ManagerLimits, RefusedByGate
 from .subscribe_handler import ServedManager
 
 _T = TypeVar("_T")
@@ -61,10 +61,12 @@ class UnaryHandlers:
         self._registry = registry
         self._machines = machines
         self._guard = guard
-        self._opened = Places("calls without a request", limits.silent, limits.silent // 2)
-        self._answered = Places("calls", limits.calls, limits.calls)
+        self._opened = ConcurrencyLimit(
+            "calls without a request", limits.silent, limits.silent // 2
+        )
+        self._answered = ConcurrencyLimit("calls", limits.calls, limits.calls)
         # Separate, so that students cannot block administrators.
-        self._own = Places("calls of students for their status", _OWN, _OWN_EACH)
+        self._own = ConcurrencyLimit("calls of students for their status", _OWN, _OWN_EACH)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """Return the handler of each method."""
@@ -86,12 +88,12 @@ class UnaryHandlers:
         async def call(requests: AsyncIterator[bytes], context: Context) -> None:
             caller = await self._guard.admit(context, *roles)
             try:
-                with self._opened.one(caller.principal):
+                with self._opened.hold(caller.principal):
                     request = await self._guard.first(requests, kind())
                 own = getattr(request, "own_only", False)
-                places, principal = (self._own, caller.principal) if own else (self._answered, "")
+                limit, principal = (self._own, caller.principal) if own else (self._answered, "")
                 # Only once the request is here, so that silent callers block nobody.
-                with places.one(principal):
+                with limit.hold(principal):
                     reply = await _in_thread(answer, request, caller)
                 await self._guard.write(context, reply)
             except Exception as error:
@@ -175,7 +177,9 @@ class WatchHandler:
     def __init__(self, registry: Registry, guard: CallGuard, limits: ManagerLimits) -> None:
         self._registry = registry
         self._guard = guard
-        self._places = Places("watchers of the log", limits.watchers, limits.watchers_per_principal)
+        self._streams = ConcurrencyLimit(
+            "watchers of the log", limits.watchers, limits.watchers_per_principal
+        )
         self._stopped = asyncio.Event()
         self._answering = True
 
@@ -187,7 +191,7 @@ class WatchHandler:
         """Serve one call."""
         caller = await self._guard.admit(context, "viewer")
         try:
-            with self._places.one(caller.principal):
+            with self._streams.hold(caller.principal):
                 request = await self._guard.first(requests, pb.WatchRequest())
                 if request.service:
                     check_service(request.service)
@@ -217,7 +221,7 @@ class WatchHandler:
 
     async def _pause(self) -> None:
         """Wait until the next read. Raises UnavailableError if this manager stops."""
-        pause_s = min(_CHECK_S, _LOOK_S * max(1.0, self._places.taken / _FAST_WATCHERS))
+        pause_s = min(_CHECK_S, _LOOK_S * max(1.0, self._streams.taken / _FAST_WATCHERS))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), pause_s)
         if self._stopped.is_set():

@@ -140,10 +140,10 @@ class CoordinatorServer:
         bound.set_result(chosen)
         rechecking = asyncio.create_task(self._subscribing.recheck())
         ended = asyncio.create_task(server.wait_for_termination())
-        told = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait((told, ended), return_when=asyncio.FIRST_COMPLETED)
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
         if not self._stopping.is_set():
-            told.cancel()
+            stopping.cancel()
             log.error("the gRPC server ended by itself")
             self._on_ended()
         rechecking.cancel()

@@ -35,7 +35,7 @@ from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..manager.student_sessions import StudentOwner
 from ..registry.schema import check_member, check_service
-from .call_guard import CallGuard, Context, ManagerLimits, Places
+from .call_guard import CallGuard, ConcurrencyLimit, Context, ManagerLimits
 
 
 class StudentStream:
@@ -158,7 +158,9 @@ class SubscribeHandler:
         self._manager = manager
         self._guard = guard
         self._limits = limits
-        self._places = Places("streams of students", limits.streams, limits.streams_per_principal)
+        self._streams = ConcurrencyLimit(
+            "streams of students", limits.streams, limits.streams_per_principal
+        )
         self._open: dict[StudentStream, _Admitted] = {}
 
     def end_all(self) -> None:
@@ -190,7 +192,7 @@ class SubscribeHandler:
         admitted = _Admitted(context, self._guard.revision)
         caller = await self._guard.admit(context, "student")
         try:
-            with self._places.one(caller.principal):
+            with self._streams.hold(caller.principal):
                 await self._serve(requests, admitted, caller)
         except EdlError as error:
             await self._guard.refuse(context, error)
@@ -205,7 +207,7 @@ class SubscribeHandler:
             ((BEAT_METADATA, f"{self._manager.beat_s:.3f}"), (SECRET_METADATA, owner.secret))
         )
         stream = StudentStream(asyncio.get_running_loop())
-        hearing = asyncio.create_task(self._hear(requests, stream, caller, owner))
+        receiving = asyncio.create_task(self._receive(requests, stream, caller, owner))
         self._open[stream] = admitted
         closed = False
         try:
@@ -215,11 +217,11 @@ class SubscribeHandler:
             closed = True
         finally:
             del self._open[stream]
-            hearing.cancel()
+            receiving.cancel()
             if stream.report is not None:
                 self._manager.end(stream, stream.report, clean=closed)
 
-    async def _hear(
+    async def _receive(
         self,
         requests: AsyncIterator[bytes],
         stream: StudentStream,
@@ -232,7 +234,7 @@ class SubscribeHandler:
             self._guard.check_own(caller, report.student_id)
             stream.report = report
             self._manager.subscribe(stream, report, owner)
-            await self._go_on(requests, stream, report)
+            await self._receive_further(requests, stream, report)
         except EdlError as error:
             stream.fail(error)
         except Exception as error:  # from gRPC, if the connection breaks
@@ -241,7 +243,7 @@ class SubscribeHandler:
         else:
             stream.finish()
 
-    async def _go_on(
+    async def _receive_further(
         self, requests: AsyncIterator[bytes], stream: StudentStream, former: pb.StudentReport
     ) -> None:
         rate = self._limits.reports

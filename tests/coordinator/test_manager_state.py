@@ -1,4 +1,4 @@
-"""Parts of a manager: for which services it stands, what it knows, whom it believes, the status."""
+"""Parts of a manager: its campaigns, what it knows, whom it believes, the status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEASE_S = 30.0
 
 
 class Mesh:
-    """A registry that somebody has filled, who stands for its services, and their time."""
+    """A registry that somebody has filled, who campaigns for its services, and their time."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -63,11 +63,11 @@ def test_a_service_is_led_on_after_its_last_member() -> None:
         mesh.now += 0.5
         election.renew()
         assert election.led() == ["s"]
-    assert election.stands("s")
+    assert election.campaigns_for("s")
     mesh.now += 2 * TTL_S
     election.renew()
     assert election.led() == []
-    assert not election.stands("s")
+    assert not election.campaigns_for("s")
     assert mesh.registry.lead("s", "another#1", LEADER_TTL_S).leader == "another#1"
 
 
@@ -121,7 +121,7 @@ def test_an_error_does_not_end_the_election(monkeypatch: pytest.MonkeyPatch) -> 
 
     def fails_once() -> list[str]:
         monkeypatch.undo()
-        mesh.election.stand_for("s")  # so that it looks again at once
+        mesh.election.campaign_for("s")  # so that it looks again at once
         raise ValueError("ours")
 
     monkeypatch.setattr(mesh.registry, "services", fails_once)

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from edl.coordinator.service.call_guard import CallGuard, ManagerLimits, Places, TooLarge
+from edl.coordinator.service.call_guard import CallGuard, ConcurrencyLimit, ManagerLimits, TooLarge
 from edl.coordinator.service.operator_handlers import UnaryHandlers
 from edl.proto.security import AccessControl
 from edl.runtime.errors import RateLimited
@@ -111,14 +111,14 @@ def test_nothing_is_kept_of_who_has_left() -> None:
     class Principal(str):
         """Whose end can be seen."""
 
-    places = Places("streams", most=2, most_each=1)
+    limit = ConcurrencyLimit("streams", most=2, most_each=1)
     principal = Principal("p")
-    with places.one(principal), pytest.raises(RateLimited), places.one(principal):
+    with limit.hold(principal), pytest.raises(RateLimited), limit.hold(principal):
         pass
     gone = weakref.ref(principal)
     del principal
     assert gone() is None
-    assert places.taken == 0
+    assert limit.taken == 0
 
 
 class Deaf:

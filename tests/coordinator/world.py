@@ -71,7 +71,7 @@ class FakeManager:
         config = ManagerConfig(ttl_s=TTL_S, leader_ttl_s=LEADER_TTL_S, autoscale=world.autoscale)
         registry, clock = world.registry, world.clock
         self.election = Election(registry, address, LEADER_TTL_S, TTL_S, clock)
-        self.election.stand_for(SERVICE)
+        self.election.campaign_for(SERVICE)
         self.leader = Leader(registry, SERVICE, config, self.election, address, prober)
         self.hub = SubscriptionHub(registry, SERVICE, TTL_S, address, clock())
         self.alive = True

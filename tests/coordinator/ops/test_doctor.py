@@ -12,7 +12,7 @@ import trustme
 
 from edl.coordinator import Registry
 from edl.coordinator.ops import doctor
-from edl.coordinator.ops.doctor import refusal
+from edl.coordinator.ops.doctor import connection_problem
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
@@ -24,9 +24,9 @@ def test_a_listener_is_reached_by_whatever_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = f"127.0.0.1:{server.getsockname()[1]}"
         for address in (here, f"http://{here}", f"http://{here}/a"):
-            assert refusal(address) == ""
-    assert "refused" in refusal(f"http://{here}")
-    assert "names no host and port" in refusal("here")
+            assert connection_problem(address) == ""
+    assert "refused" in connection_problem(f"http://{here}")
+    assert "names no host and port" in connection_problem("here")
 
 
 def test_foreign_servers_are_named_with_what_they_speak() -> None:
