@@ -99,9 +99,15 @@ class MapSource:
         self._loader.close()
 
 
-class _MapIterator:
-    def __init__(self, loader: BatchLoader, batches: Iterator[Any], mark: Mark) -> None:
-        self.start = mark
+class LoaderIterator:
+    """The batches of one epoch of a loader.
+
+    Args:
+        loader: the loader.
+        batches: its batches.
+    """
+
+    def __init__(self, loader: BatchLoader, batches: Iterator[Any]) -> None:
         self._loader = loader
         self._batches = batches
         self._ended = False
@@ -113,17 +119,24 @@ class _MapIterator:
             self._ended = True
             raise
 
+    def close(self) -> None:
+        """End the workers, unless the loader keeps them and the epoch was read to its end."""
+        # Paddle's persistent workers cannot be used after an epoch that was left early.
+        if not (self._ended and self._loader.keeps_workers):
+            close_iterator(self._batches)
+            self._loader.close()
+
+
+class _MapIterator(LoaderIterator):
+    def __init__(self, loader: BatchLoader, batches: Iterator[Any], mark: Mark) -> None:
+        super().__init__(loader, batches)
+        self.start = mark
+
     def mark(self, arrays: Sequence[Array]) -> Mark:
         return self.start
 
     def end(self) -> None:
         return None
-
-    def close(self) -> None:
-        # Paddle's persistent workers cannot be used after an epoch that was left early.
-        if not (self._ended and self._loader.keeps_workers):
-            close_iterator(self._batches)
-            self._loader.close()
 
 
 def _digest(plan: Sequence[Ids]) -> str:

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from ...distill_reader.sources.batched import Batched
 from ...distill_reader.sources.map_style import (
     BatchLoader,
     EpochPlan,
+    LoaderIterator,
     draw,
     drawing,
     loader_of,
@@ -26,6 +27,8 @@ from ...distill_reader.sources.map_style import (
 )
 from ...runtime.errors import UsageError
 from ...scheduler.students.shards import Ranges, Shard, StaticDeal, cut, shard_rows
+
+_Plan = TypeVar("_Plan", bound=EpochPlan)
 
 
 class SampleOrder:
@@ -37,7 +40,6 @@ class SampleOrder:
 
     Attributes:
         batch_size: rows of the feed's own batches; None: unknown.
-        keeps_workers: whether the loader keeps its workers from epoch to epoch.
     """
 
     def __init__(self, feed: Any, seed: int) -> None:
@@ -47,7 +49,6 @@ class SampleOrder:
         self._seed = seed
         self._drawn: tuple[int, list[Any]] = (-1, [])
         self.batch_size: int | None = getattr(loader.batch_sampler, "batch_size", None)
-        self.keeps_workers = loader.keeps_workers
 
     def identity(self) -> dict[str, Any]:
         """Return, as JSON values, what must be equal for positions to name the same samples."""
@@ -62,12 +63,23 @@ class SampleOrder:
                 self._draw(epoch)
         return len(self._drawn[1])
 
-    def begin(self, epoch: int, plan_of: Callable[[Sequence[Any]], EpochPlan]) -> Iterator[Any]:
-        """Start an epoch: the loader reads the batches of ids of `plan_of(ids in order)`."""
+    def begin(
+        self, epoch: int, plan_of: Callable[[Sequence[Any]], _Plan]
+    ) -> tuple[_Plan, LoaderIterator]:
+        """Start an epoch.
+
+        Args:
+            epoch: number of the epoch.
+            plan_of: makes the batches of ids to read of all ids in order.
+
+        Returns:
+            The plan, and its batches.
+        """
         with drawing(self._loader, self._seed, epoch):
             # Draw again even if the order is known: the loader draws the seeds of its workers
             # after it, as in an epoch of its own.
-            return self._loader.read(plan_of(self._draw(epoch)))
+            plan = plan_of(self._draw(epoch))
+            return plan, LoaderIterator(self._loader, self._loader.read(plan))
 
     def close(self) -> None:
         """Stop the workers that the loader keeps."""

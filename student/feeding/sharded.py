@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
 
-from ...distill_reader.sources.map_style import Ids
-from ...distill_reader.sources.source import Mark, close_iterator, leave_garbage_to_the_parent
+from ...distill_reader.sources.map_style import Ids, LoaderIterator
+from ...distill_reader.sources.source import Mark, leave_garbage_to_the_parent
 from ...proto.arena import Array
 from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import rows_left_for_rank
@@ -37,6 +37,55 @@ class _Open:
     epoch: int
     shard: Shard
     left: int
+
+
+class ReadAheadLimit:
+    """Limits the batches that are read and not trained to `MOST_AHEAD`. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._untrained = 0
+        self._stopped = False
+
+    def begin(self) -> None:
+        """Begin an epoch; forget the batches of the former one."""
+        with self._changed:
+            self._untrained = 0
+
+    def wait_for_room(self) -> bool:
+        """Wait until another batch may be read; return False if stopped."""
+        waited_s = 0.0
+        while True:
+            with self._changed:
+                if self._changed.wait_for(self._may_read, _EXPLAIN_EVERY_S):
+                    return not self._stopped
+            waited_s += _EXPLAIN_EVERY_S
+            log.info(
+                "the source waits for the training loop, %.0f s now: %d batches are read and not"
+                " trained",
+                waited_s,
+                self._untrained,
+            )
+
+    def _may_read(self) -> bool:
+        return self._stopped or self._untrained < MOST_AHEAD
+
+    def count_read(self) -> None:
+        """Record that another batch was read."""
+        with self._changed:
+            self._untrained += 1
+
+    def count_trained(self) -> None:
+        """Record that a batch was trained."""
+        with self._changed:
+            self._untrained -= 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Let no more batches be read."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
 
 
 class ShardedSource:
@@ -80,11 +129,10 @@ class ShardedSource:
         self._ids: dict[int, Sequence[Any]] = {}  # by epoch
         self.total_batch = total_batch
         self._equal_rows = max(1, equal_rows)
-        self._changed = threading.Condition()
-        self._stopped = False
+        self._read_ahead = ReadAheadLimit()
+        self._lock = threading.Lock()  # for `_open`
         self._open: list[_Open] = []  # shards that are leased and not yet trained
         self._trained: dict[int, Ranges] = {}  # by epoch
-        self._read = self._stepped = 0  # batches of this epoch
 
     # --- the training loop's side
 
@@ -99,11 +147,10 @@ class ShardedSource:
         """
         if not len(positions):
             return
+        now = Ranges.of_numbers(positions.tolist())
+        self._trained[epoch] = self._trained.get(epoch, Ranges()).union(now)
         complete: list[Shard] = []
-        with self._changed:
-            self._stepped += 1
-            now = Ranges.of_numbers(positions.tolist())
-            self._trained[epoch] = self._trained.get(epoch, Ranges()).union(now)
+        with self._lock:
             for one in self._open:
                 if one.epoch == epoch:
                     start, stop = one.shard
@@ -111,7 +158,7 @@ class ShardedSource:
                     if one.left <= 0:
                         complete.append(one.shard)
             self._open = [one for one in self._open if one.left > 0]
-            self._changed.notify_all()
+        self._read_ahead.count_trained()
         for shard in complete:
             self._leases.done(epoch, shard)
 
@@ -127,9 +174,7 @@ class ShardedSource:
 
     def stop(self) -> None:
         """Give no more batches; call it before a reader is closed in the middle of an epoch."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+        self._read_ahead.stop()
 
     # --- the reader's side
 
@@ -139,82 +184,69 @@ class ShardedSource:
     def identity(self) -> dict[str, Any]:
         return self._ordered.identity()
 
-    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _ShardedReading:
+    def begin(self, epoch: int, taken: int, mark: Mark | None) -> _ShardedIterator:
         if taken or mark is not None:
             raise UsageError(
                 "a reader cannot restore a source that is dealt to ranks: their checkpoint has the"
                 " trained positions"
             )
         leave_garbage_to_the_parent()
-        with self._changed:  # forget what was read of the former epoch and not trained
+        with self._lock:  # forget what was read of the former epoch and not trained
             self._open.clear()
-            self._read = self._stepped = 0
+        self._read_ahead.begin()
         total = self._ordered.total(epoch)
         remaining = remaining_positions(self._trained_before, epoch, total)
         self._leases.begin(epoch, total, remaining)
-        return _ShardedReading(self, epoch, remaining.count)
+
+        def plan_of(ids: Sequence[Any]) -> DealtPlan:
+            # Batches of the epoch before may still be in training.
+            self._ids = {epoch: ids, epoch - 1: self._ids.get(epoch - 1, ())}
+            return DealtPlan(
+                ids,
+                remaining.count,
+                lease=partial(self._lease, epoch),
+                sizes=self._sizes,
+                total_batch=self.total_batch,
+                equal_rows=self._equal_rows,
+            )
+
+        plan, batches = self._ordered.begin(epoch, plan_of)
+        return _ShardedIterator(plan, batches, self._read_ahead)
 
     def close(self) -> None:
         self._ordered.close()
-
-    def _may_go_on(self) -> bool:
-        """Wait until fewer than `MOST_AHEAD` batches are untrained; False if stopped."""
-
-        def may() -> bool:
-            return self._stopped or self._read - self._stepped < MOST_AHEAD
-
-        waited_s = 0.0
-        while True:
-            with self._changed:
-                if self._changed.wait_for(may, _EXPLAIN_EVERY_S):
-                    return not self._stopped
-            waited_s += _EXPLAIN_EVERY_S
-            log.info(
-                "the source waits for the training loop, %.0f s now: %d batches are read and not"
-                " trained",
-                waited_s,
-                self._read - self._stepped,
-            )
 
     def _lease(self, epoch: int, most: int) -> Shard | None:
         """Lease the next positions of this rank; None if none are left."""
         shard = self._leases.next(epoch, most)
         if shard is not None:
-            with self._changed:
+            with self._lock:
                 self._open.append(_Open(epoch, shard, shard.rows))
         return shard
 
 
-class _ShardedReading:
+class _ShardedIterator:
     """See `SourceIterator`."""
 
     start = None
 
-    def __init__(self, source: ShardedSource, epoch: int, remaining: int) -> None:
-        self._source = source
-        self._ended = False
-        plan_of = partial(self._plan_of, epoch, remaining)
-        self._batches: Iterator[Any] = source._ordered.begin(epoch, plan_of)
-
-    def _plan_of(self, epoch: int, remaining: int, ids: Sequence[Any]) -> DealtPlan:
-        source = self._source
-        # Batches of the epoch before may still be in training.
-        source._ids = {epoch: ids, epoch - 1: source._ids.get(epoch - 1, ())}
-        self._plan = DealtPlan(source, epoch, ids, remaining)
-        return self._plan
+    def __init__(
+        self, plan: DealtPlan, batches: LoaderIterator, read_ahead: ReadAheadLimit
+    ) -> None:
+        self._plan = plan
+        self._batches = batches
+        self._read_ahead = read_ahead
 
     def __next__(self) -> Any:
-        if not self._source._may_go_on():
+        if not self._read_ahead.wait_for_room():
             raise StopIteration
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._ended = True
             if self._plan.error is not None:
                 raise self._plan.error from None
             raise
-        with self._source._changed:
-            self._source._read += 1
+        self._read_ahead.count_read()
         return with_positions(batch, self._plan.pending_positions.popleft())
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
@@ -224,10 +256,7 @@ class _ShardedReading:
         return None
 
     def close(self) -> None:
-        # Paddle's persistent workers cannot be used after an epoch that was left early.
-        if not (self._ended and self._source._ordered.keeps_workers):
-            close_iterator(self._batches)
-            self._source._ordered.close()
+        self._batches.close()
 
 
 class Sizes(Protocol):
@@ -252,10 +281,13 @@ class DealtPlan:
     """A batch sampler that leases positions; the loader may iterate it in any thread.
 
     Args:
-        source: source of the rank.
-        epoch: number of the epoch.
-        ids: ids of all its samples, in order.
+        ids: ids of all samples of the epoch, in order.
         remaining: untrained positions of the epoch, of all ranks together.
+        lease: leases the next positions of this rank, at most the given number; returns None if
+            none are left.
+        sizes: sizes of this rank's batches.
+        total_batch: rows of one step, of all ranks together.
+        equal_rows: rows of this rank in one step if all ranks had equal parts.
 
     Attributes:
         pending_positions: positions, int64 [rows], of the batches that the loader has asked
@@ -264,10 +296,21 @@ class DealtPlan:
     """
 
     def __init__(
-        self, source: ShardedSource, epoch: int, ids: Sequence[Any], remaining: int
+        self,
+        ids: Sequence[Any],
+        remaining: int,
+        *,
+        lease: Callable[[int], Shard | None],
+        sizes: Sizes,
+        total_batch: int,
+        equal_rows: int,
     ) -> None:
-        self._source, self._epoch, self._ids = source, epoch, ids
+        self._ids = ids
         self._remaining = remaining
+        self._lease = lease
+        self._sizes = sizes
+        self._total_batch = total_batch
+        self._equal_rows = equal_rows
         self._have: deque[range] = deque()
         self.pending_positions: deque[Array] = deque()
         self.error: Exception | None = None
@@ -283,7 +326,7 @@ class DealtPlan:
             self.error = error
 
     def _batches(self) -> Iterator[Ids]:
-        ordinal, left, total = 0, self._remaining, self._source.total_batch
+        ordinal, left, total = 0, self._remaining, self._total_batch
         while rows := self._rows(ordinal, left):
             positions = self._next(rows, rows_left_for_rank(rows, left, total))
             if not positions:
@@ -298,11 +341,11 @@ class DealtPlan:
         Once this rank has leased all that is left, the other ranks have no rows. A step would then
         have only this rank's share, perhaps a single row. So it takes at least an equal part.
         """
-        rows = self._source._sizes.rows(ordinal, left)
+        rows = self._sizes.rows(ordinal, left)
         held = sum(map(len, self._have))
         if rows and held < left:
             return rows
-        return max(rows, min(self._source._equal_rows, held))
+        return max(rows, min(self._equal_rows, held))
 
     def _next(self, rows: int, most: int) -> list[int]:
         """Return the next positions, fewer than `rows` if no more are left for this rank.
@@ -310,7 +353,7 @@ class DealtPlan:
         At most `most` positions are leased for them.
         """
         taken: list[int] = []
-        while len(taken) < rows and (self._have or self._lease(most - len(taken))):
+        while len(taken) < rows and (self._have or self._lease_more(most - len(taken))):
             held = self._have.popleft()
             part = held[: rows - len(taken)]
             taken.extend(part)
@@ -318,8 +361,8 @@ class DealtPlan:
                 self._have.appendleft(rest)
         return taken
 
-    def _lease(self, most: int) -> bool:
-        shard = self._source._lease(self._epoch, most)
+    def _lease_more(self, most: int) -> bool:
+        shard = self._lease(most)
         if shard is not None:
             self._have.append(range(*shard))
         return shard is not None

@@ -8,7 +8,7 @@ source for samples with ids.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -273,34 +273,48 @@ class UnshardedSource:
             return _EmptyIterator()
         if saved is not None and saved["epoch"] == epoch:
             taken, mark = saved["batches"], saved["mark"]
+        reading = self._source.begin(epoch, taken, mark)
+        mark = reading.start if mark is None else mark
         self._at = {"epoch": epoch, "batches": taken, "mark": mark}
-        return _Remembering(self, self._source.begin(epoch, taken, mark))
+        return _RecordedIterator(reading, self._marks.append, self._on_end)
 
     def close(self) -> None:
         self._source.close()
 
+    def _on_end(self, mark: Mark | None) -> None:
+        self._end = (mark,)
 
-class _Remembering:
-    """An iterator whose marks the source keeps until their batches are trained."""
 
-    def __init__(self, source: UnshardedSource, reading: SourceIterator) -> None:
-        self._source = source
+class _RecordedIterator:
+    """Passes on an iterator, and reports its marks and its end.
+
+    Args:
+        reading: the iterator.
+        on_mark: called with the position after each batch.
+        on_end: called with the position after the epoch.
+    """
+
+    def __init__(
+        self,
+        reading: SourceIterator,
+        on_mark: Callable[[Mark], None],
+        on_end: Callable[[Mark | None], None],
+    ) -> None:
         self._reading = reading
+        self._on_mark, self._on_end = on_mark, on_end
         self.start = reading.start
-        if source._at["mark"] is None:
-            source._at = {**source._at, "mark": reading.start}
 
     def __next__(self) -> Any:
         return next(self._reading)
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
         mark = self._reading.mark(arrays)
-        self._source._marks.append(mark)
+        self._on_mark(mark)
         return mark
 
     def end(self) -> Mark | None:
         end = self._reading.end()
-        self._source._end = (end,)
+        self._on_end(end)
         return end
 
     def close(self) -> None:
