@@ -248,10 +248,11 @@ class BatchStream:
         """Return a new number for a batch. Thread-safe; numbers grow."""
         return next(self._numbers)
 
-    def is_already_delivered(self, epoch: int, position: StreamPosition) -> bool:
-        """Return whether the batch at `position` was delivered before the loaded state was saved.
+    def count_if_delivered(self, epoch: int, position: StreamPosition) -> bool:
+        """Count the batch at `position` in the progress if the loaded state says it was delivered.
 
-        If so, the progress counts the batch from now on, and the caller skips it.
+        Returns:
+            Whether that is so: the caller has to skip the batch.
         """
         with self._lock:
             if self.epoch != epoch or position.ordinal not in self._progress.ahead:

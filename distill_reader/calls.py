@@ -24,7 +24,7 @@ from .structure import BatchParts, soft_labels
 
 log = logging.getLogger(__name__)
 
-#: Maximum number of calls that wait; the next one waits for room.
+#: Maximum number of calls that wait for labels; further ones wait for room.
 MAX_CALLS: Final = 1024
 #: Longest single wait; Python refuses timeouts of centuries.
 _LONGEST_WAIT_S: Final = 3600.0
@@ -39,9 +39,9 @@ Labels = dict[str, Any]
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class PendingCall:
-    """A batch whose labels somebody waits for.
+    """A batch of a call that waits for labels.
 
-    Users may keep the future; it does not refer to this, so that the memory of the batch is free
+    Users may keep the future: it does not refer to this object, so the memory of the batch is free
     once the call has its answer.
 
     Attributes:
@@ -51,9 +51,9 @@ class PendingCall:
         parts: the structure of the batch, without its arrays.
         nbytes: bytes of its arrays, as given to `Calls.reserve`.
         timeout_s: seconds that it may take.
-        deadline: its end, of the monotonic clock.
+        deadline: end of that time, by the monotonic clock.
         number: number of the batch; each engine, and each epoch of the reader, gives it another.
-        has_room: what was reserved for it is not given back yet.
+        has_room: the room that was reserved for it was not released yet.
     """
 
     future: Future[Labels]
@@ -135,18 +135,18 @@ class Calls:
                     self._room.notify_all()
 
     def release(self, nbytes: int) -> None:
-        """Give back what `reserve` has reserved, if no call was made of it."""
+        """Release reserved room for which no call was added."""
         with self._lock:
             self._release(nbytes)
 
     def forget(self, call: PendingCall) -> None:
-        """Forget a call that could not be made; nobody has its future."""
+        """Remove a call that failed before its future was returned."""
         with self._lock:
             self._take_out(call)
 
     @property
     def is_in_callback(self) -> bool:
-        """Whether this thread runs a user's callback, and gives no other answers meanwhile."""
+        """Whether this thread runs a user's callback; it gives no other answer meanwhile."""
         return getattr(self._answering, "depth", 0) > 0
 
     def add(self, call: PendingCall) -> None:
@@ -231,7 +231,7 @@ class Calls:
         return True
 
     def fail(self, error: EdlError) -> None:
-        """Answer all calls with an error, those that follow included."""
+        """Answer all present and later calls with an error."""
         with self._lock:
             self._fatal = self._fatal or error
             calls = [*self._waiting.values()]
@@ -244,7 +244,7 @@ class Calls:
             watcher.join(_CALLBACK_GRACE_S)
 
     def _take_out(self, call: PendingCall) -> bool:
-        """Take a call out of those that wait; returns whether it was one. Needs the lock."""
+        """Remove a call, and release its room; returns whether it waited. Needs the lock."""
         if call.has_room:
             call.has_room = False
             self._release(call.nbytes)

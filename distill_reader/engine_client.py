@@ -27,7 +27,7 @@ from ..runtime.supervise import Process, drop_fd_on_fork, python_command, start
 from .batch_stream import BatchLabels, BatchStream, RingBatch, StreamSnapshot
 from .calls import CLOSED, Calls, PendingCall
 from .config import ReaderConfig
-from .ring import ArrayLeases, Ring
+from .ring import Ring, ViewTracker
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ STOP_GRACE_S = 4.0
 SOON_S = 0.002
 #: Timeout of a requested reply; a healthy engine takes 1 ms.
 REPLY_TIMEOUT_S = 1.0
-#: Maximum number of messages to send at once; a socket with room takes so many without waiting.
+#: Longest queue that the caller's thread sends: a socket with room takes that without blocking.
 MAX_AT_ONCE = 64
 
 
@@ -51,7 +51,7 @@ class EngineInstance:
     process: Process
     channel: Channel
     labels: Arena
-    leases: ArrayLeases
+    tracker: ViewTracker
 
 
 class EngineClient:
@@ -106,7 +106,7 @@ class EngineClient:
         self._later = later
         #: Messages in order, each with its engine; a later engine does not get it.
         self._unsent: deque[tuple[EngineInstance, Message]] = deque()
-        self._sequence = itertools.count()  # numbers messages that wait in `_unsent`
+        self._sequence = itertools.count()  # numbers the messages in `_unsent`
         self._taken = -1  # number of the batch taken last
         self._is_send_scheduled = False
         self._announced_at = -inf  # time of the latest announcement; -inf: none is expected soon
@@ -250,7 +250,7 @@ class EngineClient:
                 os.close(fd)
             undo.pop_all()
         channel.send("start", config=to_plain(self._config))
-        return EngineInstance(process, channel, labels, ArrayLeases(labels))
+        return EngineInstance(process, channel, labels, ViewTracker(labels))
 
     def _restart(self) -> None:
         # Send at the end, without the locks: a starting process takes a while to read.
@@ -260,7 +260,7 @@ class EngineClient:
             old.channel.close()
             if self._closing:
                 return
-            log.warning("the reader's engine ended, starting another: %s", self._last_words())
+            log.warning("the reader's engine ended, starting another: %s", self._exit_report())
             new = self._start()
             at_the_end.enter_context(new.channel.together)
             # The snapshot locks the stream: later actions of the training loop are sent after this.
@@ -326,7 +326,7 @@ class EngineClient:
             "makers": labels.makers,
         }
 
-    def _last_words(self) -> str:
+    def _exit_report(self) -> str:
         process = self._engine.process
         return " | ".join(process.tail(3)) or f"exit code {process.returncode}"
 
@@ -347,7 +347,8 @@ class EngineClient:
                 if len(self._deaths) == MAX_DEATHS and self._span_of_deaths() < DEATHS_WINDOW_S:
                     raise errors.EngineLost(
                         f"the reader's engine died {MAX_DEATHS} times within"
-                        f" {self._span_of_deaths():.0f} s; its last words: {self._last_words()}"
+                        f" {self._span_of_deaths():.0f} s, the last time with:"
+                        f" {self._exit_report()}"
                     )
                 self._restart()
         except errors.EdlError as error:
@@ -368,7 +369,7 @@ class EngineClient:
             case "allow":
                 self._stream.allow(message["limit"])
             case "labelled":
-                labels = read_labels(message, self._engine.leases)
+                labels = read_labels(message, self._engine.tracker)
                 if labels.record is not None:
                     refs = zip(message["names"], labels.record.arrays, strict=True)
                     self.calls.latest_labels = dict(refs)
@@ -438,7 +439,7 @@ class EngineClient:
             self._later(self._send_unsent)
 
     def _send_unsent(self) -> None:
-        """Send the messages that wait, and which label memory is free."""
+        """Send the queued messages, and the offsets of labels whose memory is free."""
         with self._send_lock:
             self._is_send_scheduled = False  # before the queue is read: nothing stays unsent
             unsent = [*self._unsent]
@@ -450,17 +451,17 @@ class EngineClient:
                 if to is engine:
                     messages.append(message)
             if messages:
-                messages[0] = {**messages[0], "free": engine.leases.released()}
+                messages[0] = {**messages[0], "free": engine.tracker.released()}
                 engine.channel.send_all(messages)
-            for _ in unsent:  # after a Ctrl-C before this, the engine ignores what it has already
+            for _ in unsent:  # if a Ctrl-C prevents this, the engine ignores what it gets again
                 self._unsent.popleft()
 
 
-def read_labels(message: Message, leases: ArrayLeases) -> BatchLabels:
+def read_labels(message: Message, tracker: ViewTracker) -> BatchLabels:
     """Decode the engine's message about a labelled batch."""
     names = message["names"]
     if message["record"] is None:
         return BatchLabels(dict.fromkeys(names))
     record = Record.from_json(message["record"])
-    arrays = dict(zip(names, leases.views(record), strict=True))
+    arrays = dict(zip(names, tracker.views(record), strict=True))
     return BatchLabels(arrays, record, message["makers"])

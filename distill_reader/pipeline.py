@@ -165,7 +165,9 @@ class Pipeline:
                 self._abandon(empty=True)
 
     def next(self, epoch: int, step_s: float | None, convert: Convert | None = None) -> Any:
-        """Return the next batch with its labels; the same one until `stream.undelivered` is None.
+        """Return the next batch with its labels.
+
+        Until the caller sets `stream.undelivered` to None, further calls return the same batch.
 
         Args:
             epoch: epoch of the batch.
@@ -206,7 +208,8 @@ class Pipeline:
         """Have a batch labelled outside the training loop; may wait for room.
 
         Args:
-            batch: as a source would yield it; without rows, once shapes of labels are known.
+            batch: as a source would yield it. A batch without rows is answered at once, but raises
+                BatchError until another batch was labelled, which shows the shapes of labels.
             timeout_s: seconds until the future gets a `LabelTimeout`.
 
         Raises:
@@ -240,9 +243,9 @@ class Pipeline:
         return future
 
     def serve_calls_only(self) -> None:
-        """Move to an announced content at once: no training loop will begin an epoch for that.
+        """Switch to an announced model content at once, as no training loop begins epochs.
 
-        Calls that wait are sent once more, so that each gets labels of one content.
+        Calls that wait are sent again, so that each gets labels of one content.
         """
         self.engine.on_epoch_due = partial(self._tasks.submit, self._begin_without_batches)
 

@@ -17,7 +17,7 @@ from .stats import ReaderStats
 
 DEFAULT_TIMEOUT_S: Final = 60.0
 #: Options of `DistilReader` that concern a source or a training loop.
-_OF_A_LOOP: Final = frozenset(
+_LOOP_OPTIONS: Final = frozenset(
     {
         "source",
         "upper_bytes",
@@ -65,7 +65,7 @@ class TeacherPool:
         job: str | None = None,
         **options: Any,
     ) -> None:
-        if wrong := sorted(_OF_A_LOOP & options.keys()):
+        if wrong := sorted(_LOOP_OPTIONS & options.keys()):
             raise TypeError(f"a TeacherPool has no training loop, so no {wrong[0]}=")
         if job is None:  # its measured times would be of no use to another process
             job = f"pool-{socket.gethostname()}-{os.getpid()}"
@@ -81,7 +81,7 @@ class TeacherPool:
     def of(cls, reader: DistilReader, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Self:
         """Return a pool that shares the engine and the teachers of a reader.
 
-        Its calls get labels of the reader's settings, and end when the reader is closed; closing
+        Its calls use the reader's settings, and fail when the reader is closed; closing
         the pool leaves the reader open.
         """
         pool = cls.__new__(cls)
@@ -95,8 +95,8 @@ class TeacherPool:
 
         Args:
             batch: as a source of `DistilReader` would yield it: a tuple, list or dict of numpy
-                arrays or tensors, or a single array. One without rows needs no teacher, but is a
-                BatchError before the pool has labelled anything.
+                arrays or tensors, or a single array. A batch without rows needs no teacher, but
+                raises BatchError until the pool has labelled another batch.
             timeout_s: seconds that the call may take; None: the pool's.
 
         Returns:

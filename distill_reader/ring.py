@@ -1,4 +1,4 @@
-"""The trainer's shared memory: the ring of batches, and leases on arrays that are in use."""
+"""The trainer's shared memory: the ring of batches, and which arrays are in use."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def memory_refused(arena: Arena, error: OSError) -> MemoryRefused:
     )
 
 
-class _Lease(weakref.ref[Array]):
-    """A weak reference to the base array of a record. Each view of the record keeps it alive."""
+class _WholeRef(weakref.ref[Array]):
+    """A weak reference to the base array of a record. Each view keeps that array alive."""
 
     __slots__ = ("offset",)
     offset: int
 
 
-class ArrayLeases:
+class ViewTracker:
     """Tracks which records of an arena have live views. Thread-safe.
 
     The garbage collector may drop a view during any call, so this takes no lock. The callback of
@@ -41,8 +41,8 @@ class ArrayLeases:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._open: dict[int, _Lease] = {}
-        self._over: deque[weakref.ref[Array]] = deque()
+        self._refs: dict[int, _WholeRef] = {}
+        self._dropped: deque[weakref.ref[Array]] = deque()
 
     def views(self, record: Record) -> list[Array]:
         """Return the arrays of `record` without a copy; the last view releases the record."""
@@ -50,8 +50,8 @@ class ArrayLeases:
         # of every view that a user makes of them, so it lives exactly as long as they do.
         start = record.offset
         whole = self._arena.memory(start, record.nbytes)
-        lease = self._open[start] = _Lease(whole, self._over.append)
-        lease.offset = start
+        whole_ref = self._refs[start] = _WholeRef(whole, self._dropped.append)
+        whole_ref.offset = start
         return [
             np.ndarray(ref.shape, dtype_named(ref.dtype), whole, ref.offset - start)
             for ref in record.arrays
@@ -62,10 +62,10 @@ class ArrayLeases:
         offsets: list[int] = []
         with suppress(IndexError):
             while True:
-                lease = self._over.popleft()
-                assert isinstance(lease, _Lease)
-                del self._open[lease.offset]
-                offsets.append(lease.offset)
+                ref = self._dropped.popleft()
+                assert isinstance(ref, _WholeRef)
+                del self._refs[ref.offset]
+                offsets.append(ref.offset)
         return offsets
 
 
@@ -78,7 +78,7 @@ class Ring:
 
     def __init__(self) -> None:
         self.arena = SharedBuffer.create()
-        self._leases = ArrayLeases(self.arena)
+        self._tracker = ViewTracker(self.arena)
         self._lock = threading.Lock()
 
     def put(self, arrays: Sequence[Array]) -> tuple[Record, list[Array]]:
@@ -93,13 +93,13 @@ class Ring:
         """
         layouts = [(array.dtype, array.shape) for array in arrays]
         with self._lock:
-            for offset in self._leases.released():
+            for offset in self._tracker.released():
                 self.arena.free(offset)
             try:
                 record = self.arena.allocate(layouts)
             except OSError as error:
                 raise memory_refused(self.arena, error) from error
-            views = self._leases.views(record)
+            views = self._tracker.views(record)
         for view, array in zip(views, arrays, strict=True):
             np.copyto(view, array)
         return record, views

@@ -85,7 +85,7 @@ class TraceFile:
         self._buffer.clear()
         self._buffered = 0
         if self._fd >= 0 and self._size >= self._limit:
-            self._turn_over()
+            self._rotate()
 
     def close(self, last: TraceEvent) -> None:
         """Write `last`, end the array and close the file."""
@@ -110,7 +110,7 @@ class TraceFile:
         except OSError as error:
             self._give_up(error)
 
-    def _turn_over(self) -> None:
+    def _rotate(self) -> None:
         try:
             os.ftruncate(self._fd, self._size - len(_BETWEEN))
             os.write(self._fd, _END)

@@ -141,7 +141,7 @@ class BatchDelivery:
         self._failed = failed
         self._released = released
         self._gave_up = gave_up
-        self._names = _unseen_names(config)
+        self._names = _default_names(config)
 
     def execute(self, instructions: Sequence[do.StreamInstruction]) -> None:
         for one in instructions:
@@ -225,8 +225,8 @@ def poison_message(number: int, reasons: tuple[str, ...]) -> str:
     return f"teachers refuse batch {number}: {'; '.join(reasons)}; no other teacher is asked"
 
 
-def _unseen_names(config: ReaderConfig) -> tuple[str, ...]:
-    """Return the label names of an unlabelled batch, for use until a batch has been labelled."""
+def _default_names(config: ReaderConfig) -> tuple[str, ...]:
+    """Return the names of labels to use before a batch was labelled: the model's are unknown."""
     names: list[str] = []
     for name in config.fetches or ("soft_label",):
         form = config.labels.of(name)

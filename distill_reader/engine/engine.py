@@ -93,7 +93,7 @@ class Engine:
         )
         self._reporter = TrainerReporter(config, channel, self.members, batch_delivery)
         self._labels = labels
-        self._without_labels: dict[int, str] = {}  # how calls end that get no labels
+        self._without_labels: dict[int, str] = {}  # outcome of calls without labels, by number
         self._pulled = 0  # batches of the source, over all epochs
         self._allowed = 0
         self._stream_epoch = 0

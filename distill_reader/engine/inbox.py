@@ -15,7 +15,7 @@ from ...proto.channel import Channel, Message
 from ...runtime.errors import WireError
 
 Call = Callable[[], None]
-#: Maximum number of calls before the next decision; they take some milliseconds.
+#: Maximum number of calls that `Inbox.next` returns; they take some milliseconds.
 MAX_CALLS: Final = 32
 
 

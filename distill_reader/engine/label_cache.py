@@ -142,7 +142,7 @@ class LabelCache:
         for queued in self._queued:
             if queued.batch.number == number:
                 self._queued.remove(queued)
-                self._leaves(queued)
+                self._uncount(queued)
                 return not queued.in_ledger
         return False
 
@@ -382,12 +382,12 @@ class LabelCache:
                 )
             yield array
 
-    def _leaves(self, queued: _QueuedBatch) -> None:
+    def _uncount(self, queued: _QueuedBatch) -> None:
         self._requeued -= queued.in_ledger
         self.calls -= queued.batch.is_call and not queued.in_ledger
 
     def _deliver(self) -> None:
         while self._queued and (cached := self._queued[0].cached) is not None:
             queued = self._queued.popleft()
-            self._leaves(queued)
+            self._uncount(queued)
             self._on_ready(queued.batch, cached)

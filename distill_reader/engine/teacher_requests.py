@@ -108,7 +108,7 @@ Outcome = TeacherReady | RequestDone | LinkFailure
 
 
 def failure_of(error: EdlError) -> tuple[FailureCause, str, float | None]:
-    """Return what the core is told of an error: `failure`, `reason` and `room_in_s` of an event."""
+    """Return `failure`, `reason` and `room_in_s` of the event that reports an error to the core."""
     room_in_s = error.retry_after_s if isinstance(error, errors.RateLimited) else None
     return _cause(error), str(error), room_in_s
 

@@ -17,7 +17,7 @@ from ...scheduler.students.shards import RankShard
 from .batched import Batched
 from .iterables import PlainSource, StatefulSource
 from .map_style import MapSource, loader_of
-from .source import ResumableSource, SourceIterator, leave_garbage_to_the_parent
+from .source import ResumableSource, SourceIterator, freeze_garbage_in_forks
 
 __all__ = ["Batched", "ResumableSource", "SourceIterator", "source_of"]
 
@@ -42,7 +42,7 @@ def source_of(given: Any, shard: RankShard, seed: int) -> ResumableSource:
             "an iterator can be read only once; give the reader what makes it, such as the"
             " DataLoader itself, or a class with __iter__"
         )
-    leave_garbage_to_the_parent()  # any source may fork workers
+    freeze_garbage_in_forks()  # any source may fork workers
     if isinstance(given, ResumableSource):
         if shard.world_size > 1:
             raise UsageError(

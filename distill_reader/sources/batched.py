@@ -144,7 +144,7 @@ def _agree(values: list[Any], where: str, holds: Callable[[Any], bool], what: st
         if not isinstance(value, kind) or not holds(value):
             raise BatchError(
                 f"samples of one batch differ{_at(where)}: the first is a {kind.__name__} of"
-                f" {what}, sample {place} is {str(value)[:80]!r}; give collate= where that is meant"
+                f" {what}, sample {place} is {str(value)[:80]!r}; if they may differ, give collate="
             )
 
 

@@ -209,8 +209,8 @@ def loader_of(given: Any) -> BatchLoader | None:
         return _OwnLoader(given.dataset, given.batch_sampler, given.batches_of)
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
         # Each batch of the list counts as one sample, and is a batch by itself.
-        return _OwnLoader(given, _EachByItself(given), lambda ids: (given[one] for (one,) in ids))
-    if _is_frameworks(given) and _has_length(given.batch_sampler) and _is_map(given.dataset):
+        return _OwnLoader(given, _OneIdSampler(given), lambda ids: (given[one] for (one,) in ids))
+    if _is_framework_loader(given) and _has_length(given.batch_sampler) and _is_map(given.dataset):
         return _FrameworkLoader(given)
     return None
 
@@ -231,7 +231,7 @@ class _OwnLoader:
         pass
 
 
-class _EachByItself:
+class _OneIdSampler:
     def __init__(self, batches: Sized) -> None:
         self._batches = batches
 
@@ -281,7 +281,7 @@ class _Plan:
         return iter(self.batches)
 
 
-def _is_frameworks(given: Any) -> bool:
+def _is_framework_loader(given: Any) -> bool:
     # Exactly these classes: a subclass may do more than pass ids to workers.
     return any(type(given) is module.DataLoader for module in _frameworks())
 

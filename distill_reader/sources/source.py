@@ -27,8 +27,8 @@ def close_iterator(iterator: Iterator[Any]) -> None:
 
 
 @cache
-def leave_garbage_to_the_parent() -> None:
-    """Keep children that are forked from now on from collecting garbage that they inherit.
+def freeze_garbage_in_forks() -> None:
+    """Have children that are forked from now on ignore the garbage that they inherit.
 
     A loader's iterator that has ended may be part of an uncollected reference cycle. If a forked
     worker collects it, its finalizers tear down queues and threads that exist only in the parent.
@@ -36,7 +36,7 @@ def leave_garbage_to_the_parent() -> None:
     the collector is off during a fork, and a child ignores inherited objects. That also keeps the
     child's memory shared for longer.
     """
-    enabled, forks = True, 0  # before the first of the forks that threads make at the same time
+    enabled, forks = True, 0  # state of the collector before concurrent forks; number of these
 
     def before() -> None:
         nonlocal enabled, forks

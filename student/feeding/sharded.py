@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from ...distill_reader.sources.map_style import Ids, LoaderIterator
-from ...distill_reader.sources.source import Mark, leave_garbage_to_the_parent
+from ...distill_reader.sources.source import Mark, freeze_garbage_in_forks
 from ...proto.arena import Array
 from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import rows_left_for_rank
@@ -190,7 +190,7 @@ class ShardedSource:
                 "a reader cannot restore a source that is dealt to ranks: their checkpoint has the"
                 " trained positions"
             )
-        leave_garbage_to_the_parent()
+        freeze_garbage_in_forks()
         with self._lock:  # forget what was read of the former epoch and not trained
             self._open.clear()
         self._read_ahead.begin()

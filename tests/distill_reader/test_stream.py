@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader.batch_stream import BatchLabels, BatchStream
-from edl.distill_reader.ring import ArrayLeases, Ring
+from edl.distill_reader.ring import Ring, ViewTracker
 from edl.distill_reader.saved_state import StreamPosition
 from edl.distill_reader.structure import take_apart
 from edl.proto.arena import Arena, Array, Record
@@ -156,30 +156,30 @@ def test_a_new_epoch_drops_what_the_old_one_held(stream: Played) -> None:
 
 def test_labels_of_a_batch_that_is_not_waiting_are_freed(stream: Played) -> None:
     arena = Arena.create(4096)
-    leases = ArrayLeases(arena)
+    tracker = ViewTracker(arena)
 
     def settled(number: int) -> int:
         record = arena.allocate([(SOFT.dtype, SOFT.shape)])
-        stream.label(number, labels=BatchLabels({"y": leases.views(record).pop()}, record))
+        stream.label(number, labels=BatchLabels({"y": tracker.views(record).pop()}, record))
         return record.offset
 
     (number,) = stream.pull()
     first = settled(number)
-    assert [settled(number)] == [*leases.released()], "it was labelled before"
-    assert [settled(number + 1)] == [*leases.released()], "it was never pulled"
+    assert [settled(number)] == [*tracker.released()], "it was labelled before"
+    assert [settled(number + 1)] == [*tracker.released()], "it was never pulled"
     taken = stream.next(stream.epoch, 0)
     assert taken is not None
     assert stream.take(stream.epoch, taken)
-    assert [settled(number)] == [*leases.released()], "it is taken already"
+    assert [settled(number)] == [*tracker.released()], "it is taken already"
     del taken
-    assert [first] == [*leases.released()], "the training loop is done with it"
+    assert [first] == [*tracker.released()], "the training loop is done with it"
     (number,) = stream.pull()
     void = settled(number)
     stream.withdraw(number)
-    assert [void] == [*leases.released()], "they are void"
+    assert [void] == [*tracker.released()], "they are void"
     left = settled(number)
     stream.begin()
-    assert [left] == [*leases.released()], "its epoch was left"
+    assert [left] == [*tracker.released()], "its epoch was left"
     arena.close()
 
 
@@ -237,13 +237,13 @@ def test_no_python_code_runs_where_a_batch_is_let_go() -> None:
             called.append(frame.f_code.co_name)
 
     with closing(Arena.create()) as arena:
-        leases = ArrayLeases(arena)
+        tracker = ViewTracker(arena)
         record = arena.allocate([(np.dtype(np.float32), (2, 3))])
-        views = leases.views(record)
+        views = tracker.views(record)
         sys.setprofile(note)
         try:
             del views
         finally:
             sys.setprofile(None)
         assert called == []
-        assert list(leases.released()) == [record.offset]
+        assert list(tracker.released()) == [record.offset]

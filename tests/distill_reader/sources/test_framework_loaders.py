@@ -22,7 +22,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from edl.distill_reader.sources import ResumableSource, source_of
 from edl.distill_reader.sources.iterables import PlainSource, StatefulSource
 from edl.distill_reader.sources.map_style import MapSource
-from edl.distill_reader.sources.source import leave_garbage_to_the_parent
+from edl.distill_reader.sources.source import freeze_garbage_in_forks
 from edl.runtime.errors import UsageError
 from edl.scheduler.students.shards import RankShard
 from edl.tests.distill_reader.readers import Samples
@@ -329,7 +329,7 @@ def in_child(body: Callable[[], bool]) -> bool:
 
 
 def test_a_child_collects_its_own_garbage_and_none_that_it_inherited() -> None:
-    leave_garbage_to_the_parent()
+    freeze_garbage_in_forks()
     gc.collect()
     inherited: list[int] = []
     Noted(inherited.append)
@@ -369,8 +369,8 @@ def before() -> None:
         nested[0].join()
 
 os.register_at_fork(before=before)
-from edl.distill_reader.sources.source import leave_garbage_to_the_parent
-leave_garbage_to_the_parent()  # its handler before a fork runs first
+from edl.distill_reader.sources.source import freeze_garbage_in_forks
+freeze_garbage_in_forks()  # its handler before a fork runs first
 fork()
 assert nested and gc.isenabled(), "the parent has no collector"
 """
