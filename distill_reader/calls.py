@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..proto.arena import Array, ArrayRef, Record, dtype_named
-from ..runtime.errors import EdlError, LabelTimeout
+from ..runtime.errors import EdlError, LabelTimeout, ProcessFailed
 from .batch_stream import copy_error
 from .structure import BatchParts, soft_labels
 
@@ -153,6 +153,7 @@ class Calls:
         """Wait for the answer to a call, until its deadline; its future may be cancelled.
 
         Raises:
+            ProcessFailed: the system refuses a thread.
             EdlError: why the engine labels nothing any more.
         """
         with self._lock:
@@ -160,10 +161,14 @@ class Calls:
                 raise copy_error(self._fatal)
             self._waiting[call.number] = call
             if self._watcher is None:
-                self._watcher = threading.Thread(
+                watcher = threading.Thread(
                     target=self._watch, name="edl-pool-deadlines", daemon=True
                 )
-                self._watcher.start()
+                try:
+                    watcher.start()
+                except RuntimeError as error:  # the next call tries again
+                    raise ProcessFailed(f"the system refuses a thread for calls: {error}") from None
+                self._watcher = watcher
             if call.deadline < self._watched_until:
                 self._to_watcher.put(None)
         call.future.add_done_callback(partial(self._on_done, weakref.ref(call)))

@@ -247,10 +247,9 @@ class Callbacks:
     def start(self) -> None:
         """Start the thread that compares stats, if there are callbacks."""
         if self._callbacks:
-            self._thread = threading.Thread(
-                target=self._watch, name="edl-reader-callbacks", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._watch, name="edl-reader-callbacks", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def batch(self, samples: int, waited_s: float) -> None:
         """Call `on_batch`, in the caller's thread."""

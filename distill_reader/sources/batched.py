@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.errors import BatchError, UsageError
+from ..setting_checks import integer
 from ..structure import sequence_like
 from .source import tell_epoch
 
@@ -91,9 +92,9 @@ class _Sampler:
 
 def checked_size(batch_size: int) -> int:
     """Return `batch_size`; raises UsageError unless it is an integer above 0."""
-    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise UsageError(f"batch_size is a number of samples, at least 1, not {batch_size!r}")
-    return batch_size
+    if (size := integer("batch_size", batch_size)) < 1:
+        raise UsageError(f"batch_size is a number of samples, at least 1, not {size}")
+    return size
 
 
 def stack(samples: list[Any]) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
+from ..setting_checks import integer
 
 __all__ = ["LabelStore"]
 
@@ -53,9 +54,10 @@ class LabelStore:
     ) -> None:
         if not str(path) or os.path.isdir(path):
             raise UsageError(f"a label store is a file, not {str(path)!r}: name one")
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < MIN_BYTES:
+        max_bytes = integer("max_bytes", max_bytes)
+        if max_bytes < MIN_BYTES:
             raise UsageError(
-                f"max_bytes of a label store is at least {MIN_BYTES} bytes, not {max_bytes!r}"
+                f"max_bytes of a label store is at least {MIN_BYTES} bytes, not {max_bytes}"
             )
         if isinstance(sample_ids, str):
             raise UsageError(f"sample_ids is a list of fields, as in sample_ids=[{sample_ids!r}]")

@@ -129,7 +129,10 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"service": {}, "teachers": (), "coordinator": "redis://h"}, "services with weights"),
         ({"service": {"a": 1, "b": 1}}, "name the teachers of each"),
         ({"service": {"a": 1, "c": 1}, "teachers": TEACHERS}, "name some for each"),
-        ({"service": "a", "teachers": TEACHERS}, "a list of teachers"),
+        (
+            {"service": "a", "teachers": {"a": ["h:1"], "b": ["h:2"]}},
+            r"a list of teachers, as in teachers=\['h:1', 'h:2'\]",
+        ),
         ({**TWO_SERVICES, "expand_labels": False}, "averaged dense"),
         ({"trace": "/nowhere/run.json"}, "the trace cannot be written.*nowhere"),
         ({"trace": Trace("run.json", 10)}, "max_bytes is at least"),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from math import inf
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from edl.distill_reader.saved_state import StreamPosition
 from edl.distill_reader.structure import take_apart
 from edl.proto.arena import Arena
 from edl.proto.channel import Channel
-from edl.runtime.errors import EngineLost
+from edl.runtime.errors import EngineLost, LabelTimeout, ProcessFailed
 from edl.runtime.supervise import Command
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -316,6 +317,22 @@ def test_nobody_waits_for_a_hanging_engine_to_read_the_calls_again(
     engines.hear_until("reset")
     loop.join(DEADLINE_S)
     assert not is_stuck
+
+
+def test_calls_have_deadlines_after_the_system_has_refused_a_thread(
+    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        refuse = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+        patch.setattr(threading.Thread, "start", refuse)
+        refused = side.call()
+        with pytest.raises(ProcessFailed, match="can't start new thread"):
+            side.engine.call(refused)
+        side.engine.calls.forget(refused)
+    late = side.call(timeout_s=0.0)
+    side.engine.call(late)
+    with pytest.raises(LabelTimeout):
+        late.future.result(DEADLINE_S)
 
 
 def test_a_callback_that_exits_ends_no_thread(engines: Engines, side: Side) -> None:

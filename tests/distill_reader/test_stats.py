@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.distill_reader import Callback, ReaderStats
-from edl.distill_reader.stats import calls_for
+from edl.distill_reader.stats import Callbacks, calls_for
 
 NONE = ReaderStats()
 A_IS_OUT = {"ejected": ("a",), "ejected_for": ("failed",)}
@@ -51,6 +53,17 @@ def test_the_line_is_as_long_whatever_the_figures(stats: ReaderStats) -> None:
 
 
 # --- callbacks
+
+
+def test_callbacks_close_if_the_system_refuses_their_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    callbacks = Callbacks([Callback()], ReaderStats)
+    with pytest.raises(RuntimeError):
+        callbacks.start()
+    callbacks.close()
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ NOTHING: Any = lambda: None  # noqa: E731
         (lambda: Batched(3, 2), r"a data set has len\(\).*from_sample_generator"),
         (lambda: Batched(samples, 2), r"a data set has len\(\).*from_sample_generator"),
         (lambda: of_samples(samples, 0, False, None), "at least 1, not 0"),
+        (lambda: Batched([1], True), "batch_size is a whole number, not True"),
         (lambda: [*of_sample_lists(lambda: [[]], None)], "yields lists of at least one sample"),
     ],
 )

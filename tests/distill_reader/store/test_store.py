@@ -10,7 +10,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from edl.distill_reader.store import LabelStore
@@ -173,6 +175,11 @@ def test_a_log_that_cannot_be_read_is_no_bare_error_of_sqlite(settings_: LabelSt
 def test_settings_that_cannot_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="at least 1048576 bytes"):
         LabelStore(tmp_path / "a", 1000)
+    size: Any = "1G"
+    with pytest.raises(UsageError, match="max_bytes is a whole number, not '1G'"):
+        LabelStore(tmp_path / "a", size)
+    size = np.int64(MIB)
+    assert type(LabelStore(tmp_path / "a", size).max_bytes) is int
     with pytest.raises(UsageError, match="is a file"):
         LabelStore(tmp_path, MIB)
     with pytest.raises(UsageError, match="list of fields"):
