@@ -197,8 +197,7 @@ def _group(
         entry = next(e for e in layout.entries if e.output == name and covers(e, form))
         made = derived(entry, own[entry], form)
         if form is not None:
-            classes = entry.classes or next(iter(entry.pieces[0].shape[-1:]), None)
-            parameters[next(iter(made))] = form.parameters(classes)
+            parameters[next(iter(made))] = form.parameters(entry.class_count)
         outputs |= made
     return _Group(numbers, names, outputs, parameters)
 
@@ -212,7 +211,7 @@ def _by_layout(rows: Sequence[LabelRow | None]) -> dict[Layout, list[int]]:
     return numbers
 
 
-#: Rows are written once there are so many, or after this time.
+#: Rows are written once `WRITE_ROWS` of them wait, or the first has waited for `WRITE_AFTER_S`.
 WRITE_ROWS = 1024
 WRITE_AFTER_S = 0.5
 _END_S = 3.0

@@ -135,9 +135,10 @@ def export(
     keys = FORM.read(form)
     asked = LabelForm.parse(keys.form or None, keys.temperature)
     with Database(path) as database:
-        model = find_model_id(database, content)
+        inventory = inventory_of(database)
+        model = find_model_id(inventory, content)
         labels = LabelExport(folder, model, asked, keys.dense, rows_per_file)
-        with _progress("exporting", inventory_of(database).rows) as on_progress:
+        with _progress("exporting", inventory.rows) as on_progress:
             exported = labels.write(database, on_progress)
     if as_json:
         typer.echo(json.dumps(exported, indent=2))

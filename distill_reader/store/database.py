@@ -246,7 +246,7 @@ class Database:
         self._page_bytes = self._pragma("page_size")
 
     def _check_is_ours(self, *, may_be_new: bool = False) -> None:
-        """Raise UsageError for other files, before anything is changed.
+        """Raise UsageError if the file is not a label store; changes nothing.
 
         Reads the file through SQLite, which waits for a process that creates it. Opening the file
         directly would be an error: closing that descriptor would release this process's locks.

@@ -107,7 +107,7 @@ def row_chunks(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]
             intact = [key for key in keys if key in found.rows]
             damaged = [key for key in keys if key not in found.rows]
             if more := len(keys) == ROWS_IN_A_QUERY:
-                # Damaged keys may be out of order: read on behind an intact one.
+                # Damaged keys may be out of order: continue after an intact one.
                 latest = (intact or damaged)[-1]
                 if latest <= last:
                     raise sqlite3.DatabaseError("its keys are out of order")
@@ -141,18 +141,18 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
     return rows
 
 
-def find_model_id(database: Database, name: str) -> ModelId:
+def find_model_id(inventory: Inventory, name: str) -> ModelId:
     """Find a model in the store.
 
     Args:
-        database: the store.
+        inventory: content of the store.
         name: the name that `edl store inspect` shows, or the content_id if only one model has it;
             empty: the only model.
 
     Raises:
         UsageError: there is none, or more than one.
     """
-    layouts = (group.layout for group in inventory_of(database).groups)
+    layouts = (group.layout for group in inventory.groups)
     models = {str(layout.model_id): layout.model_id for layout in layouts if layout is not None}
     if name in models:
         return models[name]
@@ -269,8 +269,8 @@ class LabelExport:
             del left[entry.output]
             parts = derived(entry, own, form)
             if self.dense and form is not None:
-                classes = entry.classes or next(iter(entry.pieces[0].shape[-1:]), None)
-                parts = {entry.output: decode(entry.output, parts, form, form.parameters(classes))}
+                parameters = form.parameters(entry.class_count)
+                parts = {entry.output: decode(entry.output, parts, form, parameters)}
             made |= parts
         if left:
             raise RequestRefused(

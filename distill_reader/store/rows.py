@@ -128,6 +128,11 @@ class StoredOutput:
         return sum(piece.nbytes for piece in self.pieces)
 
     @property
+    def class_count(self) -> int | None:
+        """Number of classes of the output; None: its rows are scalars."""
+        return self.classes or next(iter(self.pieces[0].shape[-1:]), None)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of its arrays on the wire."""
         return (self.output,) if self.form is None else self.form.parts(self.output)
