@@ -113,7 +113,7 @@ def _renamed(answer: LabelResponse, requested: tuple[str, ...]) -> LabelResponse
     )
 
 
-#: Least device time that is believed: divided by rows, a smaller one might become 0.
+#: Shorter device times are ignored: divided by rows, they might become 0.
 LEAST_DEVICE_S: Final = 1e-9
 
 

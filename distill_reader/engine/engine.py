@@ -183,7 +183,7 @@ class Engine:
             member.queue(batch, message["source_s"], now)
 
     def _drop_call(self, number: int, outcome: str) -> None:
-        """Stop labelling the batch of a call, which nobody waits for any more."""
+        """Stop labelling the batch of a call that was cancelled, is late, or has failed."""
         if number in self._batches:
             self._without_labels[number] = outcome
             for member in self.members:

@@ -58,10 +58,11 @@ class MemberListener:
 
     Attributes:
         on_settled: the core has decided on a batch.
-        on_outcome: a teacher's link has posted an outcome, at this time; True: its labels are
-            valid.
-        on_failed: the stream has failed, in this epoch or (True) in every epoch.
-        on_call_failed: this batch of a call cannot be labelled.
+        on_outcome: a teacher's link has posted an outcome. Called with the member, the teacher, the
+            outcome, the time, and whether it has valid labels.
+        on_failed: the stream has failed. Called with the error, and with True if that holds for
+            every epoch, not only for this one.
+        on_call_failed: the batch of a call cannot be labelled. Called with its number.
         on_epoch_due: teachers of another content wait for the next epoch.
     """
 
@@ -129,7 +130,7 @@ class EnsembleMember:
                 ring,
                 core.numerics,
                 self._enqueue,
-                listener.on_failed,
+                self._on_failed_for_good,
                 self._on_unfit,
             )
         self.relabelled = self.poisoned = 0
@@ -227,7 +228,7 @@ class EnsembleMember:
         self.handle(ev.BatchTaken(number, samples, step_s), now)
 
     def drop_call(self, number: int) -> None:
-        """Stop labelling the batch of a call, which nobody waits for any more."""
+        """Stop labelling the batch of a call that was cancelled, is late, or has failed."""
         if self.label_cache is not None and self.label_cache.remove(number):
             self._listener.on_settled(self, do.GoesUnlabelled(number))
         else:
@@ -444,9 +445,7 @@ class EnsembleMember:
 
     def _open(self, number: int, peer: ev.Peer) -> None:
         post = partial(self._inbox.post, self._on_outcome)
-        self.links[number] = TeacherLink(
-            peer, self.config, post, ring=self._ring, inbox=self._inbox, number=number
-        )
+        self.links[number] = TeacherLink(peer, self.config, post, self._inbox, self._ring, number)
 
     def _send(self, ask: do.SendRequest) -> None:
         try:

@@ -68,8 +68,7 @@ class LabelCache:
         ring: holds the batches.
         numerics: the numerics_id to which a deterministic reader is pinned.
         on_ready: receives each batch with its cached labels, in order.
-        on_failed: called if the store cannot be used as configured, in this epoch or (True) in
-            every epoch.
+        on_failed: called if the store cannot be used as configured.
         on_unfit: called with a batch that does not fit the settings.
 
     Attributes:
@@ -83,7 +82,7 @@ class LabelCache:
         ring: SharedBuffer,
         numerics: NumericsPin,
         on_ready: Callable[[BatchMetadata, CachedLabels], None],
-        on_failed: Callable[[EdlError, bool], None],
+        on_failed: Callable[[EdlError], None],
         on_unfit: Callable[[BatchMetadata, UsageError], None],
     ) -> None:
         assert config.store is not None
@@ -272,7 +271,7 @@ class LabelCache:
 
     def on_failed(self, error: EdlError) -> None:
         """Report that the store cannot be opened because of a wrong setting."""
-        self._on_failed(error, True)
+        self._on_failed(error)
 
     def on_lookup(self, found: BatchKeys, cached: CachedLabels) -> None:
         """Use the result of a lookup."""

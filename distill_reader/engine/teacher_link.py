@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from queue import SimpleQueue
@@ -259,44 +258,50 @@ class ConnectionPool:
             self._send_by_thread(pending.job)
 
 
-@dataclass(eq=False)
 class TeacherLink:
     """The link to one teacher.
 
     The engine's thread calls `send`, `check_deadlines` and `close`; probes, and requests that need
     gRPC, run in threads of the link.
 
+    Args:
+        config: settings of the member.
+        inbox: inbox of the engine's thread.
+        ring: holds the batches, for teachers that read shared memory; None: every batch is sent.
+
     Attributes:
         peer: the teacher.
-        config: settings of the member.
         post: called with the link and each outcome, in any thread.
-        ring: holds the batches, for teachers that read shared memory; None: every batch is sent.
+        number: number of the link in the core.
         inputs: names of the model's inputs, once probed.
         model: the model, as of the latest probe.
-        inbox: inbox of the engine's thread; None: every request is sent by a thread.
-        number: number of the link in the core.
     """
 
-    peer: Peer
-    config: ReaderConfig
-    post: Callable[[TeacherLink, Outcome], None]
-    ring: SharedBuffer | None = None
-    inputs: tuple[str, ...] = ()
-    model: ModelDescription = field(default_factory=ModelDescription)
-    inbox: Inbox | None = None
-    number: int = 0
-    _jobs: SimpleQueue[TeacherRequest | None] = field(default_factory=SimpleQueue)
-    _closed: threading.Event = field(default_factory=threading.Event)
-    _client: TeacherClient | None = None
-    _pool: ConnectionPool | None = None
-    _template: RequestTemplate = field(init=False)
-    _agreed: tuple[str, ...] = ()  # names of its outputs, if the server does not publish them
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _unfinished: int = 0  # jobs
-    _senders: int = 0  # threads
-    _in_flight: ConcurrencyCounter = field(default_factory=ConcurrencyCounter)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        config: ReaderConfig,
+        post: Callable[[TeacherLink, Outcome], None],
+        inbox: Inbox,
+        ring: SharedBuffer | None,
+        number: int = 0,
+    ) -> None:
+        self.peer = peer
+        self.post = post
+        self.number = number
+        self.inputs: tuple[str, ...] = ()
+        self.model = ModelDescription()
+        self._config = config
+        self._inbox = inbox
+        self._ring = ring
+        self._jobs: SimpleQueue[TeacherRequest | None] = SimpleQueue()
+        self._closed = threading.Event()
+        self._client: TeacherClient | None = None
+        self._pool: ConnectionPool | None = None
+        self._agreed: tuple[str, ...] = ()  # its outputs, if the server does not publish them
+        self._lock = threading.Lock()
+        self._unfinished = self._senders = 0  # jobs, threads
+        self._in_flight = ConcurrencyCounter()
         self._make_template()
 
     def probe(self) -> None:
@@ -309,7 +314,7 @@ class TeacherLink:
     def send(self, job: TeacherRequest) -> None:
         """Send a request; posts `RequestDone` or `LinkFailure`."""
         pool = self._pool
-        if pool is None or not pool.enqueue(job, self._template, self.config.timeouts.request_s):
+        if pool is None or not pool.enqueue(job, self._template, self._config.timeouts.request_s):
             self._send_by_thread(job)
 
     def check_deadlines(self, now: float) -> None:
@@ -363,11 +368,11 @@ class TeacherLink:
         if (client := self._client) is None:
             # In this thread: reading the files of credentials may fail.
             peer = self.peer
-            client = open_client(peer.protocol, peer.address, peer.model, self.config.security)
+            client = open_client(peer.protocol, peer.address, peer.model, self._config.security)
             self._client = client
-            if isinstance(client, OipGrpcClient) and self.inbox is not None and not peer.foreign:
+            if isinstance(client, OipGrpcClient) and not peer.foreign:
                 self._pool = ConnectionPool(
-                    self.inbox, self._on_answer, partial(self.post, self), self._send_by_thread
+                    self._inbox, self._on_answer, partial(self.post, self), self._send_by_thread
                 )
             if self.closed:
                 client.close()
@@ -399,7 +404,7 @@ class TeacherLink:
         with self._in_flight as in_flight:
             answer: LabelResponse | EdlError
             try:
-                answer = client.infer(request, self.config.timeouts.request_s)
+                answer = client.infer(request, self._config.timeouts.request_s)
             except EdlError as error:
                 answer = error
             pending = PendingRequest(job, template, request, started, inf, in_flight)
@@ -415,13 +420,13 @@ class TeacherLink:
     def _make_template(self) -> None:
         """Make the template of requests for the model as it is known now."""
         with self._lock:
-            self._template = template_of(self.config, self.peer, self.model, self._agreed)
+            self._template = template_of(self._config, self.peer, self.model, self._agreed)
 
     def _open_connection(self) -> None:
         """Open a connection of the pool if it needs one, so that requests need no thread."""
         if (pool := self._pool) is not None:
             assert isinstance(self._client, OipGrpcClient)
-            pool.open(partial(self._client.connect, self.ring))
+            pool.open(partial(self._client.connect, self._ring))
 
     def _checked(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> RequestDone:
         """Check a response and convert it to labels; raises EdlError if that fails."""
@@ -451,8 +456,8 @@ class TeacherLink:
         content_id = str(parameters.get("content_id", "")) or self.peer.content_id
         numerics_id = str(parameters.get("numerics_id", "")) or self.peer.numerics_id
         rows: Sequence[LabelRow] = ()
-        if self.config.store is not None and content_id:
-            model_id = ModelId(content_id, numerics_id if self.config.deterministic else "")
+        if self._config.store is not None and content_id:
+            model_id = ModelId(content_id, numerics_id if self._config.deterministic else "")
             rows = rows_of(answer, expected, model_id, self.peer.teacher_id)
         took_s = now - job.asked_at
         return RequestDone(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
@@ -474,7 +479,7 @@ class TeacherLink:
         assert self._client is not None
         outputs = [with_requested_names(answer, expected)[1]]
         while (step := reachability.believed_outputs(outputs)) == "ask":
-            again = self._client.infer(pending.request, self.config.timeouts.request_s)
+            again = self._client.infer(pending.request, self._config.timeouts.request_s)
             outputs.append(with_requested_names(again, expected)[1])
         if step == "contradiction":
             first, *_, last = map(list, outputs)

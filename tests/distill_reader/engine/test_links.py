@@ -54,7 +54,7 @@ class Neighbour:
         self._numbers = itertools.count()
         timeouts = Timeouts(request_s=WAIT_S)
         config = ReaderConfig("s", teachers=("h:1",), fetches=fetches, timeouts=timeouts)
-        self.link = TeacherLink(peer, config, self._post, ring=arena, inbox=self.inbox)
+        self.link = TeacherLink(peer, config, self._post, self.inbox, arena)
         self.link.probe()
 
     def _post(self, _: TeacherLink, outcome: Outcome) -> None:
