@@ -304,7 +304,7 @@ class EngineClient:
     def _cancel(self, number: int, why: str) -> None:
         """Tell the engine that nobody waits for the labels of a call any more.
 
-        Another thread does it, and may wait for the lock: the call may not be announced yet.
+        Another thread does this, because it may have to wait until the call is announced.
         """
         self._later(partial(self._send_locked, {"kind": "cancel", "number": number, "why": why}))
 

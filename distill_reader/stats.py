@@ -184,7 +184,7 @@ class Callback:
         """A teacher was ejected: "failed", "silent", "wrong", "lied" or "refused"."""
 
     def on_want_changed(self, want: int, before: int) -> None:
-        """The reader asks for `want` teachers; `before`, it asked for another number."""
+        """The reader asks for `want` teachers; until now it asked for `before`."""
 
     def on_engine_restarted(self, restarts: int) -> None:
         """The engine process died and was restarted, `restarts` times so far."""
