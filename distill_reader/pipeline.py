@@ -89,7 +89,6 @@ class Pipeline:
     Attributes:
         stream: the batches that were pulled and not taken.
         engine: the client of the engine process.
-        closed: whether `close` was called.
 
     Raises:
         ProcessFailed: the system refuses memory, descriptors, a process or a thread.
@@ -104,7 +103,7 @@ class Pipeline:
         self._callbacks = Callbacks(callbacks, self._latest_stats)
         if config.trace is not None:
             begin_trace(Path(config.trace.path))
-        self.closed = self._is_released = False
+        self._closed = self._is_released = False
         self._pid = os.getpid()
         self._source = source
         self._begun: int | None = None  # the source's latest epoch
@@ -161,7 +160,7 @@ class Pipeline:
     def abandon(self, epoch: int) -> None:
         """Leave `epoch` and drop its batches; no effect if it is not the current one."""
         with self._epochs:
-            if self.stream.epoch == epoch and not self.closed:
+            if self.stream.epoch == epoch and not self._closed:
                 self._abandon(empty=True)
 
     def next(self, epoch: int, step_s: float | None, convert: Convert | None = None) -> Any:
@@ -251,7 +250,7 @@ class Pipeline:
 
     def _begin_without_batches(self) -> None:
         with self._epochs:
-            if not self.closed:
+            if not self._closed:
                 self._abandon(empty=False)
 
     def stats(self) -> ReaderStats:
@@ -279,7 +278,7 @@ class Pipeline:
         """End the engine and the threads, and free the buffers. Idempotent."""
         if self._is_released or os.getpid() != self._pid:  # a forked copy owns nothing
             return
-        self.closed = True  # a Ctrl-C may interrupt what follows: the next call repeats it all
+        self._closed = True  # a Ctrl-C may interrupt what follows: the next call repeats it all
         self.stream.fail(UsageError("this reader is closed"))
         self.stream.begin(empty=True)
         self._puller.close()
@@ -326,7 +325,7 @@ class Pipeline:
 
     def _check_usable(self) -> None:
         self._check_process()
-        if self.closed:
+        if self._closed:
             raise UsageError("this reader is closed")
 
     def _check_process(self) -> None:

@@ -50,7 +50,7 @@ class ExpectedResponse:
     whole: bool = False
 
 
-def soft_labels(
+def checked_labels(
     answer: LabelResponse, expected: ExpectedResponse, samples: int
 ) -> dict[str, Array]:
     """Check a response and convert it to labels.
@@ -254,7 +254,7 @@ def labels_of(
         expand: convert to dense float32.
 
     Raises:
-        WireError: see `soft_labels`.
+        WireError: see `checked_labels`.
         RequestRefused: the output cannot have this form.
     """
     arrays, parameters = in_form(answer, name, form)

@@ -38,10 +38,10 @@ from ..store.rows import (
 from ..store.store import StoreStats
 from .answers import (
     ExpectedResponse,
+    checked_labels,
     common_dtype,
     concatenated,
     in_form,
-    soft_labels,
     with_requested_names,
 )
 from .inbox import Inbox
@@ -147,7 +147,7 @@ def cached_labels(rows: Sequence[LabelRow | None], requested: LabelSelection) ->
     }
     answer = LabelResponse(outputs, {}, chosen[0].parameters)
     expected = ExpectedResponse("", 0, "", chosen[0].names, requested.forms)
-    return CachedLabels(tuple(sorted(found)), soft_labels(answer, expected, len(found)))
+    return CachedLabels(tuple(sorted(found)), checked_labels(answer, expected, len(found)))
 
 
 _SINGLE: Final = np.dtype(np.float32)

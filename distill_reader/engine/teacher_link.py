@@ -42,8 +42,8 @@ from ..store.rows import LabelRow, ModelId
 from .answers import (
     ExpectedResponse,
     check_inputs_finite,
+    checked_labels,
     device_seconds,
-    soft_labels,
     with_requested_names,
 )
 from .inbox import Inbox
@@ -348,10 +348,6 @@ class TeacherLink:
         if (client := self._client) is not None:
             client.close()
 
-    @property
-    def closed(self) -> bool:
-        return self._closed.is_set()
-
     # --- probing
 
     def _post_probe(self) -> None:
@@ -360,7 +356,7 @@ class TeacherLink:
             outcome = TeacherReady(self._probe())
         except Exception as error:
             outcome = LinkFailure(None, _as_edl_error(error))
-        if not self.closed:
+        if not self._closed.is_set():
             self.post(self, outcome)
 
     def _probe(self) -> tuple[str, ...]:
@@ -374,7 +370,7 @@ class TeacherLink:
                 self._pool = ConnectionPool(
                     self._inbox, self._on_answer, partial(self.post, self), self._send_by_thread
                 )
-            if self.closed:
+            if self._closed.is_set():
                 client.close()
         model = self.model = client.probe(PROBE_TIMEOUT_S)
         self._make_template()
@@ -437,7 +433,7 @@ class TeacherLink:
             expected = pending.template.expected
             if not expected.outputs:
                 expected = self._expected_once_agreed(pending, answer)
-            labels = soft_labels(answer, expected, job.samples)
+            labels = checked_labels(answer, expected, job.samples)
         except WireError as error:
             raise BadAnswer(str(error)) from None
         except RateLimited:

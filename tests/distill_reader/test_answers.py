@@ -12,10 +12,8 @@ from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.answers import (
     ExpectedResponse,
     check_inputs_finite,
+    checked_labels,
     device_seconds,
-)
-from edl.distill_reader.engine.answers import (
-    soft_labels as checked_labels,
 )
 from edl.distill_reader.engine.teacher_requests import expected_of
 from edl.distill_reader.label_forms import LabelForms

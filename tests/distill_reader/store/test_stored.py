@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.distill_reader.engine import label_cache_thread
-from edl.distill_reader.engine.answers import ExpectedResponse, soft_labels
+from edl.distill_reader.engine.answers import ExpectedResponse, checked_labels
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.label_cache_thread import (
     NO_LABELS,
@@ -89,7 +89,7 @@ def test_the_loop_gets_from_a_store_what_it_got_from_the_teacher(
 ) -> None:
     fetches = data.draw(st.sampled_from([(), ("hidden",), ("hidden", "logits")]))
     requested = LabelSelection(fetches, forms)
-    labels = soft_labels(answer_of(numbers, forms), expected_of(requested), len(numbers))
+    labels = checked_labels(answer_of(numbers, forms), expected_of(requested), len(numbers))
     same(cached_labels(kept(numbers, requested), requested), list(range(len(numbers))), labels)
     same(cached_labels(kept(numbers), requested), list(range(len(numbers))), labels)
 
@@ -107,7 +107,7 @@ def test_rows_of_many_kinds_stand_in_one_batch(kinds: list[str]) -> None:
             assert cached_labels(rows, requested) == NO_LABELS
             continue
         answer = answer_of(places, requested.forms)
-        labels = soft_labels(answer, expected_of(requested), len(places))
+        labels = checked_labels(answer, expected_of(requested), len(places))
         same(cached_labels(rows, requested), places, labels)
 
 
