@@ -24,7 +24,8 @@ class ReaderStats:
         yielded: batches that the source has yielded.
         delivered: batches that the training loop has received.
         samples_delivered: rows of those batches.
-        samples_per_s: rows that the training loop took per second, over the last 5 s.
+        samples_per_s: rows that the training loop took, and rows of answered calls, per second,
+            over the last 5 s.
         resends: requests with rows that had been sent before.
         hedges: requests sent to a second teacher because the first was late.
         canaries: requests sent to a second teacher to compare both answers.
@@ -38,7 +39,7 @@ class ReaderStats:
         want: teachers that the reader asks for.
         needed: n = ceil(t_t / t_s); 0 while a time is unknown.
         t_t_s: seconds per sample of the average teacher; 0 while unknown.
-        t_s_s: seconds per sample of the training step; 0 while unknown.
+        t_s_s: seconds per sample of the training step and of calls; 0 while unknown.
         teachers: ids of the teachers that the reader sends to.
         ejected: ids of the ejected teachers.
         ejected_for: the cause of each ejection, in the same order: "failed", "silent", "wrong",
@@ -47,8 +48,8 @@ class ReaderStats:
             while no third teacher can tell which one is wrong; empty: none do.
         stragglers: ids of teachers that are much slower than the others, or silent.
         in_flight: (teacher, requests in flight) pairs.
-        served: (teacher, batches that it labelled since it was assigned) pairs; unused labels do
-            not count.
+        served: (teacher, requests that it has answered since it was assigned) pairs; answers with
+            unused labels do not count. A request is a batch unless `request_rows` is set.
         starved_s: seconds that the training loop waited for labels.
         blocked_s: seconds that pulling was paused because the buffer was full.
         source_wait_s: seconds that the training loop waited for the source.

@@ -121,7 +121,7 @@ def row_count(inputs: Iterable[Input]) -> int:
 
 
 def check_rows(parts: BatchParts) -> None:
-    """Raise BatchError for a batch without rows, which no teacher can label."""
+    """Raise BatchError for a batch without rows, or with only scalars as fields."""
     if not parts.samples:
         raise BatchError("a batch needs at least one row, this one has none: leave it out")
     fields = [parts.arrays[index] for _, index in parts.fields]

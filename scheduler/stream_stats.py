@@ -122,7 +122,7 @@ class StreamStats:
         self._served[teacher] = self._served.get(teacher, 0) + 1
 
     def served(self, teacher: str) -> int:
-        """Return the number of batches labelled by a teacher since it was assigned."""
+        """Return the number of answers of a teacher with used labels, since it was assigned."""
         return self._served.get(teacher, 0)
 
     def taken(self, samples: int, now: float) -> None:

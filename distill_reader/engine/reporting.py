@@ -33,7 +33,7 @@ def waiting_for(member: EnsembleMember) -> str:
     known = len(ledger.withheld)
     looked_up = known + (0 if member.label_cache is None else len(member.label_cache))
     if looked_up and ledger.unlabelled == known:
-        return f"{looked_up} batches wait for the label store, or the first labelled batch"
+        return f"batches that wait for the label store, or for the first labels: {looked_up}"
     if (since := core.teachers.silent_since) is not None:
         wall_s = time.time() - (time.monotonic() - since)
         at = time.strftime("%H:%M:%S", time.localtime(wall_s))
@@ -41,7 +41,7 @@ def waiting_for(member: EnsembleMember) -> str:
     elif ledger.usable == 0:
         clauses = [f"0 of {len(links)} teachers live"]
     else:
-        return f"teachers at work: {ledger.usable}, batches in flight: {ledger.in_flight}"
+        return f"teachers at work: {ledger.usable}, requests in flight: {ledger.in_flight}"
     if awaited := member.core.model_switch.state.awaited:
         clauses.append(f"waiting for a teacher of content {awaited}")
     trouble = member.roster.missing_reason() or links.last_trouble
