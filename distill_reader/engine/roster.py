@@ -52,7 +52,8 @@ def open_roster(config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFail
         config: settings with named teachers or a coordinator.
         on_assigned: called in any thread when the teachers change.
         on_failed: called once if the teachers cannot change any more: a newer process of this
-            student has replaced this one, or the coordinator has another protocol version.
+            student has replaced this one, or a manager has another protocol version or refuses the
+            credentials.
     """
     if config.coordinator is None:
         return NamedTeachers(config, on_assigned)
