@@ -263,8 +263,8 @@ def services_of(
     """
     if isinstance(service, str):
         if isinstance(teachers, Mapping):
-            named = [address for addresses in teachers.values() for address in addresses]
-            raise UsageError(f"one service has a list of teachers, as in teachers={named}")
+            listed = [address for addresses in teachers.values() for address in addresses]
+            raise UsageError(f"one service has a list of teachers, as in teachers={listed}")
         if policy is not None:
             raise UsageError(
                 "ensemble= is for several services, as in service={'a': 0.7, 'b': 0.3}; there is"
