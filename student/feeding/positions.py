@@ -142,10 +142,9 @@ class ShardBoard(Protocol):
 class BoardLeases:
     """Leases shards of the untrained positions from a board, one after another.
 
-    One thread at a time calls `begin` and `next`; another one calls `done`.
-
-    The board learns that a shard is done when the next one is leased or another epoch begins. So a
-    board that does not answer blocks the reading thread, but no step.
+    One thread at a time calls `begin` and `next`; another one calls `done`. The board is told that
+    a shard is done when the next one is leased or another epoch begins. So a board that does not
+    answer blocks the reading thread, but no step.
 
     Args:
         board: board with the shards.
@@ -190,7 +189,7 @@ class BoardLeases:
 class StaticLeases:
     """The positions of `StaticDeal`: fixed ahead, whatever the timing. See `BoardLeases`.
 
-    They also are the `Sizes` of a source with these leases.
+    They are also the `Sizes` of the source.
 
     Args:
         total_batch: rows of one step, of all ranks together.
@@ -225,7 +224,7 @@ PositionLeases: TypeAlias = BoardLeases | StaticLeases
 
 
 def remaining_positions(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:
-    """Return those of `total` positions of an epoch that are not trained in the checkpoint.
+    """Return the positions of an epoch, of `total`, that the checkpoint has not trained.
 
     Raises:
         UsageError: the checkpoint has trained positions that the epoch does not have.

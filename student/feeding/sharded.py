@@ -91,8 +91,8 @@ class ReadAheadLimit:
 class ShardedSource:
     """The source of one rank in one generation; a `ResumableSource` of the reader.
 
-    One thread reads, another one trains. Each batch has as many leased positions as `sizes` says;
-    the last one of an epoch may have fewer. It carries the positions of its rows
+    One thread reads, another one trains. `sizes` gives the number of leased positions of each
+    batch; the last one of an epoch may have fewer. A batch carries the positions of its rows
     (`with_positions`).
 
     Args:
@@ -269,8 +269,8 @@ class Sizes(Protocol):
         than its part of them, however far ahead it reads. So each step but the epoch's last one has
         its full number of rows.
 
-        It may block until the shares of ranks are decided, but not before the epoch's first step: a
-        loader with workers asks for as many batches as these read ahead when the epoch begins.
+        This may block until the shares of ranks are decided, but not before the epoch's first step:
+        a loader with workers requests several batches when the epoch begins.
 
         Raises:
             EdlError: the rank ends.

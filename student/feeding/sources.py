@@ -1,4 +1,4 @@
-"""The choice of a rank's source and reader, by the feed of its job and by whether it distils.
+"""The choice of a rank's source and reader, which depends on the job's feed and on teachers.
 
 `UnshardedSource` is for feeds whose samples have no ids: each rank of a fixed world reads a part,
 and remembers its position there. `DirectReader` is for jobs without teachers. `sharded.py` has the
@@ -119,7 +119,7 @@ def make_reader(
     rank: int,
     epoch: int = 0,
 ) -> DistilReader | DirectReader:
-    """Return what the training loop iterates: a `DistilReader`, or without teachers the source.
+    """Return the reader of the training loop: a `DistilReader` if the job needs teachers.
 
     Args:
         source: source of this rank.
@@ -222,7 +222,7 @@ class UnshardedSource:
         self._saved = saved
         self._at: dict[str, Any] = dict(saved or {"epoch": 0, "batches": 0, "mark": None})
         self._marks: deque[Mark] = deque()
-        self._end: tuple[Mark | None] | None = None  # once the epoch was read to its end
+        self._end: tuple[Mark | None] | None = None  # the mark after the epoch, once it was read
 
     # --- the training loop's side
 
@@ -267,7 +267,7 @@ class UnshardedSource:
         self._marks.clear()
         self._end = None
         saved, self._saved = self._saved, None
-        if saved is not None and saved["epoch"] > epoch:  # this rank, but not all, had ended it
+        if saved is not None and saved["epoch"] > epoch:  # this rank had ended it, others had not
             self._saved, self._end = saved, (saved["mark"],)
             self._at = {"epoch": epoch, "batches": saved["batches"], "mark": None}
             return _EmptyIterator()

@@ -1,7 +1,7 @@
 """The frameworks that students train in: Paddle and PyTorch, behind one interface.
 
-Neither is imported before a job needs it. What a training does is the same for both; only what is
-here differs:
+Neither is imported before a job needs it. A training does the same in both; these modules have
+everything that differs:
 
 | module | content |
 |---|---|
@@ -37,8 +37,8 @@ STATED: Final = "FRAMEWORK"
 class LearningRate:
     """The learning rate of an optimizer: its schedule, times a factor.
 
-    The schedule computes the same rates as without changes of the number of ranks; the factor is
-    applied to its result.
+    The schedule computes the rates as if the number of ranks never changed; the factor is applied
+    to its result.
 
     Args:
         schedule: schedule of the optimizer; None: the rate is fixed.
@@ -46,8 +46,8 @@ class LearningRate:
         multiply: multiplies the present rate.
 
     Attributes:
-        factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit. After a
-            checkpoint was restored, set it to that of the checkpoint.
+        factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit. Set it to
+            the checkpoint's factor after a restore.
     """
 
     def __init__(self, schedule: Any, by_metric: bool, multiply: Callable[[float], None]) -> None:
@@ -70,7 +70,7 @@ class LearningRate:
             self._advance(metric)
 
     def _advance(self, *metric: float) -> None:
-        """Advance the schedule without the factor, as some compute a rate from the last one."""
+        """Advance the schedule without the factor: some compute a rate from the last one."""
         self._multiply(1 / self.factor)
         self._schedule.step(*metric)
         self._multiply(self.factor)
@@ -101,7 +101,8 @@ class Precision:
         if self.scaler is None:
             optimizer.step()
             return
-        self.scaler.step(getattr(optimizer, "optimizer", optimizer))  # of a `TorchOptimizer`
+        # A `TorchOptimizer` wraps the optimizer that the scaler needs.
+        self.scaler.step(getattr(optimizer, "optimizer", optimizer))
         self.scaler.update()
 
 
@@ -285,7 +286,7 @@ def framework_of(model: Any) -> Framework:
 
 
 def framework_of_job(module: ModuleType) -> Framework:
-    """Return the framework of a job file: the stated one, else that of what it imports.
+    """Return the framework of a job file: the stated one, else the one that it imports.
 
     Raises:
         UsageError: the stated one does not exist.
@@ -319,7 +320,7 @@ def check_has_gpu(local_rank: int, gpus: int) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """Return a state dict as JSON; a mapping with other keys than strings becomes pairs."""
+    """Return a state dict as JSON; a mapping with keys other than strings becomes pairs."""
     if isinstance(value, Mapping):
         if any(not isinstance(key, str) for key in value):
             return {"pairs": [[to_json(key), to_json(each)] for key, each in value.items()]}

@@ -2,9 +2,8 @@
 
 It uses gloo on CPUs and NCCL on GPUs. Paddle's gloo fails if a rank is 30 s later than the others,
 which cannot be configured. So if ranks may be far apart in time, they first meet in the group's
-store, which has no such limit. If a rank is gone, collectives raise an error, converted to
-`PeerLost`. Gradients are packed into flat buckets of some megabytes, so that few collectives carry
-many.
+store, which has no such limit. If a rank is gone, collectives raise an error, which becomes
+`PeerLost`. Gradients are packed into flat buckets of some megabytes, to need few collectives.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from ...runtime.errors import PeerLost
 
 #: Most bytes of a bucket: large enough to be fast, small enough to overlap.
 BUCKET_BYTES = 25 << 20
-#: Shortest and longest interval between reads of the store while ranks meet; it doubles.
-_LOOK_FIRST_S, _LOOK_LAST_S = 0.001, 0.05
+#: First and longest interval between reads of the store while ranks meet; it doubles.
+_FIRST_POLL_S, _LONGEST_POLL_S = 0.001, 0.05
 
 
 class SingleRankGroup:
@@ -53,8 +52,8 @@ class SingleRankGroup:
 class DistributedGroup(ABC):
     """A world of several ranks; each framework has a subclass with its operations on tensors.
 
-    All must call the same methods in the same order, or none returns. The constructor waits for all
-    ranks.
+    All ranks must call the same methods in the same order, else the calls do not return. The
+    constructor waits for all ranks.
 
     Args:
         rank: number of this rank.
@@ -125,7 +124,7 @@ class DistributedGroup(ABC):
         if self._parameters is not parameters:
             self._parameters = parameters
             self._trained = [one for one in parameters if self._is_trained(one)]
-            self._buckets = _packed(self._trained)
+            self._buckets = _buckets_of(self._trained)
         with self._together("the gradients of the other ranks"):
             with self.module.no_grad():
                 flags = self._floats([self._gradient_kind(one) for one in self._trained])
@@ -158,11 +157,11 @@ class DistributedGroup(ABC):
         """Wait for all ranks without a limit; if one dies, the supervisor ends this rank."""
         self._meetings += 1
         name = f"edl/met/{self._meetings}"
-        pause_s = _LOOK_FIRST_S
+        pause_s = _FIRST_POLL_S
         self._store.add(name, 1)
         while self._store.add(name, 0) < self.world:
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOOK_LAST_S)
+            pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
     def _gathered(self, ours: Array) -> Array:
         with self._together("the other ranks"):
@@ -246,8 +245,11 @@ def _last_line(error: BaseException) -> str:
     return str(error).strip().rpartition("\n")[2][:300]
 
 
-def _packed(parameters: Sequence[Any]) -> list[list[Any]]:
-    """Group parameters by dtype, up to `BUCKET_BYTES`, from the last one, which is ready first."""
+def _buckets_of(parameters: Sequence[Any]) -> list[list[Any]]:
+    """Group parameters by dtype into buckets of up to `BUCKET_BYTES`.
+
+    The last parameter comes first: its gradient is ready first.
+    """
     buckets: list[list[Any]] = []
     open_ones: dict[str, tuple[list[Any], int]] = {}
     for one in reversed(parameters):

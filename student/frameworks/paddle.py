@@ -39,7 +39,7 @@ class PaddleGroup(DistributedGroup):
     def _open_store(self, endpoints: Sequence[str]) -> Any:
         from paddle.base import core
 
-        _tell_paddle(self.rank, endpoints, self._device)
+        _set_environment(self.rank, endpoints, self._device)
         return core.create_or_get_global_tcp_store()
 
     def _form_group(self) -> None:
@@ -147,16 +147,16 @@ class PaddleFramework(Framework):
         if isinstance(tensor, np.ndarray):  # the optimizer was restored and has not stepped yet
             return tensor.view(dtype_named("bfloat16")) if tensor.dtype == np.uint16 else tensor
         detached = tensor.detach()
-        brain = str(detached.dtype).endswith("bfloat16")
+        is_bfloat16 = str(detached.dtype).endswith("bfloat16")
         if detached.place.is_cpu_place() and detached.is_contiguous():
             # DLPack has no bfloat16 for numpy: take the bits as int16.
-            array: Array = np.from_dlpack(detached.view("int16") if brain else detached)
+            array: Array = np.from_dlpack(detached.view("int16") if is_bfloat16 else detached)
         else:
             array = detached.numpy()
-        return array.view(dtype_named("bfloat16")) if brain else array
+        return array.view(dtype_named("bfloat16")) if is_bfloat16 else array
 
     def set_value(self, tensor: Any, array: Array) -> None:
-        tensor.set_value(_as_paddle_takes_it(array))
+        tensor.set_value(_to_paddle(array))
 
     def optimizer_class(self, optimizer: Any) -> str:
         return type(optimizer).__name__
@@ -175,7 +175,7 @@ class PaddleFramework(Framework):
         for paddle_name, tensor in state.pop("master_weights", {}).items():
             arrays[f"{names.get(paddle_name, paddle_name)}:{_MASTER}"] = self.array(tensor)
         for key, tensor in state.items():
-            parameter, kind = _split(key, names)
+            parameter, kind = _split_key(key, names)
             arrays[f"{names.get(parameter, parameter)}:{kind}"] = self.array(tensor)
         return arrays, details
 
@@ -188,7 +188,7 @@ class PaddleFramework(Framework):
         step: int,
     ) -> None:
         try:
-            optimizer.set_state_dict(_meant_for(model, optimizer, arrays, details, step))
+            optimizer.set_state_dict(_state_dict_for(model, optimizer, arrays, details, step))
         except (AssertionError, ValueError) as error:
             raise CheckpointMismatch(
                 f"the optimizer of the checkpoint of step {step} does not fit the job's: {error}"
@@ -231,9 +231,9 @@ class PaddleFramework(Framework):
 
 
 def _names(model: Any) -> dict[str, str]:
-    """Return a mapping from Paddle's names to those in the network; the first of a shared one.
+    """Map Paddle's names of parameters to those in the network.
 
-    A parameter is shared if the network has it under several names.
+    If the network has a parameter under several names, the first one counts.
     """
     found: dict[str, str] = {}
     for name, tensor in model.state_dict().items():
@@ -241,7 +241,7 @@ def _names(model: Any) -> dict[str, str]:
     return found
 
 
-def _split(key: str, names: Mapping[str, str]) -> tuple[str, str]:
+def _split_key(key: str, names: Mapping[str, str]) -> tuple[str, str]:
     """Split `linear_7.w_0_velocity_0` into `linear_7.w_0` and `velocity`, without the number."""
     parameter = max((name for name in names if key.startswith(f"{name}_")), key=len, default="")
     kind = key.removeprefix(f"{parameter}_") if parameter else key
@@ -249,13 +249,13 @@ def _split(key: str, names: Mapping[str, str]) -> tuple[str, str]:
     return parameter or key, bare if bare and number.isdigit() else kind
 
 
-def _meant_for(
+def _state_dict_for(
     model: Any, optimizer: Any, arrays: Mapping[str, Array], details: Mapping[str, Any], step: int
 ) -> dict[str, Any]:
-    """Return the argument for `set_state_dict` of this optimizer."""
+    """Return the argument of `set_state_dict` for this optimizer."""
     names = _names(model)
     paddle_names = {ours: theirs for theirs, ours in names.items()}
-    live = {_split(key, names): key for key in optimizer.state_dict()}
+    live = {_split_key(key, names): key for key in optimizer.state_dict()}
     state: dict[str, Any] = {}
     masters: dict[str, Any] = {}
     for key, array in arrays.items():
@@ -265,7 +265,7 @@ def _meant_for(
             masters[parameter] = paddle.to_tensor(array)
         else:
             here = live.get((parameter, kind), f"{parameter}_{kind}_0")
-            state[here] = _as_paddle_takes_it(array)
+            state[here] = _to_paddle(array)
     if masters:
         state["master_weights"] = masters
     has_schedule = isinstance(optimizer._learning_rate, LRScheduler)
@@ -280,7 +280,8 @@ def _meant_for(
     return state
 
 
-def _as_paddle_takes_it(array: Array) -> Array:
+def _to_paddle(array: Array) -> Array:
+    """Return bfloat16 as uint16, as Paddle expects it; other arrays unchanged."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
@@ -301,8 +302,8 @@ def _json_state(values: tuple[Any, ...]) -> list[Any]:
     return [bytes(each).decode("ascii") if isinstance(each, list) else each for each in values]
 
 
-def _tell_paddle(rank: int, endpoints: Sequence[str], device: str) -> None:
-    """Set the variables from which alone Paddle reads what its world is."""
+def _set_environment(rank: int, endpoints: Sequence[str], device: str) -> None:
+    """Describe the world in environment variables: Paddle accepts it in no other way."""
     kind, _, number = device.partition(":")
     os.environ.update(
         PADDLE_DISTRI_BACKEND="gloo" if kind == "cpu" else "nccl",
@@ -318,19 +319,19 @@ def _tell_paddle(rank: int, endpoints: Sequence[str], device: str) -> None:
 
 
 def _with_all_rows(parameter: Any, gradient: Any) -> Any:
-    """Return a sparse gradient with all rows; those that it has several times are summed."""
+    """Return a sparse gradient as a dense one; rows that it has several times are summed."""
     held = gradient.get_selected_rows()
     rows, values = list(held.rows()), paddle.to_tensor(held.get_tensor())
     zeros = paddle.zeros([parameter.shape[0], parameter.size // parameter.shape[0]], values.dtype)
     if not rows:
         return zeros.reshape(parameter.shape)
-    places = paddle.to_tensor(rows, dtype="int64")
+    indices = paddle.to_tensor(rows, dtype="int64")
     values = values.reshape([len(rows), -1])
-    return paddle.index_add(zeros, places, 0, values).reshape(parameter.shape)
+    return paddle.index_add(zeros, indices, 0, values).reshape(parameter.shape)
 
 
 def _set_sparse(parameter: Any, summed: Any) -> None:
-    """Set the sparse gradient to a dense sum: Paddle does not let a dense one replace it."""
+    """Set the sparse gradient to a dense sum; Paddle does not replace it by a dense gradient."""
     if parameter.grad is None:  # a rank without rows; only a backward pass creates a sparse one
         F.embedding(paddle.zeros([1], "int64"), parameter, sparse=True).sum().backward()
     rows = paddle.nonzero((summed != 0).any(axis=1)).flatten()

@@ -138,11 +138,10 @@ class TorchFramework(Framework):
             return TorchOptimizer(value)
         if isinstance(value, (tuple, list)) and len(value) == 2:
             optimizer, schedule = value
-            of_it = getattr(schedule, "optimizer", None) is optimizer
             if (
                 isinstance(optimizer, torch.optim.Optimizer)
                 and self.is_schedule(schedule)
-                and of_it
+                and getattr(schedule, "optimizer", None) is optimizer
             ):
                 return TorchOptimizer(optimizer, schedule)
         return None
@@ -192,9 +191,9 @@ class TorchFramework(Framework):
 
     def array(self, tensor: Any) -> Array:
         detached = tensor.detach().cpu().contiguous()
-        brain = detached.dtype is torch.bfloat16  # numpy has no such dtype: take the bits as int16
-        array: Array = (detached.view(torch.int16) if brain else detached).numpy()
-        return array.view(dtype_named("bfloat16")) if brain else array
+        is_bfloat16 = detached.dtype is torch.bfloat16  # `Tensor.numpy` refuses this dtype
+        array: Array = (detached.view(torch.int16) if is_bfloat16 else detached).numpy()
+        return array.view(dtype_named("bfloat16")) if is_bfloat16 else array
 
     def set_value(self, tensor: Any, array: Array) -> None:
         with self.no_grad():
@@ -237,10 +236,10 @@ class TorchFramework(Framework):
         step: int,
     ) -> None:
         plain, schedule = optimizer.optimizer, optimizer.schedule
-        kept, live = details["groups"], plain.state_dict()["param_groups"]
-        if len(kept) != len(live):
+        saved, live = details["groups"], plain.state_dict()["param_groups"]
+        if len(saved) != len(live):
             raise CheckpointMismatch(
-                f"the optimizer of the checkpoint of step {step} has {len(kept)} groups of"
+                f"the optimizer of the checkpoint of step {step} has {len(saved)} groups of"
                 f" parameters, the job's has {len(live)}"
             )
         if (schedule is not None) != ("schedule" in details):
@@ -263,8 +262,8 @@ class TorchFramework(Framework):
             one = _tensor_of(value.copy()) if isinstance(value, np.ndarray) else value
             state.setdefault(indices[name], {})[kind] = one
         groups = [
-            {**now, **_like(now, from_json(then)), _PARAMETERS: now[_PARAMETERS]}
-            for now, then in zip(live, kept, strict=True)
+            {**now, **_with_types_of(now, from_json(then)), _PARAMETERS: now[_PARAMETERS]}
+            for now, then in zip(live, saved, strict=True)
         ]
         try:
             plain.load_state_dict({"state": state, "param_groups": groups})
@@ -274,23 +273,24 @@ class TorchFramework(Framework):
             ) from error
         if schedule is not None:
             now = schedule.state_dict()
-            schedule.load_state_dict({**now, **_like(now, from_json(details["schedule"]))})
+            then = from_json(details["schedule"])
+            schedule.load_state_dict({**now, **_with_types_of(now, then)})
 
     def seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
     def random_state(self) -> dict[str, Any]:
-        state = {"cpu": _text(torch.get_rng_state())}
+        state = {"cpu": _to_base64(torch.get_rng_state())}
         if torch.cuda.is_available():
-            state["cuda"] = _text(torch.cuda.get_rng_state())
+            state["cuda"] = _to_base64(torch.cuda.get_rng_state())
         return state
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        torch.set_rng_state(_bytes(state["cpu"]))
+        torch.set_rng_state(_from_base64(state["cpu"]))
         if "cuda" in state and not torch.cuda.is_available():
             log.warning("the checkpoint is of a GPU: its random generator has no meaning here")
         elif "cuda" in state:
-            torch.cuda.set_rng_state(_bytes(state["cuda"]))
+            torch.cuda.set_rng_state(_from_base64(state["cuda"]))
 
     def optimizer_settings(
         self, optimizer: TorchOptimizer
@@ -320,7 +320,7 @@ def _tensor_of(array: Array) -> Any:
 
 
 def _names(model: Any, optimizer: Any) -> dict[int, str]:
-    """Return the names in the network by the numbers in the optimizer's state."""
+    """Map the numbers of parameters in the optimizer's state to their names in the network."""
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         names.setdefault(id(parameter), name)
@@ -328,8 +328,8 @@ def _names(model: Any, optimizer: Any) -> dict[int, str]:
     return {index: names.get(id(one), f"parameter-{index}") for index, one in enumerate(every)}
 
 
-def _like(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of the types of those with the same keys: JSON has no tuples or counters."""
+def _with_types_of(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the values of `then` to the types in `now`: JSON has no tuples or counters."""
     kinds = (tuple, dict, Mapping)
     return {
         key: type(now[key])(value) if isinstance(now.get(key), kinds) else value
@@ -342,12 +342,12 @@ def _without_functions(state: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in state.items() if not callable(value)}
 
 
-def _text(tensor: Any) -> str:
-    """Return the bytes of a tensor as text, for JSON."""
+def _to_base64(tensor: Any) -> str:
+    """Return the bytes of a tensor as text for JSON."""
     return b64encode(tensor.numpy().tobytes()).decode("ascii")
 
 
-def _bytes(text: str) -> Any:
+def _from_base64(text: str) -> Any:
     return _tensor_of(np.frombuffer(b64decode(text), np.uint8))
 
 

@@ -2,10 +2,10 @@
 
 | module | contents |
 |---|---|
-| `__main__.py` | the process: gets its order, trains, reports how it ended |
+| `__main__.py` | the process: receives its order, trains, reports how it ended |
 | `starting.py` | everything before the first step: job, model, optimizer, checkpoint |
 | `loop.py` | Algorithm 2 of the paper over all ranks, step by step |
-| `prefetcher.py` | a thread that takes the local batches; the number of rows of each |
+| `prefetcher.py` | a thread that takes the local batches; the rows of this rank in each step |
 | `learner.py` | one step of the optimizer; scaling of the learning rate |
 | `reporting.py` | reports to the supervisor: steps, waits, snapshots; the log of sample ids |
 

@@ -1,7 +1,7 @@
 """A student process: `python -m edl.student.rank LINK_FD`, started by its supervisor, ends with it.
 
-It exits with 0 if the job is done, with 75 if it left at a safe point or because a peer is gone,
-and else with the code of its error. Before, it reports to the supervisor what happened.
+It reports to the supervisor how it ended. Its exit code is 0 if the job is done, 75 if it left at a
+safe point or because a peer is gone, and else the code of its error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edl.student.rank")
 
-#: Seconds in which a rank gives its teachers back after its supervisor has died.
+#: Seconds for which a rank may still run after its supervisor has died, to give back its teachers.
 ORPHAN_GRACE_S = 4.0
 
 
@@ -84,7 +84,7 @@ class Rank:
 
     def _left(self, error: BaseException) -> int:
         """End because a peer or the supervisor is gone; the job itself has not failed."""
-        log.warning("%s; this rank ends, to go on in the next generation", error)
+        log.warning("%s; this rank ends and starts again in the next generation", error)
         step = 0 if self._loop is None else self._loop.position.step
         self._link.send(Left(step, safe=False, why=str(error)))
         return EXIT_AGAIN
@@ -96,7 +96,7 @@ class Rank:
         ours = isinstance(error, EdlError) and not isinstance(error, JobError)
         trace = "" if ours else trace_of(error, self._order.settings.job_file)
         words = str(error) if isinstance(error, EdlError) else summary_line(error)
-        # Until the first step of the job, the user has made a mistake; later errors are retried.
+        # Before the job's first step, the user has made a mistake; later errors are retried.
         usage = isinstance(error, UsageError) and (loop is None or loop.position.step == 0)
         gave_up = isinstance(error, NoTeacherAvailable)
         if not (usage or gave_up):  # else the command ends with the same message

@@ -1,7 +1,7 @@
 """The fingerprint of a job, from its settings, its file and the objects that the file creates.
 
-It is computed in a process of its own, which then ends. So a node with a mistake in its job file
-ends before any other node waits for it.
+A process of its own computes it and then ends. So a node with a mistake in its job file ends before
+any other node waits for it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..settings import TrainSettings
 
 _DIGITS: Final = 16
 _PACKAGE: Final = __name__.partition(".")[0]
-#: Fields of `Distill` that "loss" leaves out: they are other fields of the fingerprint, or decide
-#: how labels arrive, not what they are.
+#: Fields of `Distill` that "loss" leaves out: they have their own fields in the fingerprint, or
+#: affect only how labels arrive.
 _NOT_LOSS: Final = frozenset(
     {"service", "feeds", "no_teacher_grace_s", "wait_timeout_s", "store", "options"}
 )
@@ -96,8 +96,8 @@ def _modules(job_file: Path) -> dict[str, str]:
             continue
         path = Path(file).absolute()
         own = path.is_relative_to(folder) and path != job_file and path.is_file()
-        # Skip a virtual environment in the folder. If the folder is in the environment, as one
-        # below /usr, its modules count.
+        # Skip a virtual environment in the folder. If the folder is in the environment instead, as
+        # a folder below /usr is, its modules count.
         if own and not (environment.is_relative_to(folder) and path.is_relative_to(environment)):
             found[str(path.relative_to(folder))] = _digest(path)
     return dict(sorted(found.items()))

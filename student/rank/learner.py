@@ -1,4 +1,4 @@
-"""One step of the optimizer over the rows of all ranks: the paper's Algorithm 2, lines 4 to 7."""
+"""One step of the optimizer over the rows of all ranks: the paper's Algorithm 2, lines 5 to 7."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Learner:
         self.rate.step()
 
     def float_buffers(self) -> list[Any]:
-        """Return statistics that each rank gathers itself, such as those of batch normalisation."""
+        """Return buffers that differ between ranks, such as statistics of batch normalisation."""
         return [one for one in self.model.buffers() if one.is_floating_point()]
 
 

@@ -1,9 +1,9 @@
 """Algorithm 2 of the paper over all ranks of a world: step by step, until its end or a safe point.
 
-Before each step all ranks vote (`scheduler/students/agreement.py`), and each decides the same from
-all votes. So no rank enters a collective that others never reach. A rank without rows takes part
-with weight 0, and one that still waits for its batch votes so. If one has to leave, all leave after
-a step that all have taken.
+Before each step all ranks vote (`scheduler/students/agreement.py`), and each derives the same
+decision from all votes. So no rank enters a collective that others never reach. A rank without rows
+takes part with weight 0. A rank that still waits for its batch says so in its vote. If one rank has
+to leave, all leave after the same step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Loop:
         epochs: end after this number of epochs; None: no limit.
         adapt: give ranks rows in proportion to their speed.
         synchronize: waits for the device; called before a time is measured.
-        waits: whether the loop waits for a batch, or for the rest of an epoch from the board.
+        waits: whether the loop waits for a batch, or for the job board when an epoch begins.
     """
 
     learner: Learner
@@ -101,13 +101,13 @@ class Loop:
             if self._epoch() == "left":
                 return "left"
             empty = 0 if self._in_epoch else empty + 1
-            if empty > 1:  # a single epoch may have been trained completely before
+            if empty > 1:  # the checkpoint may have trained all of the first epoch
                 raise UsageError("feed('train') gives no rows: there is nothing to train on")
             evaluated = self.reporter.epoch_done()
             self._unsaved |= evaluated
             if not self._ended():
                 self.position.epoch += 1
-        # Without a step, there may be the evaluation that an earlier generation did not finish.
+        # There may be no step, only the evaluation that an earlier generation did not finish.
         if self.position.step > self._began or (evaluated and self._began):
             self._save()
         return "finished"
@@ -137,7 +137,7 @@ class Loop:
         return "over"
 
     def _take(self) -> Any:
-        """Return the parts of the next batch; `END_OF_EPOCH` after the last; None: take again."""
+        """Return the parts of the next batch; `END_OF_EPOCH` after the last; None: none yet."""
         if self._held is not None:
             return self._held
         began = time.perf_counter()
@@ -148,7 +148,7 @@ class Loop:
             self._held = batch if batch is END_OF_EPOCH else self.prefetcher.parts(batch)
             self._source_s = self.prefetcher.source_s
             if batch is not END_OF_EPOCH and not self._held.rows:
-                # It needs no step, and a vote without rows would say that the epoch is over.
+                # It needs no step, and a vote without rows would mean that the epoch is over.
                 self._trained([])
                 self._held = None
         return self._held
@@ -213,7 +213,7 @@ class Loop:
         )
         self.position.step += 1
         self._unsaved = True
-        self._row_s = self._pace(taken)
+        self._row_s = self._seconds_per_row(taken)
         self._in_epoch += 1
         self._wait_s = 0.0
         if batch is not None:
@@ -224,8 +224,8 @@ class Loop:
     def _trained(self, positions: list[int]) -> None:
         self.prefetcher.trained(self.position.epoch, np.asarray(positions, np.int64))
 
-    def _pace(self, taken: CompletedStep) -> float:
-        """Return seconds per row; 0 for the epoch's first step, or one with few rows."""
+    def _seconds_per_row(self, taken: CompletedStep) -> float:
+        """Return seconds per row; 0 for the epoch's first step and for steps with few rows."""
         if self._in_epoch == 0 or 2 * taken.rows < self.shares.expected(taken.step - 1):
             return 0.0
         # The next batch is read while this one is computed, so the longer of both counts.

@@ -1,8 +1,8 @@
 """The local batches of a rank, taken in a thread, so that the loop never blocks without a limit.
 
 While one rank waits for teachers or a slow source, all others wait for it. So each rank must be
-able to report that it waits, and to leave while it waits. `Shares` has the rows of this rank at
-each step that all ranks have agreed on.
+able to report that it waits, and to leave while it waits. `Shares` has the number of rows of this
+rank in each step, as all ranks have agreed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class BatchPrefetcher:
     """Takes one batch ahead of the loop. Exceptions of the source are raised unchanged in `take`.
 
     Args:
-        reader: reader of the batches, iterated once per epoch, in the main thread.
+        reader: reader of the batches; `iter` is called once per epoch, in the main thread.
         source: its source, stopped before the reader is closed.
-        on_label_kinds: called once with what teachers publish about their outputs, before the first
-            batch after that is known; in the thread of the prefetcher.
+        on_label_kinds: called once in the prefetcher's thread, with the kinds of outputs that
+            teachers publish, before the first batch that arrives after they are known.
         label_names: names of the soft labels; empty: batches have none.
-        tensor: converts a leaf of a batch: `Framework.tensor`.
+        tensor: converts a leaf of a batch, as `Framework.tensor` does.
 
     Attributes:
         source_s: seconds that the latest batch took to arrive, whether or not the loop waited.
@@ -80,7 +80,7 @@ class BatchPrefetcher:
         return value
 
     def parts(self, batch: Any) -> Parts:
-        """Return a batch as the step uses it, with its positions."""
+        """Split a batch into its parts, for the step."""
         positions = self._source.has_positions
         return split(batch, self._label_names, tensor=self._tensor, positions=positions)
 
@@ -141,11 +141,11 @@ MARGIN = 8
 
 
 class Shares:
-    """The rows of this rank at each step, for the training loop and the thread that reads ahead.
+    """The rows of this rank in each step, for the training loop and the thread that reads ahead.
 
-    With its vote a rank promises not to read beyond step `promise()` until it has all votes. Shares
-    change only from a later step on. So each rank reads for each step the rows that all others
-    expect.
+    With its vote, a rank promises not to read beyond the step that `promise` returned until it has
+    all votes. Shares change only after the promised steps of all ranks. So each rank reads the
+    number of rows that the others expect of it.
 
     Args:
         proportion: shares of all ranks, equal on each rank.
@@ -170,9 +170,9 @@ class Shares:
     def rows(self, ordinal: int, left: int) -> int:
         """Return the rows of this rank at step `ordinal` of the epoch, from 0.
 
-        All ranks together have `left` rows for this step and all later ones of the epoch. It blocks
-        until the step is within the promise. It does not block before the first vote of an epoch,
-        as loaders call it when the epoch begins.
+        All ranks together have `left` rows for this step and all later ones of the epoch. This
+        blocks until the step is within the promise; before the first vote of an epoch it does not
+        block, as loaders call it when the epoch begins.
 
         Raises:
             PeerLost: the loop has ended.
@@ -192,7 +192,7 @@ class Shares:
         return self.proportion.rows(step)[self._rank]
 
     def promise(self, step: int) -> int:
-        """Promise to read no further before the next vote; return the last step to read for.
+        """Promise how far to read ahead before the next vote; return the last step to read for.
 
         `step` is the next step.
         """

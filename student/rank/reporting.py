@@ -1,9 +1,9 @@
 """Reports of a rank to its supervisor, its log of sample ids, and its snapshots.
 
-A rank that waits for its batch or for other ranks reports so every second, and so does one that
-evaluates, after a batch. One that computes reports nothing until its step is done. So if a world
-makes no progress, the silent rank is the one that hangs. At safe points, a `Saver` copies the state
-of all ranks into memory that outlives them.
+While a rank waits for its batch or for other ranks, or evaluates, it reports that every second.
+While it computes, it reports nothing until its step is done. So if a world makes no progress, the
+silent rank is the one that hangs. At safe points, a `Saver` copies the state of all ranks into
+memory that outlives them.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ EPOCH: Final = "epoch"
 FEED: Final = "feed"
 FACTOR: Final = "learning_rate_factor"
 METRICS: Final = "metrics"
-#: Number of saves whose costs predict that of the next one. The first one costs more, as its memory
-#: is new.
+#: Number of latest saves whose costs predict the next one's: the first save costs more, as its
+#: memory is new.
 _COSTS: Final = 2
 #: Seconds between reports of a rank that waits or evaluates.
 EVERY_S: Final = 1.0
 #: Least seconds between reports of steps, as reading the losses waits for the device.
 SEND_EVERY_S: Final = 0.05
-#: Seconds of steps that the reported rate is of; at least the latest two steps.
+#: The reported rate is a mean over so many seconds, and over at least two steps.
 _RATE_S: Final = 10.0
 
 
 @dataclass(slots=True)
 class RankReporter:
-    """Reports steps, evaluates, and saves. Only `waits_for` is for other threads, too.
+    """Reports steps, evaluates, and saves. Other threads may call only `waits_for`.
 
     Attributes:
         order: order of the rank.
@@ -78,7 +78,7 @@ class RankReporter:
     _samples_per_s: float = 0.0  # for another thread, which must not read `_rates`
 
     def __post_init__(self) -> None:
-        self._ids = _opened(self.order)
+        self._ids = _open_id_log(self.order)
 
     def step_begins(self, positions: list[int]) -> None:
         """Call before this rank trains these positions of the epoch."""
@@ -105,7 +105,7 @@ class RankReporter:
         """Evaluate after all of an epoch is trained.
 
         Returns:
-            Whether a new snapshot would differ from one before, as by the metrics of an evaluation;
+            Whether the job has metrics, so that a new snapshot would differ from the one before;
             equal on all ranks.
         """
         learner = self.saver.learner
@@ -119,7 +119,7 @@ class RankReporter:
         return bool(found)
 
     def _evaluated(self, rows: int) -> None:
-        """Report that the evaluation goes on: without a step, the rank would count as hanging."""
+        """Report that the evaluation goes on, else the rank would count as hanging."""
         now = time.monotonic()
         if now - self._sent_at_s >= EVERY_S:
             self._sent_at_s = now
@@ -127,12 +127,11 @@ class RankReporter:
 
     def waits_for(self, what: str) -> None:
         """Report what the rank waits for. For any thread."""
-        last = self._last
-        self.link.send(self._progress(last, what, read_losses=False))
+        self.link.send(self._progress(self._last, what, read_losses=False))
 
     def close(self) -> None:
         if self._ids is not None:
-            with suppress(OSError):  # each line was flushed, so an error was raised before
+            with suppress(OSError):  # each line was flushed, which raised an error earlier
                 self._ids.close()
 
     def _send_progress(self) -> None:
@@ -191,22 +190,22 @@ class RankReporter:
             "positions": taken.positions,
             "ids": self.saver.source.sample_ids(taken.epoch, taken.positions),
         }
-        with _naming(Path(self._ids.name)):
+        with _id_log_errors(Path(self._ids.name)):
             self._ids.write(json.dumps(line, default=str) + "\n")
             self._ids.flush()
 
 
-def _opened(order: Order) -> TextIO | None:
+def _open_id_log(order: Order) -> TextIO | None:
     if order.settings.id_log is None:
         return None
     path = Path(order.settings.id_log, f"rank-{order.rank}.jsonl")
-    with _naming(path):
+    with _id_log_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a", encoding="utf-8")
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _id_log_errors(path: Path) -> Iterator[None]:
     """Convert an OSError to an EdlError that names the log of ids."""
     try:
         yield
@@ -221,7 +220,7 @@ class Saver:
     Attributes:
         order: order of the rank; names the memory of the snapshots, if this rank writes them.
         link: connection to the supervisor, which gets `Saved`.
-        trained: the objects to save.
+        trained: model, optimizer and scaler.
         learner: learner of this rank.
         source: source of this rank.
         base: the feed's part of the checkpoint that the generation started from; None: none.

@@ -44,8 +44,8 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     device = framework.set_device(order.local_rank)
     contents = open_checkpoint(order.restore) if order.restore else None
     state = {} if contents is None else contents.state
-    # The saved positions stand for other samples now: restart the epoch.
-    fed = None if order.restarts_epoch else state.get(FEED)
+    # If the epoch restarts, the saved positions stand for other samples now.
+    saved_feed = None if order.restarts_epoch else state.get(FEED)
     position = TrainingPosition(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
     shares = Shares(RowShares.equal(world, world), rank)
     source = source_for(
@@ -55,7 +55,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
         world=world,
         link=link,
         sizes=shares,
-        saved=fed,
+        saved=saved_feed,
     )
     if source.total_batch is not None:
         _check_total(source.total_batch, world)
@@ -78,7 +78,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
         group,
         settings.micro_batch,
     )
-    saver = Saver(order, link, trained, learner, source, fed, position.step)
+    saver = Saver(order, link, trained, learner, source, saved_feed, position.step)
     evaluation = RankEvaluation(spec, settings, precision)
     reader = make_reader(source, assembly.distill, settings, rank=rank, epoch=position.epoch)
     prefetcher = BatchPrefetcher(
@@ -109,15 +109,15 @@ def _resume(
     order: Order,
     link: RankLink,
 ) -> LearningRate:
-    """Restore the checkpoint, and adapt to a change of the number of ranks since then.
+    """Restore the checkpoint, and adapt to a changed number of ranks; return the learning rate.
 
-    That is done once: the next checkpoint has the new number of ranks, the changed learning rate,
-    and the effects of the job's `on_scale`.
+    A change takes effect once: the next checkpoint has the new number of ranks, the changed
+    learning rate, and the effects of the job's `on_scale`.
     """
     framework = assembly.spec.framework
     rate = framework.learning_rate(assembly.optimizer)
     if contents is None:
-        if order.rank:  # parameters come from rank 0, but each rank draws its own random numbers
+        if order.rank:  # parameters are equal on all ranks, but each draws its own random numbers
             seed_all(framework, order.settings.seed + 7919 * order.rank)
         return rate
     restore(trained, contents, rank=order.rank)
@@ -140,7 +140,7 @@ def _check_total(total: int, world: int) -> None:
 
 
 def _steps(settings: TrainSettings, source: ShardedSource | UnshardedSource) -> int | None:
-    """Return the optimizer steps of the whole job; inexact if ranks end an epoch apart."""
+    """Return the optimizer steps of the whole job, estimated; None: unknown."""
     known = [] if settings.steps is None else [settings.steps]
     if settings.epochs is not None and source.total_batch is not None:
         positions = source.positions(0)
