@@ -85,7 +85,7 @@ class SaveKeys:
 
 
 SAVE: Final = StructuredOption("--save", SaveKeys)
-From = Annotated[
+CheckpointLocation = Annotated[
     str,
     typer.Option(
         "--checkpoint",
@@ -97,10 +97,13 @@ BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Rows of a batch, if the feed is a data set.")
 ]
 
-#: At import, Paddle warns that it cannot compile extensions; no code here compiles any.
-_COMPILES = "paddle.utils.cpp_extension.extension_utils"
-#: Environment of ranks: a quiet log of Paddle, and not that warning.
-_NOTES = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": f"ignore::UserWarning:{_COMPILES}"}
+#: Paddle's module that warns at import that it cannot compile extensions, which nothing here needs.
+_NOISY_MODULE = "paddle.utils.cpp_extension.extension_utils"
+#: Variables of ranks that reduce Paddle's log and suppress that warning.
+_RANK_VARIABLES = {
+    "GLOG_minloglevel": "2",
+    "PYTHONWARNINGS": f"ignore::UserWarning:{_NOISY_MODULE}",
+}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -108,7 +111,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 @app.callback()
 def student() -> None:
     """Train students that survive: on one node or on several that come and go."""
-    warnings.filterwarnings("ignore", category=UserWarning, module=_COMPILES)
+    warnings.filterwarnings("ignore", category=UserWarning, module=_NOISY_MODULE)
 
 
 @app.command()
@@ -251,7 +254,7 @@ def train(
         dealt.shard_rows,
         _absolute(checkpoint),
         saving.steps,
-        saving.seconds or None,
+        saving.seconds,
         saving.overhead,
         saving.keep,
         amp,
@@ -287,7 +290,7 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
     from .supervisor.ui import DisplayHandler, NodeReporter
 
     if not Path(settings.job_file).is_file():
-        load_job(settings.job_file)  # raises an error that says what is wrong
+        load_job(settings.job_file)  # raises an error that says what to do
     # If the supervisor does not start, this still restores the terminal's cursor.
     with closing(open_display(Console(), settings.job)) as display:
         if not is_json():
@@ -301,7 +304,7 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
             start.node_id(),
             host or start.host or own_address(settings.coordinator),
             NodeReporter(display, EventFiles(settings.events) if settings.events else None),
-            NodeDependencies(environment=_quiet(start.gpus)),
+            NodeDependencies(environment=_rank_environment(start.gpus)),
         )
         with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
             outcome = supervisor.run(stop)
@@ -311,15 +314,14 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
             return outcome
 
 
-def _quiet(gpus: str) -> dict[str, str]:
-    """Return the variables to add to the environment of ranks: quiet Paddle, select `gpus`.
+def _rank_environment(gpus: str) -> dict[str, str]:
+    """Return the variables to add to the environment of ranks, which see only `gpus`, if given.
 
-    Paddle logs its sockets and its build, which helps only its developers. Variables that the user
-    has set are kept.
+    Paddle's own log helps only its developers. Variables that the user has set are kept.
     """
     from .launch import VISIBLE_GPUS
 
-    given = {name: value for name, value in _NOTES.items() if name not in os.environ}
+    given = {name: value for name, value in _RANK_VARIABLES.items() if name not in os.environ}
     return given | ({VISIBLE_GPUS: gpus} if gpus else {})
 
 
@@ -333,7 +335,7 @@ def _absolute(place: str | Path | None) -> str | None:
 @app.command()
 def evaluate(
     job_file: JobFile,
-    checkpoint: From,
+    checkpoint: CheckpointLocation,
     part: Annotated[
         Literal["eval", "train"], typer.Option(help="Which feed of the job file.")
     ] = "eval",
@@ -349,7 +351,7 @@ def evaluate(
 @app.command()
 def export(
     job_file: JobFile,
-    checkpoint: From,
+    checkpoint: CheckpointLocation,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Write the model to this folder.")],
     onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX model, too.")] = False,
     batch_size: BatchSize = None,

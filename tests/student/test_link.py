@@ -22,6 +22,7 @@ from edl.runtime.errors import EdlError, GenerationSuperseded, UsageError, WireE
 from edl.student import cli, messages
 from edl.student.link import RankLink, RankPort
 from edl.student.settings import TrainSettings
+from edl.tests.cli_output import refusal_of
 
 SETTINGS = TrainSettings(job_file="/job.py", job="job", nodes=(1, 1), epochs=3, teachers=("a:1",))
 ORDER = messages.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", ("x", "y"), True)
@@ -142,6 +143,12 @@ def test_settings_are_json(given: dict[str, Any]) -> None:
 def test_invalid_settings_are_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         TrainSettings(**{"job_file": "/jobs/a.py", "job": "a", "epochs": 1, **wrong})
+
+
+def test_saving_every_0_seconds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "end_with_parent", lambda: None)
+    message = refusal_of(cli.app, "train", "job.py", "--epochs", 1, "--save", "seconds=0")
+    assert message == "--save seconds= must be above 0 seconds, not 0.0"
 
 
 def test_terminal_gets_its_cursor_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
