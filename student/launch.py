@@ -21,7 +21,7 @@ from ..coordinator.store.redis_url import parse
 from ..runtime.addresses import join_address
 from ..runtime.errors import UsageError
 
-#: Variables with the number of this process; the first one that is set counts.
+#: Variables with the number of this process, from 0; the first one that is set counts.
 _NUMBERS: Final = (
     "RANK",
     "PADDLE_TRAINER_ID",
@@ -82,16 +82,16 @@ def read_launcher(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
     Raises:
         UsageError: a variable that should hold a number does not.
     """
-    number, count, local, beside = (
+    number, count, local, local_count = (
         _number(environment, names) for names in (_NUMBERS, _COUNTS, _LOCAL, _LOCAL_COUNTS)
     )
     name = environment.get("HOSTNAME") or hostname or "node"
     if number is not None:
         name = f"{name}-{number}"
     gpus = ""
-    if local is not None and (beside or 1) > 1:
-        seen = [one for one in environment.get(VISIBLE_GPUS, "").split(",") if one]
-        gpus = seen[local % len(seen)] if seen else str(local)
+    if local is not None and (local_count or 1) > 1:
+        visible = [one for one in environment.get(VISIBLE_GPUS, "").split(",") if one]
+        gpus = visible[local % len(visible)] if visible else str(local)
     return LaunchInfo(
         re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_MOST_NAME],
         number,
@@ -183,7 +183,7 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
 
 
 def _rank_ports() -> range:
-    """Return ports that the system does not give to outgoing connections; 0 if there are none."""
+    """Return the ports that the system does not give to outgoing connections; only 0 if none."""
     lowest, first_outgoing = 10_000, 32_768
     with contextlib.suppress(OSError):
         first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

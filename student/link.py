@@ -24,11 +24,11 @@ from ..scheduler.students.shards import Shard
 from .messages import (
     Answer,
     Ask,
+    BoardCall,
     FromRank,
     FromSupervisor,
     Leave,
     Order,
-    What,
     from_rank,
     from_supervisor,
 )
@@ -140,7 +140,7 @@ class RankLink:
         if self._listener is not None:
             self._listener.join()
 
-    def _ask(self, what: What, **fields: Any) -> Any:
+    def _ask(self, what: BoardCall, **fields: Any) -> Any:
         """Ask, and wait for the answer while the supervisor lives."""
         number = next(self._numbers)
         with self._changed:
@@ -159,13 +159,13 @@ class RankLink:
     def _listen(self) -> None:
         try:
             while (message := self._channel.receive()) is not None:
-                self._heard(from_supervisor(message))
+                self._handle(from_supervisor(message))
         finally:
             with self._changed:
                 self._lost = True
                 self._changed.notify_all()
 
-    def _heard(self, message: FromSupervisor) -> None:
+    def _handle(self, message: FromSupervisor) -> None:
         match message:
             case Leave():
                 self._leaving = True
@@ -175,10 +175,10 @@ class RankLink:
                         self._answers[message.number] = message
                         self._changed.notify_all()
             case Order():
-                raise WireError("a rank is given one order, not two")
+                raise WireError("a rank gets one order, not two")
 
 
-_AGAIN_S: Final = 0.5
+_RETRY_S: Final = 0.5
 _OWN: Final = "own"
 
 
@@ -195,7 +195,7 @@ class ShardServer:
     def __init__(self, board: JobBoard, job: str, generation: int, local: bool) -> None:
         self._board, self._job, self._generation = board, job, generation
         self._closed = threading.Event()
-        self._away = ""
+        self._error = ""
         if local:
             self._board = own = open_board(None)
             fence = own.lead(job, _OWN, 3600.0)
@@ -204,13 +204,13 @@ class ShardServer:
 
     @property
     def waiting(self) -> str:
-        """What questions wait for, as text; empty: nothing."""
-        if not self._away:
+        """BoardCall questions wait for, as text; empty: nothing."""
+        if not self._error:
             return ""
-        return f"shards, as the job board is away: {self._away}"
+        return f"shards, as the job board is away: {self._error}"
 
     def answer(self, rank: int, ask: Ask, alive: Callable[[], bool]) -> Any:
-        """Call the board for a question, and retry until it answers or the rank is not `alive()`.
+        """Call the board, and retry until it answers; give up once the rank is not `alive()`.
 
         Raises:
             GenerationSuperseded: another generation has begun, or this one has ended.
@@ -219,21 +219,21 @@ class ShardServer:
             try:
                 value = self._ask(rank, ask)
             except UnavailableError as error:
-                if not self._away:
+                if not self._error:
                     log.warning(
                         "the job board does not answer, ranks continue with their leased shards:"
                         " %s",
                         error,
                     )
-                self._away = str(error)
-                self._closed.wait(_AGAIN_S)
+                self._error = str(error)
+                self._closed.wait(_RETRY_S)
             else:
-                self._away = ""
+                self._error = ""
                 return value
         raise GenerationSuperseded(f"generation {self._generation} of {self._job} has ended")
 
     def close(self) -> None:
-        """Refuse all further questions, and those that wait."""
+        """Refuse all further questions, and those that are being retried."""
         self._closed.set()
 
     def _ask(self, rank: int, ask: Ask) -> Any:

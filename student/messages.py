@@ -4,7 +4,7 @@
 |---|---|
 | supervisor | first `Order`; then `Leave`, and an `Answer` to each `Ask` |
 | rank | `Ready`, `Progress`, `Saved`, `Ask`, `Scaled`; last `Finished`, `Left` or `Failed` |
-| rank that only inspects its job | `Inspected` or `Failed` |
+| rank with an order to inspect its job | `Inspected` or `Failed` |
 
 They are JSON lines on a socket pair (`link.py`), with the class name in lower case as "kind".
 """
@@ -20,8 +20,8 @@ from ..proto.dataclass_json import from_plain, to_plain
 from ..runtime.errors import WireError
 from .settings import TrainSettings
 
-#: Exit code of a rank that left at a safe point, or because a peer or its supervisor is gone:
-#: EX_TEMPFAIL of sysexits.h. Nothing is wrong with the job.
+#: Exit code of a rank that left at a safe point, or because a peer or its supervisor is gone. The
+#: job has not failed. It is EX_TEMPFAIL of sysexits.h.
 EXIT_AGAIN: Final = 75
 
 
@@ -88,7 +88,7 @@ class Answer(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Inspected(RankMessage):
-    """The functions of the job file that start a training have run without an error.
+    """The functions of the job file that a training calls at its start have run without an error.
 
     Attributes:
         fingerprint: fingerprint of the job; see `scheduler/students/fingerprint.py`.
@@ -163,8 +163,8 @@ class Saved(RankMessage):
     blocked_s: float = 0.0
 
 
-#: Calls of the job board, in the generation and for the rank of the order.
-What = Literal["fill", "lease", "done"]
+#: Calls of the job board for this rank, in its generation.
+BoardCall = Literal["fill", "lease", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +180,12 @@ class Ask(RankMessage):
         epoch: number of the epoch, from 0.
         start: first position of the shard.
         stop: position after its last one.
-        most: most rows to lease; 0: the whole shard.
+        most: most rows to lease; 0: no limit.
         shards: [start, stop] of each shard.
     """
 
     number: int
-    what: What
+    what: BoardCall
     epoch: int = 0
     start: int = 0
     stop: int = 0
@@ -252,13 +252,13 @@ FromRank = Inspected | Ready | Progress | Saved | Ask | Scaled | Finished | Left
 
 
 def from_supervisor(message: Message) -> FromSupervisor:
-    """Parse a message of a supervisor; raises WireError if it is none."""
+    """Parse a message of a supervisor; raises WireError if it is invalid."""
     found: FromSupervisor = _parse(message, get_args(FromSupervisor), "a supervisor")
     return found
 
 
 def from_rank(message: Message) -> FromRank:
-    """Parse a message of a rank; raises WireError if it is none."""
+    """Parse a message of a rank; raises WireError if it is invalid."""
     found: FromRank = _parse(message, get_args(FromRank), "a rank")
     return found
 

@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
 #: Seconds for which a leaving node waits until the others continue without it.
-_FAREWELL_S: Final = 15.0
+_LEAVE_S: Final = 15.0
 #: Seconds for which ranks may still run after the job is done.
 _FINISH_S: Final = 60.0
-#: Seconds to try to write the last snapshot before a node leaves.
-ROOM_S: Final = 60.0
+#: Seconds to try to write the last snapshot before a node leaves, or to wait for a checkpoint.
+CHECKPOINT_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +56,19 @@ class NodeDependencies:
         environment: variables to add to those of this process, for ranks.
         ttl_s: seconds without a heartbeat after which a node is lost.
         gather_s: seconds to wait for further nodes after one has joined.
-        room_s: seconds to try to write the last snapshot, or to wait for a checkpoint.
+        checkpoint_timeout_s: see `CHECKPOINT_TIMEOUT_S`.
     """
 
     module: str = RANK_MODULE
     environment: Mapping[str, str] = field(default_factory=dict)
     ttl_s: float = TTL_S
     gather_s: float = GATHER_S
-    room_s: float = ROOM_S
+    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """How the job ended for this node; `kind`: "finished", or "left" if the node left before."""
+    """How the job ended for this node: `kind` is "finished", or "left" if the node left before."""
 
     kind: str
     step: int = 0
@@ -112,7 +112,7 @@ class Supervisor:
             settings.total_batch or 0,
             settings.hang_s,
         )
-        self._last_write = LastWrite(self._checkpoints, self._dependencies.room_s)
+        self._last_write = LastWrite(self._checkpoints, self._dependencies.checkpoint_timeout_s)
         self._leader = RendezvousLeader(
             board, settings.job, limits, self._checkpoints.verifier.newest, self._give_orders
         )
@@ -122,12 +122,12 @@ class Supervisor:
         self._generation: Generation | None = None  # the last one that includes this node
         self._seen = 0  # number of the newest known generation
         self._worker_run: WorkerRun | None = None
-        self._starting_since_s = 0.0  # since when it waits for a checkpoint; 0: it does not
+        self._starting_since_s = 0.0  # when it began to wait for a checkpoint; 0: it does not
         self._leaving_since_s = 0.0
         self._ended_since_s = 0.0
         self._finished = False  # the ranks of this node have finished the job
         self._fingerprint: Fingerprint = {}
-        #: Why this node, which has joined a running job, leaves it.
+        #: The failure because of which this node leaves a running job that it has joined.
         self._final_failure: RankFailure | None = None
 
     def run(self, stop: Stop) -> NodeOutcome:
@@ -143,12 +143,12 @@ class Supervisor:
             self._session.update_facts(
                 host=self._host, endpoints=free_endpoints(self._host, self._settings.ranks_per_node)
             )
-            self._newest(self._session.look())  # raises early if the checkpoints are unusable
+            self._newest(self._session.read_board())  # raises early if the checkpoints are unusable
             fingerprint = self._inspect(stop)
             if fingerprint is None:
                 return NodeOutcome("left")
             self._fingerprint = fingerprint
-            if not self._check_settings(self._session.look(), stop):
+            if not self._check_settings(self._session.read_board(), stop):
                 return NodeOutcome("left")
             self._session.update_facts(fingerprint=fingerprint)
             self._session.start()
@@ -166,7 +166,7 @@ class Supervisor:
         shard_server = ShardServer(self._board, self._settings.job, 1, local=True)
         order = Order(self._settings, node=self._node, inspect=True)
         workers = self._start_workers([order], shard_server)
-        return inspect(workers, self._settings.hang_s, self._reporter.heard, stop)
+        return inspect(workers, self._settings.hang_s, self._reporter.on_rank_message, stop)
 
     def _start_workers(self, orders: Sequence[Order], shard_server: ShardServer) -> WorkerGroup:
         return WorkerGroup(
@@ -197,7 +197,7 @@ class Supervisor:
         return True
 
     def _newest(self, view: RendezvousView) -> NewestCheckpoint | None:
-        """Return the checkpoint that a next generation would start from; None: being verified."""
+        """Return the checkpoint from which a generation would start now; None: being verified."""
         number = view.generation.number if view.generation else 0
         return self._checkpoints.verifier.newest(number, view.history)
 
@@ -245,8 +245,8 @@ class Supervisor:
 
     def _poll(self, stop: Stop) -> NodeOutcome | None:
         if self._worker_run is not None:
-            if (conclusion := self._worker_run.poll(_POLL_S)) is not None:
-                self._concluded(conclusion)
+            if (result := self._worker_run.poll(_POLL_S)) is not None:
+                self._report_result(result)
         else:
             time.sleep(_POLL_S)
         view = self._session.view
@@ -258,7 +258,7 @@ class Supervisor:
         if self._generation is None:
             self._check_fits_job(view)
         self._follow(view)
-        if self._leaving_since_s and self._may_go(view):
+        if self._leaving_since_s and self._may_leave(view):
             if (failure := self._final_failure) is not None:
                 raise _error_of(failure.error, failure.usage, failure.gave_up)
             if not self._last_written(follows=True):
@@ -281,7 +281,7 @@ class Supervisor:
                 continue
             if self._worker_run is None and self._starting_since_s:  # no ranks were started yet
                 self._starting_since_s = 0.0
-                self._concluded(RunResult("left"))
+                self._report_result(RunResult("left"))
             elif self._worker_run is not None and recall.at_once:
                 self._worker_run.end(recall.reason, recall.hung)
             elif self._worker_run is not None:
@@ -329,7 +329,7 @@ class Supervisor:
                 log.warning("%s; it is tried again", error)
             if checkpoint is None:
                 waited_s = time.monotonic() - self._starting_since_s
-                if waited_s > self._dependencies.room_s:
+                if waited_s > self._dependencies.checkpoint_timeout_s:
                     facts = self._session.view.facts.items()
                     found = [
                         node
@@ -351,9 +351,9 @@ class Supervisor:
             failure = RankFailure(
                 generation.number, self._node, orders[0].rank, error=str(error), restored=restored
             )
-            self._concluded(RunResult("failed", (failure,)))
+            self._report_result(RunResult("failed", (failure,)))
             return
-        self._worker_run = WorkerRun(workers, restored, self._heard)
+        self._worker_run = WorkerRun(workers, restored, self._on_rank_message)
         if self._leaving_since_s:
             self._worker_run.leave("this node leaves")
 
@@ -377,32 +377,32 @@ class Supervisor:
             for local in range(self._settings.ranks_per_node)
         ]
 
-    def _concluded(self, conclusion: RunResult) -> None:
+    def _report_result(self, result: RunResult) -> None:
         """Report how the ranks of this node ended."""
         if self._worker_run is not None:
             self._worker_run.close()
             self._worker_run = None
-        for failure in conclusion.failures:
+        for failure in result.failures:
             self._reporter.failed(failure)
         self._ended_since_s = time.monotonic()
-        self._finished = conclusion.ending == "finished"
-        final = [failure for failure in conclusion.failures if failure.is_final]
+        self._finished = result.ending == "finished"
+        final = [failure for failure in result.failures if failure.is_final]
         if final and self._generation and self._node in self._generation.world.untried:
             self._final_failure, self._leaving_since_s = final[0], self._ended_since_s
         self._session.update_facts(
             leaving=bool(self._leaving_since_s),
             phase="ended",
-            ending=conclusion.ending,
-            failures=conclusion.failures,
-            result=conclusion.result,
+            ending=result.ending,
+            failures=result.failures,
+            result=result.result,
             snapshot=self._checkpoints.snapshot,
             saved=self._checkpoints.saved,
             endpoints=free_endpoints(self._host, self._settings.ranks_per_node),
         )
 
-    # --- what ranks say
+    # --- messages of ranks and of the leader
 
-    def _heard(self, rank: RankProcess, message: FromRank) -> None:
+    def _on_rank_message(self, rank: RankProcess, message: FromRank) -> None:
         number = rank.order.generation
         match message:
             case Saved():
@@ -414,7 +414,7 @@ class Supervisor:
                 self._session.add_event({"kind": "scaled", "generation": number, **asdict(message)})
             case Ready() | Progress():
                 self._session.report(number, rank.number, report_of(rank))
-        self._reporter.heard(rank, message)
+        self._reporter.on_rank_message(rank, message)
 
     def _give_orders(self, recall: RecallWorld | None, waiting_for: str) -> None:
         self._session.update_facts(recall=recall, says=waiting_for)
@@ -422,7 +422,7 @@ class Supervisor:
     def _show(self, view: RendezvousView) -> None:
         """Show what the node waits for."""
         problem = self._checkpoints.persister.problem
-        self._reporter.leader_says(
+        self._reporter.leader_waits(
             next((facts.says for facts in view.facts.values() if facts.says), "")
         )
         if self._worker_run is not None:
@@ -431,7 +431,7 @@ class Supervisor:
             why = f": {problem}" if problem else ""
             step = self._generation.world.restored
             self._reporter.waiting(f"the checkpoint of step {step}{why}")
-        elif self._last_write.asked and problem:
+        elif self._last_write.writes and problem:
             self._reporter.waiting(f"the last checkpoint to be written: {problem}")
         else:
             self._reporter.waiting(
@@ -448,8 +448,8 @@ class Supervisor:
         if self._worker_run is not None:
             self._worker_run.leave("this node leaves")
 
-    def _may_go(self, view: RendezvousView) -> bool:
-        """Whether this node, which wants to leave, is not needed any more."""
+    def _may_leave(self, view: RendezvousView) -> bool:
+        """Whether no other node needs this one, which is leaving, any more."""
         if self._worker_run is not None or self._starting_since_s:
             return False
         if self._generation is None or self._session.away:
@@ -458,7 +458,7 @@ class Supervisor:
             name for name, facts in view.facts.items() if name != self._node and not facts.leaving
         ]
         since_s = max(self._ended_since_s, self._leaving_since_s)
-        late = time.monotonic() - since_s > _FAREWELL_S
+        late = time.monotonic() - since_s > _LEAVE_S
         return not others or self._seen > self._generation.number or late
 
     def _job_ended(self, outcome: Mapping[str, Any]) -> NodeOutcome | None:

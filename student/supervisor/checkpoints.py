@@ -31,7 +31,7 @@ from ..checkpoint.checkpoint import Provenance
 from ..checkpoint.persisting import LAST_WRITE_S, Persister
 from ..checkpoint.repository import HistoryFence
 
-#: Seconds to wait for a verification: for a small checkpoint, that is enough.
+#: Seconds that a call waits for a verification: enough for a small checkpoint.
 PATIENCE_S: Final = 0.5
 
 
@@ -61,10 +61,10 @@ class CheckpointVerifier:
 
     def __init__(self, repository: Repository, patience_s: float = PATIENCE_S) -> None:
         self._repository, self._patience_s = repository, patience_s
-        self._asked = (0, CheckpointHistory())
+        self._request = (0, CheckpointHistory())
         self._search: Future[Checkpoint | None] | None = None
         self._taken = True  # the result of the search was returned
-        self._found: Checkpoint | None = None  # result of the last search, for `_asked[0]`
+        self._found: Checkpoint | None = None  # result of the last search, for `_request[0]`
 
     def newest(self, generation: int, history: CheckpointHistory) -> NewestCheckpoint | None:
         """Return the newest valid checkpoint; None while it is being read.
@@ -76,24 +76,24 @@ class CheckpointVerifier:
         Raises:
             CheckpointUnavailable: the place cannot be read now.
         """
-        asked, search = (generation, history), self._search
-        if search is None or (search.done() and (self._taken or self._asked != asked)):
-            search = self._begin(asked)
-        if not wait([search], self._patience_s).done or self._asked != asked:
+        request, search = (generation, history), self._search
+        if search is None or (search.done() and (self._taken or self._request != request)):
+            search = self._begin(request)
+        if not wait([search], self._patience_s).done or self._request != request:
             return None
         self._taken = True
         return NewestCheckpoint(search.result())
 
-    def _begin(self, asked: tuple[int, CheckpointHistory]) -> Future[Checkpoint | None]:
+    def _begin(self, request: tuple[int, CheckpointHistory]) -> Future[Checkpoint | None]:
         """Search in a thread; a checkpoint that was read for this generation is not read again."""
-        if asked[0] != self._asked[0]:
+        if request[0] != self._request[0]:
             self._found = None
-        self._asked, self._taken = asked, False
+        self._request, self._taken = request, False
         search: Future[Checkpoint | None] = Future()
         self._search = search
 
         def run() -> None:
-            generation, history = asked
+            generation, history = request
             try:
                 self._found = self._repository.newest_for_next_generation(
                     history, generation or None, self._found
@@ -107,12 +107,12 @@ class CheckpointVerifier:
         return search
 
 
-#: After a search of the place, the next one waits for this multiple of its duration: it takes a
-#: small part of the supervisor's time and of the requests that a bucket allows.
+#: Pause after a search of the place, as a multiple of its duration. So searches take a small part
+#: of the supervisor's time and of the requests that a bucket allows.
 _SEARCH_PAUSE: Final = 10.0
-#: Most seconds of that.
+#: Longest such pause.
 _MOST_PAUSE_S: Final = 2.0
-#: Most seconds to wait for a void write to end: other nodes wait for this one.
+#: Most seconds to wait until a void write ends: meanwhile, other nodes wait for this one.
 _VOID_S: Final = 2.0
 _FOLDER: Final = "edl-student-"
 
@@ -125,7 +125,7 @@ class CheckpointManager:
         keep: number of checkpoints that a save keeps.
         board: job board with the history.
         job: name of the job.
-        alone: no other node has this board, so the place is locked.
+        alone: no other node uses this board; then lock the place against other trainings.
 
     Attributes:
         url: folder or URL of the checkpoints.
@@ -140,8 +140,8 @@ class CheckpointManager:
     def __init__(
         self, url: str | None, keep: int, board: JobBoard, job: str, alone: bool = False
     ) -> None:
-        self._own = None if url else tempfile.mkdtemp(prefix=_FOLDER)
-        self.url, self._keep = url or str(self._own), keep
+        self._temporary = None if url else tempfile.mkdtemp(prefix=_FOLDER)
+        self.url, self._keep = url or str(self._temporary), keep
         self._board, self._job = board, job
         # A repository for each thread: the supervisor's, the verifier's, the persister's.
         self._finding = Repository(self.url, keep)
@@ -270,14 +270,14 @@ class CheckpointManager:
         self.persister.stop(LAST_WRITE_S)
         if self._lock is not None:
             self._lock.close()
-        if self._own:
-            shutil.rmtree(self._own, ignore_errors=True)
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 #: Seconds to wait for the node that writes checkpoints.
-_OTHER_S: Final = 15.0
-#: Seconds to wait for the generation that superseded ours: it may start from our snapshot.
-_NEXT_S: Final = 15.0
+_WRITER_S: Final = 15.0
+#: Seconds to wait for the generation that superseded this node's: it may start from its snapshot.
+_SUCCESSOR_S: Final = 15.0
 
 
 class LastWrite:
@@ -288,24 +288,24 @@ class LastWrite:
 
     Args:
         checkpoints: checkpoints of the node.
-        room_s: seconds to try.
+        timeout_s: seconds to try.
     """
 
-    def __init__(self, checkpoints: CheckpointManager, room_s: float) -> None:
-        self._checkpoints, self._room_s = checkpoints, room_s
+    def __init__(self, checkpoints: CheckpointManager, timeout_s: float) -> None:
+        self._checkpoints, self._timeout_s = checkpoints, timeout_s
         self._since_s: float | None = None
-        self._asked_s: float | None = None
+        self._writes_since_s: float | None = None
 
     @property
-    def asked(self) -> bool:
-        """Whether this node writes it."""
-        return self._asked_s is not None
+    def writes(self) -> bool:
+        """Whether this node tries to write it."""
+        return self._writes_since_s is not None
 
     def may_leave(self, writer_is_there: bool, follows: bool) -> bool:
-        """Return whether the node may leave as the snapshot is on disk; call it until it may.
+        """Return whether the node may leave; call it until the node may.
 
         Args:
-            writer_is_there: another node writes checkpoints, and lives.
+            writer_is_there: another node writes checkpoints, and it is alive.
             follows: the node still follows generations.
 
         Raises:
@@ -316,16 +316,16 @@ class LastWrite:
         if self._since_s is None:
             self._since_s = now_s
         if persister.on_disk:
-            return not (follows and persister.superseded and now_s - self._since_s < _NEXT_S)
-        if self._asked_s is None:
-            if writer_is_there and now_s - self._since_s < _OTHER_S:
+            return not (follows and persister.superseded and now_s - self._since_s < _SUCCESSOR_S)
+        if self._writes_since_s is None:
+            if writer_is_there and now_s - self._since_s < _WRITER_S:
                 try:
                     return checkpoints.search_due and checkpoints.has(checkpoints.snapshot)
                 except CheckpointUnavailable:
-                    return False  # look again; after `_OTHER_S` this node tries to write it
+                    return False  # look again; after `_WRITER_S` this node tries to write it
             persister.wake()
-            self._asked_s = now_s
-        if now_s - self._asked_s > self._room_s:
+            self._writes_since_s = now_s
+        if now_s - self._writes_since_s > self._timeout_s:
             raise CheckpointUnavailable(
                 f"the checkpoint of step {checkpoints.snapshot} was not written:"
                 f" {persister.problem or 'it takes too long'}. The newest one on the disk:"
@@ -337,7 +337,7 @@ class LastWrite:
 def raise_if_unreachable(
     checkpoints: CheckpointManager, step: int, waited_s: float, node: str, found: Sequence[str]
 ) -> None:
-    """Raise an error if the checkpoint of a generation will not arrive on disk.
+    """Raise an error if it is clear that this node cannot get the checkpoint of a generation.
 
     Args:
         checkpoints: checkpoints of this node.

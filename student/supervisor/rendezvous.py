@@ -2,8 +2,8 @@
 
 While it trains, the supervisor never waits for Redis. It passes its facts and events to the session
 and reads the latest view. A thread of the session sends heartbeats, reads the board, and leads if
-elected. While Redis does not answer, the view stays the same, and `RendezvousSession.away`
-says for how long and why.
+elected. While Redis does not answer, the view stays the same, and `RendezvousSession.away` tells
+why.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class RendezvousView:
         outcome: how the job ended; None: it runs.
         reports: reports of the ranks of the current generation.
         fence: fence of this node's writes as the leader; None: another node leads.
-        settled: no node is missing only because the board was away: since it returned, all had a
-            TTL to join again.
+        settled: all nodes had a TTL to join again since the board was away, so a missing node is
+            lost.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -130,13 +130,13 @@ class RendezvousSession:
         away = self._away
         return f"for {time.monotonic() - away[0]:.0f} s: {away[1]}" if away else ""
 
-    def look(self) -> RendezvousView:
+    def read_board(self) -> RendezvousView:
         """Read the board without joining.
 
         Raises:
             EdlError: the board does not answer, or refuses.
         """
-        return self._look(None)
+        return self._read_board(None)
 
     def start(self) -> None:
         """Join and read the board once in the caller's thread; then start the session's thread.
@@ -190,12 +190,12 @@ class RendezvousSession:
             try:
                 self._tick()
             except EdlError as error:
-                self._miss(str(error))
+                self._note_away(str(error))
             except Exception as error:  # must not end the node
                 log.exception("a bug: a step of the rendezvous failed")
-                self._miss(str(error))
+                self._note_away(str(error))
 
-    def _miss(self, why: str) -> None:
+    def _note_away(self, why: str) -> None:
         if self._away is None:
             log.warning("training goes on without the job board: %s", why)
         self._away = (self._away[0] if self._away else time.monotonic(), why)
@@ -204,7 +204,7 @@ class RendezvousSession:
         self._beat()
         self._send_events()
         self._send_reports()
-        view = self._look(self._board.lead(self._job, self._node, self._ttl_s))
+        view = self._read_board(self._board.lead(self._job, self._node, self._ttl_s))
         if self._away is not None:
             log.info("the job board answers again")
             self._back_s = time.monotonic()
@@ -251,7 +251,7 @@ class RendezvousSession:
         for (generation, rank), facts in reports.items():
             self._board.report(self._job, generation, rank, facts)
 
-    def _look(self, fence: Leads | None) -> RendezvousView:
+    def _read_board(self, fence: Leads | None) -> RendezvousView:
         nodes = tuple(self._board.nodes(self._job))
         record = self._board.generation(self._job)
         return RendezvousView(
@@ -284,8 +284,8 @@ class RendezvousLeader:
         newest_saved: called with the number of the last generation (0: there was none) and its
             history; returns the newest valid checkpoint on disk, or None if it is not known yet.
             May raise EdlError.
-        publish: publishes in this node's facts which generation has to end, and what the leader
-            waits for, as text.
+        publish: publishes in this node's facts the generation that has to end (None: none), and
+            what the leader waits for, as text.
     """
 
     def __init__(
@@ -298,20 +298,20 @@ class RendezvousLeader:
     ) -> None:
         self._board, self._job, self._limits = board, job, limits
         self._newest_saved, self._publish = newest_saved, publish
-        self._since_s: dict[str, float] = {}
+        self._first_seen_s: dict[str, float] = {}
         self._known: Generation | None = None
         self._published_s = 0.0
         self._forming_s = 0.0
         self._recall: RecallWorld | None = None
 
     def step(self, view: RendezvousView) -> None:
-        """Decide, and carry out the decision. A node that does not lead withdraws its orders."""
+        """Decide, and execute the decision. A node that does not lead withdraws its orders."""
         if view.fence is None:
             self._give_orders(None)
             return
         now_s = time.monotonic()
-        self._since_s = {
-            node.node_id: self._since_s.get(node.node_id, now_s) for node in view.nodes
+        self._first_seen_s = {
+            node.node_id: self._first_seen_s.get(node.node_id, now_s) for node in view.nodes
         }
         generation = self._generation(view)
         if view.outcome is not None:
@@ -319,7 +319,7 @@ class RendezvousLeader:
         progress = self._progress(view, generation, now_s)
         world = None if generation is None else _without_saved_keeper(generation)
         members = [
-            view.facts[node.node_id].live_node(node, now_s - self._since_s[node.node_id])
+            view.facts[node.node_id].live_node(node, now_s - self._first_seen_s[node.node_id])
             for node in view.nodes
         ]
         newest: NewestCheckpoint | None = None
@@ -338,7 +338,7 @@ class RendezvousLeader:
         decision = decide(
             self._limits, world, members, progress, saved, forgotten=forgotten, settled=view.settled
         )
-        self._do(decision, view, view.fence, generation, newest)
+        self._execute(decision, view, view.fence, generation, newest)
 
     def _generation(self, view: RendezvousView) -> Generation | None:
         """Return the current generation; if the board has lost it, from memory or nodes' facts."""
@@ -376,7 +376,7 @@ class RendezvousLeader:
         left = [one["left_s"] for one in reports if one.get("left_s") is not None]
         return WorldProgress(True, min(left, default=None), self._forming_s, deadlocked)
 
-    def _do(
+    def _execute(
         self,
         decision: WorldDecision,
         view: RendezvousView,
@@ -447,9 +447,9 @@ class RendezvousLeader:
 
 
 def _without_saved_keeper(generation: Generation) -> World:
-    """Return the world, without its keeper once the keeper's snapshot has joined the history.
+    """Return the world; without its keeper, if the keeper's snapshot has joined the history.
 
-    That snapshot is the first one that this generation adds.
+    That snapshot is the first entry of this generation.
     """
     newest = generation.history.newest
     if newest is not None and newest.generation >= generation.number:

@@ -31,7 +31,7 @@ class NodeReporter:
         self._shows_steps: list[Display | EventFiles] = [display]
         if events is not None:
             self._shows_steps.append(events)
-        self._waits = self._said = ""
+        self._waits = self._leader_waits = ""
         self._world = 0
 
     def generation(self, generation: Generation, ours: bool) -> None:
@@ -44,19 +44,19 @@ class NodeReporter:
         self.say(f"{text}, {begin}; {world.reason}" + ("" if ours else "; this node is in reserve"))
 
     def waiting(self, what: str) -> None:
-        """Show what the node waits for; empty: nothing."""
+        """Show what the node waits for, if it has changed; empty: nothing."""
         if what != self._waits:
             self._waits = what
             self._display.waiting(escape_control_characters(what))
 
-    def leader_says(self, text: str) -> None:
-        """Show the leader's message about the world, if it has changed."""
-        if text != self._said:
-            self._said = text
+    def leader_waits(self, text: str) -> None:
+        """Show what the leader waits for, if it has changed."""
+        if text != self._leader_waits:
+            self._leader_waits = text
             if text:
                 self.say(text)
 
-    def heard(self, rank: RankProcess, message: FromRank) -> None:
+    def on_rank_message(self, rank: RankProcess, message: FromRank) -> None:
         """Show a message of a rank."""
         match message:
             case Ready() if rank.order.local_rank == 0:
@@ -94,7 +94,7 @@ class NodeReporter:
 
 
 class DisplayHandler(logging.Handler):
-    """Writes log records to a display, so that they do not disturb what it draws."""
+    """Writes log records to a display, so that they do not disturb its live lines."""
 
     def __init__(self, display: Display) -> None:
         super().__init__()

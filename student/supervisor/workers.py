@@ -53,16 +53,16 @@ class RankProcess:
         ready: its message that it is ready; None: it has not sent it.
         ready_s: when that arrived; this and the other times by the monotonic clock.
         progress: its last report of a step, or of the evaluation after it; None: none yet.
-        at_s: when that arrived; before it, the time of `ready` or of the start.
+        at_s: when that arrived; if it has not, the time of `ready` or of the start.
         heard_s: when its last message arrived.
-        last: its last message, if it has ended in order or failed.
+        last: its `Finished`, `Left` or `Failed` message; None: it has sent none.
         code: exit code; None: it runs.
-        killed_for: why the supervisor killed it; empty: it did not.
+        killed_for: why the supervisor killed it; empty: the supervisor did not.
         was_suspended: a signal had stopped it when it was killed.
         waiting_for: what it waits for, as text; empty: nothing.
         peers_s: seconds for which it has waited for other ranks without a break.
         rates: seconds per row of its latest steps.
-        asks: questions without an answer; None ends the answering thread.
+        asks: unanswered questions; None ends the thread that answers them.
     """
 
     order: Order
@@ -148,8 +148,8 @@ class WorkerGroup:
                 rank.port.close()
             raise
         for rank in self.ranks:
-            for does, run in (("hear", self._hear), ("answer", self._answer)):
-                name = f"edl-{does}-rank-{rank.number}"
+            for verb, run in (("receive", self._receive), ("answer", self._answer)):
+                name = f"edl-{verb}-rank-{rank.number}"
                 thread = threading.Thread(target=run, args=(rank,), name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
@@ -167,7 +167,7 @@ class WorkerGroup:
             while True:
                 found.append(self._messages.get_nowait())
         for rank, message in found:
-            _note(rank, message)
+            _record(rank, message)
         return found
 
     def leave(self) -> None:
@@ -194,7 +194,7 @@ class WorkerGroup:
         for rank in self.ranks:
             rank.port.close()
 
-    def _hear(self, rank: RankProcess) -> None:
+    def _receive(self, rank: RankProcess) -> None:
         try:
             while (message := rank.port.receive()) is not None:
                 if isinstance(message, Ask):
@@ -222,14 +222,17 @@ class WorkerGroup:
 
 
 def inspect(
-    workers: WorkerGroup, hang_s: float, heard: Callable[[RankProcess, FromRank], None], stop: Stop
+    workers: WorkerGroup,
+    hang_s: float,
+    on_message: Callable[[RankProcess, FromRank], None],
+    stop: Stop,
 ) -> Fingerprint | None:
     """Return the fingerprint of the job; None if `stop` was requested.
 
     Args:
         workers: a single rank with an order to `inspect`; closed afterwards.
         hang_s: limit for a rank that starts; see `scheduler.students.failures`.
-        heard: called with each message of the rank.
+        on_message: called with each message of the rank.
         stop: ends the inspection.
 
     Raises:
@@ -246,7 +249,7 @@ def inspect(
                 if isinstance(message, Inspected | Failed):
                     found = message
                 if not isinstance(message, int):
-                    heard(rank, message)
+                    on_message(rank, message)
             if hung([rank.liveness()], hang_s, time.monotonic()):
                 raise EdlError(
                     "the functions of the job file did not return within"
@@ -282,11 +285,11 @@ def _start(
     return rank
 
 
-#: Number of latest steps that show the speed of a rank.
-_LOOKED_BACK: Final = 20
+#: Number of latest steps whose speed is reported.
+_RATE_STEPS: Final = 20
 
 
-def _note(rank: RankProcess, message: FromRank | int) -> None:
+def _record(rank: RankProcess, message: FromRank | int) -> None:
     """Update a rank by its message or exit code."""
     rank.heard_s = now_s = time.monotonic()
     match message:
@@ -299,7 +302,7 @@ def _note(rank: RankProcess, message: FromRank | int) -> None:
             before, rank.progress, rank.at_s = rank.step, message, now_s
             if message.rows and message.step > before:
                 rank.rates.append(message.step_s / message.rows)
-                del rank.rates[:-_LOOKED_BACK]
+                del rank.rates[:-_RATE_STEPS]
         case Finished() | Left() | Failed():
             rank.last = message
         case int():
@@ -308,7 +311,7 @@ def _note(rank: RankProcess, message: FromRank | int) -> None:
 
 #: Seconds after which the other ranks of a node are killed if one has failed.
 PEERS_S: Final = 2.0
-#: The same if one has ended in order: the others may write a snapshot or evaluate.
+#: The same if one has ended without a failure: the others may write a snapshot or evaluate.
 FOLLOW_S: Final = 60.0
 #: Seconds without a message after which a rank counts as silent; a waiting one reports each second.
 _SILENT_S: Final = 4.0
@@ -337,22 +340,22 @@ class WorkerRun:
     Args:
         workers: the processes of the ranks, at least one.
         restored: step of the checkpoint that they start from.
-        heard: called with each message of a rank.
+        on_message: called with each message of a rank.
     """
 
     def __init__(
         self,
         workers: WorkerGroup,
         restored: int,
-        heard: Callable[[RankProcess, FromRank], None],
+        on_message: Callable[[RankProcess, FromRank], None],
     ) -> None:
         self.workers, self.shard_server = workers, workers.shard_server
         self._hang_s = workers.ranks[0].order.settings.hang_s
         self._restored = restored
-        self._heard = heard
+        self._on_message = on_message
         self._asked_to_leave = ""
         self._blocked = ""  # the leader's reason why ranks hang
-        self._first_end: tuple[float, bool] | None = None  # when, and whether in order
+        self._first_end: tuple[float, bool] | None = None  # when, and whether without a failure
 
     def poll(self, wait_s: float) -> RunResult | None:
         """Handle messages and hangs of the ranks; return the result once all have ended."""
@@ -360,10 +363,10 @@ class WorkerRun:
             if isinstance(message, int):
                 self._ended(rank)
             else:
-                self._heard(rank, message)
+                self._on_message(rank, message)
         running = self.workers.running
         if not running:
-            return self._conclude()
+            return self._result()
         if any(isinstance(rank.last, Left) for rank in self.workers.ranks):
             self.shard_server.close()  # so that no other rank waits for an answer
         now_s = time.monotonic()
@@ -411,7 +414,7 @@ class WorkerRun:
             others = any(r.code not in (None, 0, EXIT_AGAIN) for r in self.workers.ranks)
             self.workers.kill("hang" if silent and not others else "peers", [rank.number])
 
-    def _conclude(self) -> RunResult:
+    def _result(self) -> RunResult:
         self.shard_server.close()
         failures = [failure for rank in self.workers.ranks if (failure := self._failure(rank))]
         done = [

@@ -42,7 +42,7 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 
 STAND_IN = "edl.tests.student.supervisor.stand_in"
 #: Nodes are lost only after longer than a busy machine stalls any.
-MEANS = NodeDependencies(STAND_IN, ttl_s=10.0, gather_s=0.3, room_s=DEADLINE_S)
+MEANS = NodeDependencies(STAND_IN, ttl_s=10.0, gather_s=0.3, checkpoint_timeout_s=DEADLINE_S)
 JOB = "job"
 STEPS = 120
 
@@ -352,7 +352,7 @@ def test_a_node_that_fails_in_the_world_that_it_joined_is_refused_alone(
     fleet.start("a")
     fleet.reach(11)
     fleet.settings, fleet.job, fleet.spec = fleet.settings | settings, job, "other.json"
-    fleet.means = replace(MEANS, room_s=2.0)  # what it waits for does not come
+    fleet.means = replace(MEANS, checkpoint_timeout_s=2.0)  # what it waits for does not come
     by = NoTeacherAvailable if "no_teacher" in job else UsageError
     fleet.refuses(fleet.start("b"), says, by=by)
     fleet.open_gate()

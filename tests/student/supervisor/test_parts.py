@@ -133,7 +133,7 @@ def test_a_node_with_invalid_facts_gets_no_ranks_and_is_logged_once(
     for endpoints in (3, None):
         board.join(JOB, "odd", {"endpoints": endpoints}, 3600.0)
         for _ in range(3):
-            assert seat.look().facts["odd"].leaving
+            assert seat.read_board().facts["odd"].leaving
     assert caplog.text.count("node odd gets no ranks: ") == 2
 
 
@@ -172,7 +172,7 @@ def test_nodes_of_other_versions_read_recalls_and_generations() -> None:
 def test_what_other_nodes_tell_steers_no_terminal() -> None:
     lines: list[str] = []
     teller = NodeReporter(Plain(lines.append))
-    teller.leader_says("waits for \x1b[2Jb")
+    teller.leader_waits("waits for \x1b[2Jb")
     world = replace(World(2, ("a",), None, ""), reason="\x1b[2J")
     teller.generation(Generation(world, (NodeEndpoints("a", ("h:1",)),)), ours=True)
     teller.waiting("the checkpoint of step 5: \x1b[2J")
@@ -227,7 +227,7 @@ def test_an_evaluation_that_takes_longer_than_a_step_may_is_no_hang(
     job.feed.return_value = [(np.ones((2, 2)), np.ones(2))] * 3
     job.framework.tensor = lambda leaf: leaf
     job.framework.evaluating = job.job_errors = saver.forward = MagicMock()
-    link.send.side_effect = lambda message: workers._note(rank, message)  # noqa: SLF001 - no process
+    link.send.side_effect = lambda message: workers._record(rank, message)  # noqa: SLF001 - no process
     saver.learner.group = SingleRankGroup()
     prefetcher.stats.return_value = None
     evaluation = evaluate.RankEvaluation(job, order.settings, saver)
@@ -257,7 +257,7 @@ def test_a_question_whose_answer_was_lost_gets_the_same_shard(
             raise RedisUnavailable("no answer in time")
         return given[-1]
 
-    monkeypatch.setattr(link, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(link, "_RETRY_S", 0.01)
     monkeypatch.setattr(board, "lease", lossy, raising=False)
     desk = ShardServer(board, JOB, 2, local=False)
     asks = [Ask(number, "lease", 0) for number in (1, 2)]
@@ -407,7 +407,7 @@ def test_a_node_that_leaves_survives_an_outage_of_the_place(
         fence = HistoryFence(board, JOB, 1, "")
         repository.join(repository.write(contents(9), fence), fence)
         assert last.may_leave(writer_is_there=True, follows=True)
-        assert not last.asked
+        assert not last.writes
     finally:
         keeping.close()
 
