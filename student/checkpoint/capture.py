@@ -114,8 +114,8 @@ def _check_layers(step: int, live: Mapping[str, Any], kept: Mapping[str, Array])
             wrong.append(f"{name} is {there} there and {here} in the job")
     wrong.sort()
     faults = [*wrong[:_MOST_NAMED], *_more(wrong)]
-    faults += _listed("not in the checkpoint", live.keys() - kept.keys())
-    faults += _listed("not in the job", kept.keys() - live.keys())
+    faults += _names_text("not in the checkpoint", live.keys() - kept.keys())
+    faults += _names_text("not in the job", kept.keys() - live.keys())
     if faults:
         raise CheckpointMismatch(
             f"the checkpoint of step {step} is of another model than the job's: "
@@ -124,7 +124,7 @@ def _check_layers(step: int, live: Mapping[str, Any], kept: Mapping[str, Array])
         )
 
 
-def _listed(what: str, names: set[str]) -> list[str]:
+def _names_text(what: str, names: set[str]) -> list[str]:
     if not names:
         return []
     shown = sorted(names)

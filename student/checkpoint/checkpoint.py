@@ -101,7 +101,7 @@ class Checkpoint:
 
     @property
     def entry(self) -> CheckpointEntry:
-        """Entry of the history."""
+        """The checkpoint as an entry of the history."""
         return CheckpointEntry(self.name, self.step, self.digest, self.sequence, self.generation)
 
     @classmethod
@@ -133,7 +133,7 @@ class Checkpoint:
                 f"{MANIFEST} is of format {values.get('format')!r}, this version reads {FORMAT!r}"
             )
         if any("/" in file for file in found.files):  # not trusted: read only files in its folder
-            raise CheckpointDamaged(f"{MANIFEST} names files beside its folder")
+            raise CheckpointDamaged(f"{MANIFEST} names files outside its folder")
         return found
 
 

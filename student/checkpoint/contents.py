@@ -66,17 +66,17 @@ class Contents:
     def __post_init__(self) -> None:
         if self.step < 0 or self.world < 1:
             raise UsageError(
-                f"a checkpoint is of a step from 0 on and of at least one rank, not of step "
+                f"a checkpoint is of step 0 or later and of at least one rank, not of step "
                 f"{self.step} and {self.world} ranks"
             )
         for name, array in self.tensors.items():
             group, _, rest = name.partition("/")
             if not (group.isidentifier() and group.isascii() and rest):
-                raise UsageError(f"{name!r} is no name of an array of a checkpoint: GROUP/NAME is")
+                raise UsageError(f"an array of a checkpoint is named GROUP/NAME, not {name!r}")
             if array.dtype.name not in DTYPES or not array.dtype.isnative:
                 raise UsageError(
                     f"a checkpoint cannot hold {name}, which is of {array.dtype}; "
-                    f"there are: {', '.join(DTYPES)}"
+                    f"it can hold {', '.join(DTYPES)}"
                 )
 
     @property

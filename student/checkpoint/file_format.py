@@ -3,7 +3,7 @@
 Arrays are in the format of safetensors: 8 bytes with the length of the header, the header (JSON:
 dtype, shape and offsets of each array), then the arrays. Any library for safetensors can read them.
 They are written and read in pieces, without a second copy in memory. The library's own functions
-for numpy build the whole file in memory first, for which a supervisor of a large model has no room.
+for numpy build the whole file in memory first, which would double the memory for a large model.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ _MOST_HEADER_BYTES: Final = 100_000_000
 
 
 class Readable(Protocol):
-    """The needed method of a file."""
+    """A file that can be read into a buffer."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
         """Read into `buffer`; return the number of bytes."""
@@ -171,7 +171,7 @@ def read_arrays(file: Readable, nbytes: int) -> dict[str, Array]:
     try:
         (length,) = _LENGTH.unpack(_exactly(file, _LENGTH.size))
         if length > min(_MOST_HEADER_BYTES, nbytes):
-            raise ValueError(f"a header of {length} bytes")
+            raise ValueError(f"its header has {length} bytes")
         header = json.loads(_exactly(file, length))
         header.pop("__metadata__", None)
         return dict(_arrays(file, header, nbytes - length - _LENGTH.size))
@@ -188,7 +188,7 @@ def _arrays(
         begin, end = recorded["data_offsets"]
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if begin != at or end - begin != nbytes or end > data_bytes:
-            raise ValueError(f"{name} is said to lie at {begin}..{end}")
+            raise ValueError(f"its header has invalid offsets of {name}: {begin} to {end}")
         array = np.empty(nbytes, np.uint8)
         _fill(file, array.data)
         yield name, array.view(dtype).reshape(shape)

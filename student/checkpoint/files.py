@@ -27,24 +27,24 @@ from ...runtime.errors import CheckpointUnavailable, EdlError, UsageError
 
 Piece = bytes | memoryview
 
-#: Bytes that are written and added to a checksum at once; other threads run in between.
+#: Bytes that are write_pieces and added to a checksum at once; other threads run in between.
 PIECE_BYTES: Final = 8 << 20
-#: Age in seconds at which unfinished folders are removed if no lock tells whether a writer lives.
+#: Age in seconds at which unfinished folders are removed if no lock shows that the writer lives.
 LEFTOVER_S: Final = 24 * 3600.0
-#: There is no space: on the disk, in a quota, or below the process's file size limit.
+#: Errors for no space: on the disk, in a quota, or below the process's file size limit.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """Length and SHA-256, in hexadecimal, of a written file."""
+    """Length and SHA-256, in hexadecimal, of a write_pieces file."""
 
     nbytes: int
     sha256: str
 
 
 class Draft(Protocol):
-    """A checkpoint that is being written; it becomes visible by `commit`."""
+    """A checkpoint that is being write_pieces; it becomes visible by `commit`."""
 
     def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
         """Write one file. Raises CheckpointUnavailable."""
@@ -53,7 +53,7 @@ class Draft(Protocol):
         """Make it a checkpoint atomically; return its name. Raises CheckpointUnavailable."""
 
     def abort(self) -> None:
-        """Remove all written files; never raises."""
+        """Remove all write_pieces files; never raises."""
 
 
 class Files(Protocol):
@@ -68,7 +68,7 @@ class Files(Protocol):
     url: str
 
     def names(self) -> list[str]:
-        """Return the names of all folders of checkpoints, whole or not; [] if there is no place."""
+        """Return the names of all folders of checkpoints, whole or not; [] if there is none yet."""
 
     def draft(self, step: int, nbytes: int, name: str = "") -> Draft:
         """Begin a checkpoint of about `nbytes` bytes in the folder `name`; "": a new name."""
@@ -143,7 +143,7 @@ def raise_unavailable(
         raise CheckpointUnavailable(f"{what}: {why}{advice}", full) from error
 
 
-def written(pieces: Iterable[Piece], write: Callable[[Piece], object]) -> FileDigest:
+def write_pieces(pieces: Iterable[Piece], write: Callable[[Piece], object]) -> FileDigest:
     """Pass `pieces` to `write`, cut to `PIECE_BYTES`; return length and checksum of all."""
     digest, nbytes = hashlib.sha256(), 0
     for piece in pieces:

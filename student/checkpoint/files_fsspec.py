@@ -1,7 +1,7 @@
 """Checkpoints at a URL of fsspec: s3, gs, hdfs and all others.
 
 Object stores cannot rename folders. So each save has a unique name, and becomes a checkpoint by its
-manifest, which is written last and removed first.
+manifest, which is write_pieces last and removed first.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .files import (
     step_of,
     token,
     unique_name_of,
-    written,
+    write_pieces,
 )
 
 #: Libraries behind fsspec raise exceptions of their own types.
 _translated: Final = partial(raise_unavailable, kind=Exception)
-#: fsspec takes paths with these for patterns when it moves or removes, also in a folder's name.
+#: If a path has these characters, fsspec moves and removes all files that match it as a pattern.
 _PATTERNS: Final = frozenset("*?[")
 
 
@@ -45,7 +45,7 @@ class FsspecFiles:
                 f"{url} needs fsspec, which is not installed: {install_command('fs')}"
             ) from error
         self.url = url.rstrip("/")
-        if self.url.endswith(":"):  # without its slashes it would be a local folder
+        if self.url.endswith(":"):  # without its slashes, fsspec would take it for a local folder
             raise UsageError(f"checkpoints cannot lie at {url}: it names no folder")
         with _translated(f"cannot open {url}"):
             try:
@@ -106,7 +106,7 @@ class FsspecFiles:
         return f"{self.url}/{name}"
 
     def _listed(self) -> list[str]:
-        self._fs.invalidate_cache()  # other processes write here too
+        self._fs.invalidate_cache()  # other processes write here, too
         paths: list[str] = []
         with contextlib.suppress(FileNotFoundError):
             paths = self._fs.ls(self._root, detail=False)
@@ -125,7 +125,7 @@ class _FsspecDraft:
 
     def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
         with self._translated(), self._fs.open(f"{self._folder}/{file}", "wb") as opened:
-            return written(pieces, opened.write)
+            return write_pieces(pieces, opened.write)
 
     def commit(self, manifest: bytes) -> str:
         with self._translated():

@@ -1,4 +1,4 @@
-"""Checkpoints in a folder of a file system: written to a temporary folder, synced, renamed.
+"""Checkpoints in a folder of a file system: write_pieces to a temporary folder, synced, renamed.
 
 So after a crash of the process or the machine, a checkpoint is complete or does not exist.
 """
@@ -27,7 +27,7 @@ from .files import (
     step_of,
     token,
     unique_name_of,
-    written,
+    write_pieces,
 )
 
 #: Prefix of folders that are not yet, or no longer, checkpoints.
@@ -98,7 +98,7 @@ class LocalFiles:
     def tidy(self) -> None:
         with contextlib.suppress(OSError):  # the next save tries again
             for folder in self._root.glob(f"{_ASIDE}*"):
-                _remove_if_left(folder)
+                _remove_leftover(folder)
 
     def lock(self) -> BinaryIO | None:
         with contextlib.suppress(OSError):
@@ -125,11 +125,11 @@ class _LocalDraft:
 
     def __init__(self, root: Path, step: int, name: str) -> None:
         self._root, self._step, self._name = root, step, name
-        self._folder, self._fd = _made_aside(root)
+        self._folder, self._fd = _create_aside(root)
 
     def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
         with self._translated(), _synced(self._folder / file) as opened:
-            return written(pieces, opened.write)
+            return write_pieces(pieces, opened.write)
 
     def commit(self, manifest: bytes) -> str:
         self.write(MANIFEST, [manifest])
@@ -159,7 +159,7 @@ class _LocalDraft:
         return raise_unavailable(what)
 
 
-def _made_aside(root: Path) -> tuple[Path, int]:
+def _create_aside(root: Path) -> tuple[Path, int]:
     """Create a folder; return it, and a file descriptor with a lock on it."""
     while True:
         folder = root / f"{_ASIDE}{token()}"
@@ -175,20 +175,20 @@ def _made_aside(root: Path) -> tuple[Path, int]:
         os.close(fd)
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_leftover(folder: Path) -> None:
     """Remove a folder if the process that created it is gone."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        if _is_left(fd):  # a writer that has just created it waits for the lock
+        if _is_leftover(fd):  # or its writer has created it just now, and then creates another one
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(fd)
 
 
-def _is_left(fd: int) -> bool:
+def _is_leftover(fd: int) -> bool:
     """Lock a folder; return whether the process that created it is gone."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

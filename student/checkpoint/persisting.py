@@ -34,13 +34,13 @@ _LONGEST_RETRY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _UnjoinedCheckpoint:
     """A checkpoint on disk that has not joined the history yet.
 
     Attributes:
         sequence: sequence number of its snapshot.
-        checkpoint: the newest checkpoint that waits.
-        since_s: when the writing of the first waiting one began, by the monotonic clock.
+        checkpoint: the newest such checkpoint.
+        since_s: when the writing of the first unjoined one began, by the monotonic clock.
         written_s: when this one was written.
     """
 
@@ -76,7 +76,7 @@ class Persister:
         self._sequence = 0  # snapshots up to this sequence number are saved or void
         self._fence: HistoryFence | None = None
         self._name = ""  # name of the folder of the next save; empty: a new one
-        self._waiting: _Waiting | None = None
+        self._unjoined: _UnjoinedCheckpoint | None = None
         self._failures = 0
         self._logged: object = None
         self._changed = threading.Condition()
@@ -93,7 +93,7 @@ class Persister:
         """
         header = self._owner.newest_header()
         with self._changed:
-            written = max(self._sequence, self._waiting.sequence if self._waiting else 0)
+            written = max(self._sequence, self._unjoined.sequence if self._unjoined else 0)
             return header is None or (header.sequence <= written and self._asked == self._answered)
 
     def follow(self, fence: HistoryFence, name: str = "") -> None:
@@ -107,10 +107,10 @@ class Persister:
         """
         header = self._owner.newest_header()
         with self._changed:
-            self._fence, self._waiting, self._name = fence, None, name
+            self._fence, self._unjoined, self._name = fence, None, name
             self.superseded, self.problem = False, ""
             if header is not None:
-                self._sequence = header.sequence - bool(name)
+                self._sequence = header.sequence - 1 if name else header.sequence
 
     def wake(self) -> None:
         """Request a write of the newest snapshot; does not block."""
@@ -165,7 +165,7 @@ class Persister:
             return None
         except Exception as error:
             return self._failed(step, error, fence)
-        if sequence < header.sequence:  # only an older one has joined: continue with this one
+        if sequence < header.sequence:  # an older one has joined: now save this one
             return 0.0
         if self._failures and self.newest is not None:
             log.info("checkpoints are written again: %s", self.newest.location)
@@ -175,29 +175,29 @@ class Persister:
     def _save(self, header: Header, contents: Contents, fence: HistoryFence | None) -> int:
         """Write the snapshot and join the history; return the sequence of the snapshot that joined.
 
-        That is an older one if a waiting checkpoint could not join before.
+        An older snapshot joins first, if its checkpoint could not join before.
         """
         now_s = time.monotonic()
         with self._changed:
             self._check_followed(fence)
-            waiting, name = self._waiting, self._name
-        if waiting is None or (
-            waiting.sequence != header.sequence
-            and due_beside(waiting.written_s, waiting.since_s, now_s)
+            unjoined, name = self._unjoined, self._name
+        if unjoined is None or (
+            unjoined.sequence != header.sequence
+            and due_beside(unjoined.written_s, unjoined.since_s, now_s)
         ):
             written = self._repository.write(contents, fence, name)
-            since_s = now_s if waiting is None else waiting.since_s
-            waiting = _Waiting(header.sequence, written, since_s, time.monotonic())
+            since_s = now_s if unjoined is None else unjoined.since_s
+            unjoined = _UnjoinedCheckpoint(header.sequence, written, since_s, time.monotonic())
             with self._changed:
                 self._check_followed(fence)
-                self._waiting = waiting
-        joined = self._repository.join(waiting.checkpoint, fence)
+                self._unjoined = unjoined
+        joined = self._repository.join(unjoined.checkpoint, fence)
         with self._changed:
-            if self._waiting is waiting:
-                self._sequence, self._waiting = max(self._sequence, waiting.sequence), None
+            if self._unjoined is unjoined:
+                self._sequence, self._unjoined = max(self._sequence, unjoined.sequence), None
                 self._name = ""
         self.newest = joined or self.newest
-        return waiting.sequence
+        return unjoined.sequence
 
     def _check_followed(self, fence: HistoryFence | None) -> None:
         """Raise GenerationSuperseded if a new generation is followed; requires the lock."""

@@ -165,7 +165,7 @@ class Repository:
         return Checkpoint.unpack_manifest(packed, name, self._files.location(name))
 
     def _free_name(self, step: int, generation: int) -> str:
-        """Return an unused name: two saves in one second may draw the same random part."""
+        """Return an unused name: names of two saves in one second may be equal."""
         taken = set(self._files.names())
         while (name := unique_name_of(step, generation)) in taken:
             pass
@@ -191,7 +191,7 @@ class Repository:
             EdlError: the store of the history does not answer.
         """
         if fence is None:
-            self._remove_old(written, lambda: to_prune(self._found(written), self._keep))
+            self._remove_old(written, lambda: to_prune(self._stored_after(written), self._keep))
             return written
         history = fence.history()
         while history.newest is None or history.newest.name != written.name:
@@ -204,7 +204,7 @@ class Repository:
             newest = max([newest, *(one.sequence for one in self.list())])
             joined = replace(written, sequence=newest + 1)
             following = CheckpointHistory(
-                joined.entry, tuple(to_prune(self._found(joined), self._keep))
+                joined.entry, tuple(to_prune(self._stored_after(joined), self._keep))
             )
             history = following if fence.replace(history, following) else fence.history()
         assert history.newest is not None
@@ -229,9 +229,9 @@ class Repository:
     ) -> Checkpoint | None:
         """Return the newest valid checkpoint for the next generation; None if there is none.
 
-        Checkpoints of the history count. If the writer of the newest one died before it noted so in
-        the folder, this is done now. A whole checkpoint that could not join, as its writer died or
-        the board did not answer, is taken if it continues the newest one of the history and is of
+        It is one of the history. If the newest one's writer died before it wrote `JOINED`, this
+        writes it. A checkpoint that could not join, as its writer died or the board did not answer,
+        takes precedence if it is whole, continues the newest one of the history, and was saved by
         the last generation.
 
         Args:
@@ -259,7 +259,7 @@ class Repository:
         valid = next((one for one in listed if one.valid), None)
         if valid is None or known is None or valid.name != known.name:
             valid = self.newest_valid(history.dropped)
-        return valid and replace(valid, sequence=max(valid.sequence, newest))
+        return None if valid is None else replace(valid, sequence=max(valid.sequence, newest))
 
     def _warn_if_missing(
         self, newest: CheckpointEntry | None, listed: Sequence[Checkpoint]
@@ -282,8 +282,8 @@ class Repository:
         Raises:
             CheckpointUnavailable: the place cannot be read now.
         """
-        by_name = {one.name: one for name in self._files.names() if (one := self._look(name))}
-        found = [self._as_found(one) for one in by_name.values()]
+        by_name = {one.name: one for name in self._files.names() if (one := self._inspect(name))}
+        found = [self._stored(one) for one in by_name.values()]
         return [by_name[one.name] for one in newest_first(found)]
 
     def newest_valid(self, dropped: Sequence[str] = ()) -> Checkpoint | None:
@@ -302,7 +302,7 @@ class Repository:
         while left := [
             one for one in self.list() if (one.eligible or one.problem) and one.name not in passed
         ]:
-            # First those with an unknown position in the history: each needs a warning.
+            # First those that are not eligible: they are damaged, and each needs a warning.
             checkpoint = min(left, key=lambda one: one.eligible)
             passed.add(checkpoint.name)
             if checkpoint.name in self._damaged:  # logged before
@@ -312,7 +312,7 @@ class Repository:
                 if checkpoint.eligible:
                     return checkpoint
             except CheckpointDamaged as error:
-                if self._look(checkpoint.name) is not None:  # else it was pruned meanwhile
+                if self._inspect(checkpoint.name) is not None:  # else it was pruned meanwhile
                     log.warning("%s; it is skipped, and the one before it is taken", error)
         return None
 
@@ -323,7 +323,7 @@ class Repository:
             CheckpointDamaged: a file is missing, of another length, or fails its checksum.
             CheckpointUnavailable: the place cannot be read now.
         """
-        with self._blamed(checkpoint):
+        with self._recording_damage(checkpoint):
             file_format.verify(self._files, read_manifest(self._files, checkpoint.name))
 
     def load(self, checkpoint: Checkpoint) -> Contents:
@@ -333,7 +333,7 @@ class Repository:
             CheckpointDamaged: a file is missing, of another length, or fails its checksum.
             CheckpointUnavailable: the place cannot be read now.
         """
-        with self._blamed(checkpoint):
+        with self._recording_damage(checkpoint):
             return file_format.read(self._files, read_manifest(self._files, checkpoint.name))
 
     def prune(self, dry_run: bool = False) -> Sequence[Checkpoint]:
@@ -355,7 +355,7 @@ class Repository:
             if whole < self._keep and one.valid:
                 whole += self._is_whole(one)
         by_name = {one.name: one for one in self.list()}
-        names = to_prune([self._as_found(one) for one in by_name.values()], self._keep)
+        names = to_prune([self._stored(one) for one in by_name.values()], self._keep)
         for name in () if dry_run else names:
             self._files.remove(name)
         return [by_name[name] for name in names]
@@ -363,7 +363,7 @@ class Repository:
     def find(self, name: str) -> Checkpoint | None:
         """Return the checkpoint in the folder of that name; None if there is none."""
         # Listing the names avoids stale data from the cache of fsspec.
-        return self._look(name) if name in self._files.names() else None
+        return self._inspect(name) if name in self._files.names() else None
 
     def lock(self) -> BinaryIO | None:
         """Lock the place, so that no other training without a coordinator saves here.
@@ -382,8 +382,8 @@ class Repository:
                 " --checkpoint; or start both with the same --redis, as nodes of one job"
             ) from error
 
-    def _found(self, saved: Checkpoint) -> Sequence[StoredCheckpoint]:
-        """Return all checkpoints as the scheduler takes them, after `saved` was saved.
+    def _stored_after(self, saved: Checkpoint) -> Sequence[StoredCheckpoint]:
+        """Return all checkpoints in the scheduler's form, after `saved` was saved.
 
         If a training was restored from an older checkpoint because a newer one is damaged, the
         newer one may look whole. So newer ones are verified before they count.
@@ -394,10 +394,10 @@ class Repository:
             if newer and one.valid:
                 self._is_whole(one)
         listed = [one for one in self.list() if one.name != saved.name]
-        return [self._as_found(one, saved) for one in [saved, *listed]]
+        return [self._stored(one, saved) for one in [saved, *listed]]
 
-    def _as_found(self, one: Checkpoint, saved: Checkpoint | None = None) -> StoredCheckpoint:
-        """Return a checkpoint as the scheduler takes it, after `saved`, if any, was saved."""
+    def _stored(self, one: Checkpoint, saved: Checkpoint | None = None) -> StoredCheckpoint:
+        """Return a checkpoint in the scheduler's form, after `saved`, if any, was saved."""
         if saved is not None and saved.sequence:
             pending = one.generation == saved.generation and one.step > saved.step
         else:  # its writer may still be alive
@@ -427,12 +427,12 @@ class Repository:
             return False
         return True
 
-    def _look(self, name: str) -> Checkpoint | None:
+    def _inspect(self, name: str) -> Checkpoint | None:
         return inspect(self._files, name, self._damaged.get(name, ""))
 
     @contextlib.contextmanager
-    def _blamed(self, checkpoint: Checkpoint) -> Iterator[None]:
-        """Name the checkpoint in errors of the context, and remember that it is damaged."""
+    def _recording_damage(self, checkpoint: Checkpoint) -> Iterator[None]:
+        """Name the checkpoint in errors of the context, and record that it is damaged."""
         try:
             yield
         except (CheckpointDamaged, FileNotFoundError) as error:

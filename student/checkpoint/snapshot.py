@@ -210,8 +210,8 @@ class SnapshotWriter:
         except OSError as error:
             self.close()
             raise UsageError(
-                f"the memory for snapshots {key!r} cannot be opened: {error.strerror}; it lives as"
-                " long as the supervisor that has made it, on one host and for one user"
+                f"the memory for snapshots {key!r} cannot be opened: {error.strerror}; it exists"
+                " while its supervisor runs, for the same user on the same host"
             ) from error
 
     def __enter__(self) -> Self:

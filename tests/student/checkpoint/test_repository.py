@@ -183,7 +183,7 @@ def test_files_are_those_of_the_safetensors_library(tmp_path: Path) -> None:
         ({"tensors": {"../x/weight": np.zeros(1)}}, "GROUP/NAME"),
         ({"tensors": {"model/weight": np.array(["a"])}}, "cannot hold model/weight"),
         ({"tensors": {"model/weight": np.ones(2, ">f4")}}, "which is of >f4"),
-        ({"step": -1}, "step from 0 on"),
+        ({"step": -1}, "step 0 or later"),
         ({"world": 0}, "at least one rank"),
     ],
 )
@@ -211,7 +211,7 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path: Path) -> N
 def test_foreign_manifests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     contents, own = Contents(1, 1), Provenance()
     packed = pack_manifest(contents, {"../../key.safetensors": FileDigest(1, "0")}, own)
-    with pytest.raises(CheckpointDamaged, match="beside its folder"):
+    with pytest.raises(CheckpointDamaged, match="outside its folder"):
         Checkpoint.unpack_manifest(packed, "step-1", "/step-1")
     with monkeypatch.context() as patch:
         patch.setattr("edl.student.checkpoint.checkpoint.FORMAT", "another")
