@@ -1,7 +1,7 @@
 """The parts of a labelled batch: inputs of the model, hard and soft labels, positions.
 
-A tuple or list has the inputs, then the hard labels, then positions if its rows were dealt from an
-epoch's order, then soft labels. A dict has the hard labels as `label` or `labels`, positions as
+A tuple or list has the inputs, then the hard labels, then positions if the source adds them, then
+soft labels. A dict has the hard labels as `label` or `labels`, positions as
 `edl_positions`, and soft labels under their names; all other fields are inputs.
 """
 
@@ -85,30 +85,30 @@ def split(
         batch = batch[0]  # the form of Paddle's static-graph loaders
     inputs: tuple[Any, ...] | dict[str, Any]
     if isinstance(batch, Mapping):
-        inputs, labels, where, found = _of_dict(dict(batch), soft, positions)
+        inputs, labels, given, found = _split_dict(dict(batch), soft, positions)
     else:
         fields = list(batch) if isinstance(batch, (tuple, list)) else [batch]
-        inputs, labels, where, found = _of_fields(fields, soft, positions)
+        inputs, labels, given, found = _split_fields(fields, soft, positions)
     rows = rows_of(inputs)
     return Parts(
         map_leaves(inputs, tensor),
         map_leaves(labels, tensor),
         {name: map_leaves(label, tensor) for name, label in found.items()},
-        _positions(where, rows) if positions else None,
+        _checked_positions(given, rows) if positions else None,
         rows,
     )
 
 
-def _of_dict(
+def _split_dict(
     batch: dict[str, Any], soft: Sequence[str], positions: bool
 ) -> tuple[dict[str, Any], Any, Any, dict[str, Any]]:
     names = list(batch)
-    where = batch.pop(POSITIONS, None)
-    if positions and where is None:
+    given = batch.pop(POSITIONS, None)
+    if positions and given is None:
         raise UsageError(f"the batch has no {POSITIONS!r}, its fields are {names}")
-    if positions and len(came := names[names.index(POSITIONS) + 1 :]) > len(soft):
+    if positions and len(sent := names[names.index(POSITIONS) + 1 :]) > len(soft):
         raise UsageError(
-            f"teachers send {came}: name the outputs that are wanted by fetches=[...] of Distill"
+            f"teachers send {sent}: name the outputs that are wanted by fetches=[...] of Distill"
         )
     taken: dict[str, Any] = {}
     for name in soft:
@@ -119,33 +119,33 @@ def _of_dict(
         taken[name] = batch.pop(key)
     labels = [batch.pop(name) for name in LABELS if name in batch]
     if not batch:
-        raise UsageError("the batch has labels alone, and nothing for the model")
-    return batch, labels[0] if labels else None, where, taken
+        raise UsageError("the batch has only labels, and no input for the model")
+    return batch, labels[0] if labels else None, given, taken
 
 
-def _of_fields(
+def _split_fields(
     fields: list[Any], soft: Sequence[str], positions: bool
 ) -> tuple[tuple[Any, ...], Any, Any, dict[str, Any]]:
     own = len(fields) - len(soft) - positions
     if own < 1:
         raise UsageError(
-            f"the batch has {len(fields)} fields, {len(soft)} of which should be soft labels: is"
-            " fetches=[...] of Distill what the teachers send?"
+            f"the batch has {len(fields)} fields, too few for inputs and {len(soft)} soft labels:"
+            " name the outputs that teachers send by fetches=[...] of Distill"
         )
     taken = dict(zip(soft, fields[own + positions :], strict=True))
-    where = fields[own] if positions else None
+    given = fields[own] if positions else None
     if own == 1:
-        return (fields[0],), None, where, taken
-    return tuple(fields[: own - 1]), fields[own - 1], where, taken
+        return (fields[0],), None, given, taken
+    return tuple(fields[: own - 1]), fields[own - 1], given, taken
 
 
-def _positions(value: Any, rows: int) -> Positions:
+def _checked_positions(value: Any, rows: int) -> Positions:
     found = np.asarray(value)
     if found.dtype != np.int64 or found.shape != (rows,):
         raise UsageError(
-            "the batch has other fields than it should have: where the positions of its"
-            f" {rows} rows should be there is {found.dtype} {list(found.shape)}. When teachers send"
-            " several outputs, name those that are wanted by fetches=[...] of Distill"
+            f"the batch has unexpected fields: in place of the positions of its {rows} rows, int64"
+            f" [{rows}], it has {found.dtype} {list(found.shape)}. When teachers send several"
+            " outputs, name those that are wanted by fetches=[...] of Distill"
         )
     return found
 
@@ -176,8 +176,8 @@ def _has_rows(value: Any, rows: int) -> bool:
 def with_positions(batch: Any, positions: Array) -> Any:
     """Return the batch with positions, int64 [rows], as the last field; in a dict, as `POSITIONS`.
 
-    A bare array becomes a tuple. A list of one dict, as of Paddle's static-graph loaders, stays
-    one.
+    A bare array becomes a tuple. A list of one dict, the form of Paddle's static-graph loaders,
+    stays one.
 
     Raises:
         BatchError: a dict already has that field.
@@ -186,7 +186,7 @@ def with_positions(batch: Any, positions: Array) -> Any:
         return [with_positions(batch[0], positions)]
     if isinstance(batch, Mapping):
         if POSITIONS in batch:
-            raise BatchError(f"a batch has a field {POSITIONS!r}, which is ours; rename it")
+            raise BatchError(f"a batch has a field {POSITIONS!r}, which is reserved; rename it")
         return {**batch, POSITIONS: positions}
     if isinstance(batch, list):
         return [*batch, positions]

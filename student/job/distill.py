@@ -1,4 +1,4 @@
-"""`Distill`: a job's settings of its teachers, and of the loss of their soft labels."""
+"""`Distill`: a job's settings for its teachers and for the loss with their soft labels."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from ...distill_reader.config import Feeds, OnNoTeacher
     from ...distill_reader.store import LabelStore
 
-#: How the student's outputs are compared with soft labels.
+#: Loss between the student's outputs and soft labels.
 SoftLoss = Literal["kl", "mse", "topk"]
 #: One of a model's outputs: the index in a tuple or list, the key in a dict.
 OutputKey = int | str
 
 #: Options of the reader that the rank sets.
-_BY_THE_RANK = frozenset(
+_SET_BY_RANK = frozenset(
     {"source", "coordinator", "teachers", "job", "rank", "world_size", "seed", "uneven", "ordered"}
 )
 
@@ -124,7 +124,7 @@ class Distill:
         self._check_weights()
         self._check_loss()
         self._check_outputs()
-        if taken := sorted(_BY_THE_RANK & set(self.options)):
+        if taken := sorted(_SET_BY_RANK & set(self.options)):
             raise UsageError(f"{taken[0]!r} is set by the training itself: omit it")
         own = [name for name in self._own_options() if name in self.options]
         if own:
@@ -191,19 +191,19 @@ class Distill:
     def _own_options(self) -> dict[str, Any]:
         """Return the arguments for `DistilReader` that have a field of their own here."""
         form: Any = self.label_form
-        at: Any = self.teacher_temperature
+        temperature: Any = self.teacher_temperature
         kind: Any = self.soft_label_is
-        if self.hints:  # only the main output gets a form and a softmax, feature maps do not
+        if self.hints:  # these apply to the main output, not to feature maps
             main = self.main_output
             form = {main: form} if isinstance(form, str) else form
-            at = None if at is None else {main: at}
+            temperature = None if temperature is None else {main: temperature}
             kind = None if kind is None else {main: kind}
         return {
             "service": self.service,
             "feeds": self.feeds,
             "fetches": tuple(self.fetches) or ((self.output,) if self.output else None),
             "label_form": form,
-            "temperature": at,
+            "temperature": temperature,
             "soft_label_is": kind,
             "expand_labels": not self.top_k,
             "no_teacher": self.no_teacher,
@@ -244,15 +244,15 @@ class Distill:
             )
         if self.loss == "mse" and self.labels_are == "probabilities":
             raise UsageError(
-                "loss='mse' compares logits, and what teachers send here are probabilities: take"
-                " loss='kl'"
+                "loss='mse' compares logits, and teachers send probabilities with these settings:"
+                " take loss='kl'"
             )
-        tail_holds_at = self.teacher_temperature or 1.0
-        if self.top_k and self.temperature != tail_holds_at:
+        tail_temperature = self.teacher_temperature or 1.0
+        if self.top_k and self.temperature != tail_temperature:
             raise UsageError(
-                f"the tail of top-k labels holds at temperature {tail_holds_at:g} alone, and the"
-                f" loss is at {self.temperature:g}: give"
-                f" teacher_temperature={self.temperature:g} too"
+                f"the tail of top-k labels is valid only for temperature {tail_temperature:g}, and"
+                f" temperature={self.temperature:g}: give teacher_temperature={self.temperature:g}"
+                " too"
             )
         if self.top_k and not isinstance(self.service, str):
             raise UsageError("labels of several services are averaged dense: take loss='kl'")
@@ -263,12 +263,12 @@ class Distill:
         missing = [hint.teacher for hint in self.hints if hint.teacher not in self.fetches]
         if missing:
             raise UsageError(
-                f"the hint {missing[0]!r} needs fetches=[...] that name it, the logits first:"
-                f" fetches are {list(self.fetches)}"
+                f"the hint {missing[0]!r} is not among the fetches {list(self.fetches)}: give"
+                " fetches=[...] with the logits first, then all hints"
             )
         named = [hint.teacher for hint in self.hints]
         if twice := [name for name in named if named.count(name) > 1]:
-            raise UsageError(f"two hints are of the output {twice[0]!r}: one output has one hint")
+            raise UsageError(f"two hints name the output {twice[0]!r}: give it only one")
         if self.top_k and not self.main_output:
             raise UsageError("loss='topk' needs the name of the output: fetches=['logits']")
 

@@ -1,4 +1,4 @@
-"""`JobSpec`: a loaded job file. It calls the user's functions and explains their errors.
+"""`JobSpec`: a loaded job file. It calls the user's functions and converts their errors.
 
     spec = load_job("job.py")
     model = spec.model()
@@ -6,9 +6,9 @@
     source = spec.feed("train")
     loss = spec.loss(model(image), label)
 
-Each call works alone, so that each can be tested alone. Every error is a `JobError` of one line:
-file, line, function, what is wrong, and what to do unless that is obvious. `as_job_error` converts
-an exception of the user's code.
+The calls are independent, so each function can be tested alone. Every error is a `JobError` of one
+line: file, line, function, what is wrong, and what to do unless that is obvious. `as_job_error`
+converts an exception of the user's code.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class JobSpec:
     Attributes:
         path: absolute path of the file.
         functions: the user's functions by name.
-        framework: framework of its model, as the file states it, or imports it.
+        framework: framework of its model: the file states or imports it.
     """
 
     path: str
@@ -80,8 +80,8 @@ class JobSpec:
         with suppress(UsageError):
             other = framework_of(model).name
         if other is None:
-            raise self._wrong("model", f"must return {kind}; it returned {_shown(model)}")
-        raise self._wrong(
+            raise self._error("model", f"must return {kind}; it returned {_described(model)}")
+        raise self._error(
             "model",
             f"must return {kind}, as the job file imports {framework.name}; it returned a"
             f" {type(model).__name__} of {other}: write {STATED} = {other!r} into the file",
@@ -121,7 +121,7 @@ class JobSpec:
             raise ValueError(f"a split is train or eval, not {split!r}")
         source = self._call("feed", split)
         if isinstance(source, Iterator):
-            raise self._wrong(
+            raise self._error(
                 "feed",
                 f"returned a {type(source).__name__} for {split!r}, which can be read only once;"
                 " return what makes it: the DataLoader itself, a list, or an object with __iter__",
@@ -153,7 +153,7 @@ class JobSpec:
             return None
         given = self._call("distill")
         self._expect(given is None or isinstance(given, Distill), "distill", "a Distill", given)
-        return given  # type: ignore[no-any-return]  # as was just seen
+        return given  # type: ignore[no-any-return]  # checked above
 
     def on_scale(self, old: int, new: int) -> None:
         """Call the job's hook, if it has one, after a change from `old` to `new` ranks."""
@@ -163,9 +163,9 @@ class JobSpec:
     def job_errors(self, function: str) -> AbstractContextManager[None]:
         """Convert exceptions in the context to a `JobError` with this function and a line.
 
-        For results of the function, such as the forward pass of a model or the batches of a feed.
+        For code that uses results of the function, such as the forward pass of a model.
         """
-        return converting_errors(*_place(self.functions[function], self.path), function)
+        return converting_errors(*_definition(self.functions[function], self.path), function)
 
     def _call(self, function: str, *arguments: Any) -> Any:
         with self.job_errors(function):
@@ -173,10 +173,10 @@ class JobSpec:
 
     def _expect(self, fits: bool, function: str, what: str, value: Any) -> None:
         if not fits:
-            raise self._wrong(function, f"must return {what}; it returned {_shown(value)}")
+            raise self._error(function, f"must return {what}; it returned {_described(value)}")
 
-    def _wrong(self, function: str, what: str) -> JobError:
-        file, line = _place(self.functions[function], self.path)
+    def _error(self, function: str, what: str) -> JobError:
+        file, line = _definition(self.functions[function], self.path)
         return JobError(f"{source_location(file, function, line)}: {what}")
 
 
@@ -193,7 +193,7 @@ def load_job(path: str | Path) -> JobSpec:
     file = Path(path).expanduser().absolute()
     if not file.is_file():
         raise JobError(
-            f"there is no job file {str(file)!r}: give a Python file with {_listed(NEEDED)}"
+            f"there is no job file {str(file)!r}: give a Python file with {_signatures(NEEDED)}"
         )
     module = _run(file)
     functions = _functions(str(file), module)
@@ -246,10 +246,10 @@ def _functions(file: str, module: ModuleType) -> dict[str, Callable[..., Any]]:
         if value is None:
             raise JobError(
                 f"{file} has no function {name}({', '.join(NEEDED[name])}): a job file has"
-                f" {_listed(NEEDED)}"
+                f" {_signatures(NEEDED)}"
             )
         if not callable(value):
-            raise JobError(f"{file}: {name} has to be a function, and is {_shown(value)}")
+            raise JobError(f"{file}: {name} has to be a function, and is {_described(value)}")
         found[name] = value
     return found
 
@@ -263,14 +263,14 @@ def _check_parameters(name: str, function: Callable[..., Any], job_file: str) ->
     try:
         signature.bind(*parameters)
     except TypeError as error:
-        file, line = _place(function, job_file)
+        file, line = _definition(function, job_file)
         raise JobError(
             f"{source_location(file, name, line)}: it is called as"
             f" {name}({', '.join(parameters)}), and takes {signature}: {error}"
         ) from None
 
 
-def _place(function: Callable[..., Any], file: str) -> tuple[str, int | None]:
+def _definition(function: Callable[..., Any], file: str) -> tuple[str, int | None]:
     """Return file and line of a definition, which may be in a module that the job file imports.
 
     The line is None if unknown.
@@ -279,19 +279,19 @@ def _place(function: Callable[..., Any], file: str) -> tuple[str, int | None]:
     return (file, None) if code is None else (str(code.co_filename), int(code.co_firstlineno))
 
 
-def _listed(functions: Mapping[str, tuple[str, ...]]) -> str:
+def _signatures(functions: Mapping[str, tuple[str, ...]]) -> str:
     names = [f"{name}({', '.join(parameters)})" for name, parameters in functions.items()]
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _shown(value: Any) -> str:
+def _described(value: Any) -> str:
     if value is None:
         return "None (does it lack a return?)"
     shape = getattr(value, "shape", None)
     if shape is not None:
         return f"a {type(value).__name__} of {value.dtype} with shape {list(shape)}"
-    with_words = " ".join(repr(value).split())
-    return f"a {type(value).__name__}, {with_words[:80]}"
+    text = " ".join(repr(value).split())
+    return f"a {type(value).__name__}, {text[:80]}"
 
 
 def source_location(file: str, function: str, line: int | None) -> str:
@@ -301,7 +301,7 @@ def source_location(file: str, function: str, line: int | None) -> str:
 
 
 def as_job_error(error: BaseException, file: str) -> BaseException:
-    """Return a `JobError` if the exception passed through code of the job file, else it unchanged.
+    """Return a `JobError` if the exception passed through code of the job file, else the exception.
 
     This covers code that is not called through `JobSpec`, such as a forward pass or a data set.
     """
@@ -331,8 +331,8 @@ def _frame_in(file: str, trace: TracebackType | None) -> traceback.FrameSummary 
 
 def summary_line(error: BaseException) -> str:
     """Return an exception as one line: its type and at most 400 characters of its text."""
-    words = " ".join(str(error).split())
-    shown = words if len(words) <= 400 else words[:400] + "…"
+    text = " ".join(str(error).split())
+    shown = text if len(text) <= 400 else text[:400] + "…"
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 

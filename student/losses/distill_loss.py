@@ -23,8 +23,8 @@ class DistillLoss:
 
     Why T^2: the gradient of the KL term with respect to the student's logits is
     `(softmax(student / T) - softmax(teacher / T)) / T`, and the difference itself shrinks like 1/T
-    as T grows, together 1/T^2. The factor cancels that, so that `beta` keeps its meaning when the
-    temperature changes (Hinton et al. 2015, section 2).
+    as T grows; together that is 1/T^2. The factor cancels it, so that `beta` keeps its meaning when
+    the temperature changes (Hinton et al. 2015, section 2).
 
     A term of weight 0 is omitted: `alpha=1, beta=0` is plain cross entropy, bit for bit.
 

@@ -98,7 +98,7 @@ class StepLoss:
         return Terms(total, {**named, "total": total.detach()})
 
     def on_label_kinds(self, kinds: Mapping[str, str]) -> None:
-        """Use what teachers publish about their outputs, unless the job says what they are.
+        """Use the kinds of outputs that teachers publish, unless the job states its own.
 
         Args:
             kinds: kind by output, as in `ReaderStats.label_kinds`.
@@ -139,7 +139,10 @@ class StepLoss:
         for hint in distill.hints:
             weight = self._weight(hint.weight, step)
             if weight and soft.get(hint.teacher) is not None:
-                student, projector = _one(outputs, hint.student), self._projectors.get(hint.teacher)
+                student, projector = (
+                    _output(outputs, hint.student),
+                    self._projectors.get(hint.teacher),
+                )
                 term = feature_l2(student, soft[hint.teacher], projector, hint.teacher)
                 yield f"hint {hint.teacher}", weight, term
 
@@ -153,24 +156,24 @@ class StepLoss:
         self, distill: Distill, outputs: Any, soft: Mapping[str, Any]
     ) -> tuple[Any, float]:
         """Return psi, and the factor that cancels the temperature's effect on its gradient."""
-        logits = _full(logits_of(outputs, distill))
+        logits = _at_least_float32(logits_of(outputs, distill))
         t = distill.temperature
         labels = [soft[name] for name in distill.parts_of_main]
-        are = distill.labels_are or self._published
+        kind = distill.labels_are or self._published
         if distill.loss == "mse":
             (label,) = labels
-            if are is None:
+            if kind is None:
                 label = as_logits(label)
-            elif are == "probabilities":
+            elif kind == "probabilities":
                 label = logarithm(label)
             return logits_mse(logits, label), 1.0
         if distill.loss == "topk":
             values, indices, tail = labels
-            of_top_k = distill.labels_are or "logits"  # probabilities arrive as their logarithm
-            psi = top_k_divergence(logits, values, indices, tail, t, of_top_k)
+            top_k_kind = distill.labels_are or "logits"  # probabilities arrive as their logarithm
+            psi = top_k_divergence(logits, values, indices, tail, t, top_k_kind)
             return psi, t**2
-        made_at = distill.teacher_temperature or 1.0
-        return kl_divergence(logits, labels[0], t, are, made_at), t**2
+        label_t = distill.teacher_temperature or 1.0
+        return kl_divergence(logits, labels[0], t, kind, label_t), t**2
 
     def _weight(self, weight: Any, step: int) -> float:
         return weight_at(weight, step, self.steps_total)
@@ -184,13 +187,13 @@ def logits_of(outputs: Any, distill: Distill | None = None) -> Any:
     """
     key = None if distill is None else distill.student_output
     if key is not None:
-        return _one(outputs, key)
+        return _output(outputs, key)
     if isinstance(outputs, (tuple, list)):
-        return _one(outputs, 0)
-    return _one(outputs, "logits") if isinstance(outputs, Mapping) else outputs
+        return _output(outputs, 0)
+    return _output(outputs, "logits") if isinstance(outputs, Mapping) else outputs
 
 
-def _one(outputs: Any, key: OutputKey) -> Any:
+def _output(outputs: Any, key: OutputKey) -> Any:
     try:
         if isinstance(outputs, Mapping):
             return outputs[key]
@@ -207,13 +210,13 @@ def _one(outputs: Any, key: OutputKey) -> Any:
     else:
         kind = "one tensor"
     raise UsageError(
-        f"the student's output {key!r} is wanted, and its model returns {kind}: say which by"
+        f"the student's model returns {kind}, which has no output {key!r}: name an output by"
         " student_output= of Distill, or student= of Hint"
     )
 
 
-def _full(logits: Any) -> Any:
-    """Return float32 for half precision, which is too coarse for sums over classes."""
+def _at_least_float32(logits: Any) -> Any:
+    """Convert 16-bit floats to float32: they are too coarse for sums over classes."""
     return cast(logits, "float32") if "16" in str(logits.dtype) else logits
 
 
@@ -247,8 +250,8 @@ def attach_projectors(distill: Distill | None, model: Any) -> Mapping[str, Any]:
             projector, framework = hint.projector(), framework_of(model)
             if not framework.is_model(projector):
                 raise UsageError(
-                    f"the projector of the hint {hint.teacher!r} has to make"
-                    f" {framework.kinds['model']}, it made a {type(projector).__name__}"
+                    f"the projector of the hint {hint.teacher!r} must return"
+                    f" {framework.kinds['model']}, not a {type(projector).__name__}"
                 )
             setattr(model, f"{PROJECTOR}{number}", projector)
             made[hint.teacher] = projector

@@ -73,15 +73,16 @@ def as_logits(soft_label: Tensor) -> Tensor:
     """Return soft labels as logits: the logarithm of probabilities, others unchanged.
 
     They count as probabilities if no number is negative and each row sums to 1, within the
-    precision of 16-bit floats. The decision is made on the device, so nothing waits for it.
+    precision of 16-bit floats. The device decides that, so the host does not wait.
 
     Args:
         soft_label: float [N, ..., C].
     """
     framework = module_of(soft_label)
-    off = (cast(soft_label, "float32").sum(-1) - 1).abs().max()
-    known = framework.logical_and(soft_label.min() >= 0, off <= SUM_TOLERANCE)
-    return framework.where(known.broadcast_to(soft_label.shape), logarithm(soft_label), soft_label)
+    error = (cast(soft_label, "float32").sum(-1) - 1).abs().max()
+    is_normalised = framework.logical_and(soft_label.min() >= 0, error <= SUM_TOLERANCE)
+    condition = is_normalised.broadcast_to(soft_label.shape)
+    return framework.where(condition, logarithm(soft_label), soft_label)
 
 
 def logarithm(probabilities: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ def _check_logits(logits: Tensor) -> None:
 
 
 #: Replaces the logarithm of 0, for float32.
-_NEVER = -1e30
+_LOG_OF_ZERO = -1e30
 
 
 def top_k_divergence(
@@ -147,12 +148,12 @@ def top_k_divergence(
 ) -> Tensor:
     """Return the KL divergence of K + 1 events: each of the K classes, and "any other class".
 
-    The student may divide the tail among the other classes as it likes, because the teacher's
-    probabilities of them are unknown. A dense label with equal values for them would make the
-    student uniform there. The result is at most the divergence over all classes, and equals it if
-    K = C.
+    The loss does not depend on how the student divides the tail among the other classes, because
+    the teacher's probabilities of them are unknown. A dense label with equal values for them would
+    make the student uniform there. The result is at most the divergence over all classes, and
+    equals it if K = C.
 
-    The tail holds for one temperature only, and `temperature` must be that one: 1 for logits, the
+    The tail is valid for one temperature, and `temperature` must be that one: 1 for logits, the
     temperature of the teacher's softmax for probabilities.
 
     Args:
@@ -170,7 +171,7 @@ def top_k_divergence(
     Raises:
         UsageError: shapes or dtypes do not fit.
     """
-    _check(student_logits, values, indices, tail)
+    _check_top_k(student_logits, values, indices, tail)
     if "64" not in str(student_logits.dtype):
         student_logits = cast(student_logits, "float32")
     framework, dtype = module_of(student_logits), student_logits.dtype
@@ -179,14 +180,14 @@ def top_k_divergence(
         kept, rest = cast(values, dtype), cast(tail, dtype)
         if soft_label_is == "probabilities":
             kept, rest = logarithm(kept), logarithm(rest)
-        events = kept if whole else _joined(kept, rest.clip(min=_NEVER))
+        events = kept if whole else _joined(kept, rest.clip(min=_LOG_OF_ZERO))
         log_p = framework.nn.functional.log_softmax(events, -1)
         p = log_p.exp()
-    log_q = _student(student_logits / temperature, cast(indices, "int64"), whole)
+    log_q = _student_log_probabilities(student_logits / temperature, cast(indices, "int64"), whole)
     return (p * (log_p - log_q)).sum(-1).mean()
 
 
-def _student(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
+def _student_log_probabilities(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
     """Return the student's log-probabilities of the K + 1 events, [N, ..., K + 1]."""
     framework = module_of(logits)
     functional = framework.nn.functional
@@ -196,14 +197,14 @@ def _student(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
         return kept
     # Sum the others: 1 minus the sum of the kept ones would lose all digits of a small tail.
     classes = cast(functional.one_hot(indices, logits.shape[-1]).sum(-2), logits.dtype)
-    return _joined(kept, framework.logsumexp(log_q + classes * _NEVER, -1))
+    return _joined(kept, framework.logsumexp(log_q + classes * _LOG_OF_ZERO, -1))
 
 
 def _joined(kept: Tensor, rest: Tensor) -> Tensor:
     return module_of(kept).concat([kept, rest.unsqueeze(-1)], -1)
 
 
-def _check(student_logits: Tensor, values: Tensor, indices: Tensor, tail: Tensor) -> None:
+def _check_top_k(student_logits: Tensor, values: Tensor, indices: Tensor, tail: Tensor) -> None:
     _check_logits(student_logits)
     rows, classes = list(student_logits.shape[:-1]), student_logits.shape[-1]
     k = values.shape[-1] if values.ndim else 0
@@ -215,7 +216,7 @@ def _check(student_logits: Tensor, values: Tensor, indices: Tensor, tail: Tensor
             f" {list(indices.shape)} and {list(tail.shape)}"
         )
     if not is_integer(indices) or is_integer(values):
-        raise UsageError("of top-k labels the indices are integers, the values floats")
+        raise UsageError("top-k labels need integers as indices and floats as values")
 
 
 def cross_entropy(logits: Tensor, hard_label: Tensor | None) -> Tensor:
@@ -262,7 +263,7 @@ def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float 
 
 
 def smoothed(hard: Tensor, logits: Tensor, smoothing: float) -> Tensor:
-    """Return a hard term, replaced in part by the cross entropy with the uniform distribution."""
+    """Mix the hard term with the cross entropy with the uniform distribution."""
     if not 0 <= smoothing < 1:
         raise UsageError(f"label smoothing is from 0 to below 1, not {smoothing}")
     if smoothing == 0:

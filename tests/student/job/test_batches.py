@@ -115,11 +115,11 @@ def test_a_micro_batch_has_its_rows_of_everything() -> None:
 def test_missing_fields_are_named() -> None:
     with pytest.raises(UsageError, match="lacks the soft label 'logits'"):
         split({"x": X, "label": Y}, ["logits"])
-    with pytest.raises(UsageError, match="2 fields, 2 of which should be soft labels"):
+    with pytest.raises(UsageError, match="2 fields, too few for inputs and 2 soft labels"):
         split((X, Y), ["a", "b"])
     with pytest.raises(UsageError, match=POSITIONS):
         split({"x": X, "label": Y}, positions=True)
-    with pytest.raises(UsageError, match="labels alone"):
+    with pytest.raises(UsageError, match="only labels"):
         split({"label": Y})
     with pytest.raises(UsageError, match="fetches="):  # more outputs than were named
         split((X, Y, AT, MORE, SOFT), [""], positions=True)
