@@ -45,8 +45,10 @@ def plan(settings: TrainSettings) -> Iterator[str]:
     yield f"a step here, without teachers: {rehearse(assembly, settings.total_batch).line()}"
     if distill is None:
         yield "soft labels: none, the job has no distill()"
+    elif not distill.needs_labels:
+        yield "soft labels: none, the weights of all soft terms are 0"
     else:
-        yield f"soft labels: of service {distill.service} at {where or 'nobody'}"
+        yield f"soft labels: of service {distill.service} at {where}"
     yield from _world(settings)
 
 

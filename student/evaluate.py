@@ -1,7 +1,7 @@
 """Evaluation of a student: loss and metrics of a job over its feed of held-out samples.
 
-`evaluate` evaluates a checkpoint; `RankEvaluation` evaluates during a training, each rank a part of
-the feed. Both accumulate metrics in `Scores`.
+`evaluate` evaluates a checkpoint. `RankEvaluation` evaluates during a training; the ranks share the
+feed. Both accumulate metrics in `Scores`.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class RankEvaluation:
         self._scores = Scores(spec)
         self._alone = not self._scores.mergeable
         self._precision = precision
-        self._patient = True  # ranks may end the first one far apart: its duration is unknown
+        self._patient = True  # ranks may end their first evaluation far apart in time
 
     def run(self, model: Any, group: Group, report: Callable[[int], None]) -> dict[str, float]:
         """Return the metrics by name, equal on all ranks; empty if the job has none.
@@ -219,7 +219,7 @@ class RankEvaluation:
         group.patient = self._patient
         all_parts = group.gather_json([time.perf_counter() - began, *part])
         self._patient = any(seconds > PATIENT_FROM_S for seconds, _, _ in all_parts)
-        return _together([(rows, found) for _, rows, found in all_parts])
+        return _merged([(rows, found) for _, rows, found in all_parts])
 
     def _evaluate_part(self, model: Any, group: Group, report: Callable[[int], None]) -> list[Any]:
         """Evaluate this rank's part; return its rows and the metrics over them."""
@@ -227,7 +227,9 @@ class RankEvaluation:
         self._scores.clear()
         rows = 0
         with framework.evaluating(model):
-            for own in _part(feed_of(self._spec, "eval", self._batch), group, self._alone):
+            for own in _batches_of_rank(
+                feed_of(self._spec, "eval", self._batch), group, self._alone
+            ):
                 batch = split(own, tensor=framework.tensor)
                 with self._precision.forward(), self._spec.job_errors("model"):
                     outputs = batch.forward(model)
@@ -237,7 +239,7 @@ class RankEvaluation:
         return [rows, self._scores.values()]
 
 
-def _part(feed: Any, group: Group, alone: bool) -> Iterator[Any]:
+def _batches_of_rank(feed: Any, group: Group, alone: bool) -> Iterator[Any]:
     """Yield the batches of this rank; `alone`: all of them."""
     world = 1 if alone else group.world
     loader = None if world == 1 else loader_of(feed)
@@ -254,7 +256,7 @@ def _part(feed: Any, group: Group, alone: bool) -> Iterator[Any]:
             yield batch
 
 
-def _together(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+def _merged(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Return the means over the rows of all ranks."""
     total = sum(rows for rows, _ in parts)
     names = next((list(found) for _, found in parts if found), [])

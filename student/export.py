@@ -1,4 +1,4 @@
-"""Export of a checkpoint as a model to serve: for Paddle's inference, and as ONNX."""
+"""Export of a checkpoint as a model to serve: in the format of its framework, and as ONNX."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def export(
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target, prefix=".new-") as new:
             saved = save(spec, model, inputs, Path(new), onnx)
-            worst = {name: _checked(name, file, few, expected) for name, file in saved.items()}
+            worst = {name: _difference(name, file, few, expected) for name, file in saved.items()}
             files = tuple(sorted(path.name for path in Path(new).iterdir()))
             for name in files:
                 os.replace(Path(new) / name, target / name)
@@ -103,8 +103,8 @@ def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
     nested = [name for name, value in found.items() if not hasattr(value, "dtype")]
     if nested:
         raise UsageError(
-            f"the input {nested[0]!r} is a {type(found[nested[0]]).__name__}: a model to serve has"
-            " tensors alone as inputs"
+            f"the input {nested[0]!r} is a {type(found[nested[0]]).__name__}: a model to serve can"
+            " have only tensors as inputs"
         )
     return found
 
@@ -112,7 +112,7 @@ def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
 def _save_paddle(
     spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, onnx: bool
 ) -> dict[str, Path]:
-    """Write the files; return by format the one by which it is opened."""
+    """Write the files; return by format the file to open."""
     import paddle
 
     given = [
@@ -121,7 +121,7 @@ def _save_paddle(
     ]
     with spec.job_errors("model"):
         static = paddle.jit.to_static(model, input_spec=given, full_graph=True)
-        _ = static.forward.concrete_program  # trace now, so that errors are blamed on the model
+        _ = static.forward.concrete_program  # trace now, so that errors name the model
     try:
         paddle.jit.save(static, str(folder / NAME))
     except RuntimeError as error:  # Paddle's error if the disk is full
@@ -149,7 +149,7 @@ def _paddle_to_onnx(program: Path) -> Path:
 def _save_torch(
     spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, onnx: bool
 ) -> dict[str, Path]:
-    """Write the files; return by format the one by which it is opened."""
+    """Write the files; return by format the file to open."""
     import torch.export
 
     saved = {"torch": folder / f"{NAME}.pt2"}
@@ -191,7 +191,7 @@ def _outputs(spec: JobSpec, model: Any, batch: Parts, inputs: Mapping[str, Any])
     return [spec.framework.array(one) for one in spec.framework.flatten(found)]
 
 
-def _checked(
+def _difference(
     backend: str, file: Path, inputs: Mapping[str, Any], expected: Sequence[Any]
 ) -> float | None:
     """Run an exported file, and return the greatest difference of an output from `expected`.
@@ -217,8 +217,8 @@ def _checked(
     )
     if not fits:
         raise ModelError(
-            f"the model as {backend} does not answer as the student does; is there something random"
-            " in its forward pass that eval() does not switch off?"
+            f"the exported {backend} model and the student give different outputs: check for random"
+            " operations in the forward pass that eval() does not switch off"
         )
     pairs = zip(given, expected, strict=True)
     return max(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs)

@@ -42,11 +42,11 @@ class TrainSettings:
             each rank has a fixed, equal part of the positions of each step.
         shard_rows: positions of one shard; None: chosen from the epoch and the world.
         checkpoint: folder or fsspec URL that all nodes can access; None: a temporary folder,
-            deleted at the end; only for a single node.
+            deleted at the end, which only a single node can have.
         save_every_steps: steps between checkpoints; None: not by steps.
         save_every_s: seconds between checkpoints; None: not by time.
-        save_overhead: without the two above: part of the time that saves may take, from 0 to below
-            1; 0: save only when the world changes and at the end.
+        save_overhead: without the two above, the part of the time that saves may take, from 0 to
+            below 1; 0: save only when the world changes and at the end.
         keep: number of checkpoints that pruning keeps.
         amp: mixed precision of the forward pass.
         lr_policy: how the learning rate changes with the number of ranks.
@@ -99,7 +99,7 @@ class TrainSettings:
             raise UsageError(f"--save seconds= must be above 0 seconds, not {self.save_every_s}")
         if not 0 <= self.save_overhead < 1:
             raise UsageError(
-                f"--save overhead= is a part of the time, from 0 to below 1, as 0.02 for 2 %, not"
+                "--save overhead= is a part of the time, from 0 to below 1, as 0.02 for 2 %, not"
                 f" {self.save_overhead}"
             )
         if not self.hang_s > 0:

@@ -12,8 +12,8 @@ from typing import Any
 from ..runtime.errors import UsageError
 from .frameworks import framework_of
 
-#: Losses are read from the device once per this many steps, as each read stalls it.
-LOSSES_PENDING = 32
+#: Steps between reads of losses from the device, as each read stalls it.
+_READ_LOSSES_EVERY = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def loss_of_batch(model: Any, loss: Any, batch: Sequence[Any]) -> Any:
 
 
 class Trainer:
-    """Trains `model` on whatever a loader yields; the demo and users' jobs share it.
+    """Trains a model on the batches of a loader.
 
     Args:
         model: a `paddle.nn.Layer` or `torch.nn.Module`, which `fit` puts into training mode.
@@ -142,7 +142,7 @@ class Trainer:
                     loss = self._step(batch)
                     taken, samples = taken + 1, samples + rows_of(batch)
                     pending.append(loss)
-                    if len(pending) == LOSSES_PENDING:
+                    if len(pending) == _READ_LOSSES_EVERY:
                         losses.extend(float(one) for one in pending)
                         pending.clear()
                     for callback in self._on_step:
@@ -161,7 +161,7 @@ class Trainer:
 
 
 def accuracy(model: Any, image: Any, label: Any, *, batch_size: int = 256) -> float:
-    """Return the share of rows that have the highest logit at their label.
+    """Return the part of the rows with the highest logit at their label, from 0 to 1.
 
     The model is evaluated in inference mode; its mode is restored afterwards.
 
@@ -176,13 +176,13 @@ def accuracy(model: Any, image: Any, label: Any, *, batch_size: int = 256) -> fl
     """
     if len(image) == 0 or len(image) != len(label):
         raise UsageError(f"accuracy of {len(image)} images with {len(label)} labels")
-    framework, right = framework_of(model), 0
+    framework, correct = framework_of(model), 0
     with framework.evaluating(model):
         for at in range(0, len(image), batch_size):
             logits = model(framework.tensor(image[at : at + batch_size]))
             hits = logits.argmax(-1) == framework.tensor(label[at : at + batch_size])
-            right += int(hits.sum())
-    return right / len(image)
+            correct += int(hits.sum())
+    return correct / len(image)
 
 
 def _batches(

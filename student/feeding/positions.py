@@ -106,7 +106,7 @@ def reason_not_shardable(feed: Any) -> str:
     if (own := own_ranks(with_inner(loader.batch_sampler))) is not None:
         return (
             f"the loader's sampler divides the samples itself, for rank {own[0]} of {own[1]};"
-            " give the loader a sampler that knows nothing of ranks, such as Paddle's BatchSampler"
+            " give the loader a sampler that does not divide samples, such as Paddle's BatchSampler"
         )
     if getattr(feed, "in_order", True) is False:
         return "the loader gives batches in any order: omit in_order=False"
@@ -187,7 +187,7 @@ class BoardLeases:
 
 
 class StaticLeases:
-    """The positions of `StaticDeal`: fixed ahead, whatever the timing. See `BoardLeases`.
+    """The positions of `StaticDeal`: fixed in advance, independent of timing. See `BoardLeases`.
 
     They are also the `Sizes` of the source.
 

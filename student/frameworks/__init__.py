@@ -128,7 +128,7 @@ class Framework(Protocol):
     def is_model(self, value: Any) -> bool: ...
 
     def optimizer(self, value: Any) -> Any:
-        """Return what a job's `optimizer()` returned as an optimizer; None: it is none."""
+        """Convert the result of a job's `optimizer()` to an optimizer; None: it is no optimizer."""
 
     def scalar(self, loss: Any) -> Any:
         """Return a loss as a float tensor without dimensions; None: it is no such tensor."""

@@ -193,7 +193,7 @@ class Plain:
     def _note_wait(self, now: float, moved: bool) -> None:
         """Write once what a rank waits for, if that takes long; short waits are normal."""
         waits = self._status.waiting
-        if moved or not waits or self._status.waits:  # `waiting` has written what the node awaits
+        if moved or not waits or self._status.waits:  # `waiting` has written the wait of the node
             self._waits_since, self._wait_written = None, False
         elif self._waits_since is None:
             self._waits_since = now

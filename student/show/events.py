@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 #: Seconds between flushes to disk.
 _FLUSH_S: Final = 10.0
 #: Seconds without writes after an error of the disk; figures of this time are dropped.
-_REST_S: Final = 60.0
+_PAUSE_S: Final = 60.0
 #: Most steps that wait for a slow disk; further ones are dropped.
 _MOST_WAITING: Final = 1000
 
@@ -32,7 +32,7 @@ class StepScalars(NamedTuple):
 
     Attributes:
         generation: generation of the ranks that took it.
-        purge: from this step on, values in older files are void; None: none are.
+        purge: from this step on, values in older files are void; None: no values are.
         step: number of the step.
         values: tags and values.
     """
@@ -44,7 +44,7 @@ class StepScalars(NamedTuple):
 
 
 class EventFiles:
-    """Writes the figures of each step that rank 0 reports; only the node of rank 0 writes.
+    """Writes the figures of each step that rank 0 reports; on other nodes, it writes nothing.
 
     Each generation begins a new file. It says from which step on older files are void, unless
     training starts at step 0. A thread writes, so that nothing else waits for the disk. (The
@@ -53,13 +53,13 @@ class EventFiles:
 
     Args:
         folder: folder of the files, created if needed.
-        rest_s: seconds without writes after an error of the disk.
+        pause_s: seconds without writes after an error of the disk.
 
     Raises:
         UsageError: the folder cannot be written, or the library is not installed.
     """
 
-    def __init__(self, folder: str, rest_s: float = _REST_S) -> None:
+    def __init__(self, folder: str, pause_s: float = _PAUSE_S) -> None:
         try:
             import tensorboardX  # noqa: F401
         except ImportError as error:
@@ -71,7 +71,7 @@ class EventFiles:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"event files cannot be written to {folder}: {error}") from error
-        self._folder, self._rest_s = folder, rest_s
+        self._folder, self._pause_s = folder, pause_s
         self._status = TrainingStatus()
         self._purge: int | None = None
         self._last_step = -1
@@ -110,13 +110,13 @@ class EventFiles:
 
     def _write(self) -> None:
         file = _File(self._folder)
-        rests_until = 0.0
+        paused_until = 0.0
         while True:
             figures: StepScalars | None = None
             with contextlib.suppress(queue.Empty):
                 if (figures := self._added.get(timeout=_FLUSH_S)) is None:
                     break
-            if (now := time.monotonic()) < rests_until:
+            if (now := time.monotonic()) < paused_until:
                 continue
             try:
                 file.write(figures, now)
@@ -125,10 +125,10 @@ class EventFiles:
                     "event files cannot be written to %s: %s; tried again in %.0f s",
                     self._folder,
                     error,
-                    self._rest_s,
+                    self._pause_s,
                 )
                 file.close()
-                rests_until = now + self._rest_s
+                paused_until = now + self._pause_s
         file.close()
 
 
@@ -142,7 +142,7 @@ class _File:
         self._flushed = 0.0
 
     def write(self, figures: StepScalars | None, now: float) -> None:
-        """Append figures, if there are any, and flush if the last flush is long ago."""
+        """Append figures, if there are any; flush if the last flush is `_FLUSH_S` ago."""
         from tensorboardX.proto.summary_pb2 import Summary
         from tensorboardX.summary import scalar
 

@@ -92,7 +92,7 @@ class TrainingStatus:
         return sum(one.volume for one in reports), sum(one.upper_bytes for one in reports)
 
     def step_times(self) -> Iterator[tuple[int, float, float]]:
-        """Yield, of each rank of this node, its number, seconds of its step and of its waiting."""
+        """Yield number, seconds of the step and seconds of waiting for each rank of this node."""
         return ((rank, one.step_s, one.wait_s) for rank, one in sorted(self._progress.items()))
 
     @property

@@ -81,7 +81,7 @@ def test_a_full_disk_blocks_no_training_and_is_retried(
         return open(path if len(opened) > 1 else "/dev/full", "wb")
 
     monkeypatch.setattr("tensorboardX.record_writer.open_file", full_at_first)
-    files = EventFiles(str(tmp_path), rest_s=0)
+    files = EventFiles(str(tmp_path), pause_s=0)
     files.begin(1, 1, 0, 0)
     for step in range(1, 400):  # more than a file keeps in memory
         files.progress(0, replace(STEP, step=step))
