@@ -10,12 +10,12 @@ from ..distill_reader.reader import DistilReader
 from ..runtime.errors import UsageError
 from .ranks import MakeReader, TrainerLoader
 
-#: The names under which Lightning is installed; their classes do not mix.
+#: The packages of Lightning; their classes are incompatible.
 _NAMES: Final = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _lightning() -> Any:
-    """Import Lightning: the one that the program has imported, else the one that is installed."""
+    """Import Lightning, under the name that the program has imported if there is one."""
     for name in sorted(_NAMES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name)

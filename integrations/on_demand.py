@@ -1,4 +1,4 @@
-"""Labels of a service on demand, for modules that stand in the place of a teacher's network."""
+"""Labels of a service on demand, for modules that replace a teacher's network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ImageLabels:
     """Asks the teachers of a service for one output.
 
     Args:
-        output: its name; "" if the teachers have one output.
+        output: name of the output; "" if the teachers have only one.
         **options: of `TeacherPool`: service, coordinator or teachers, and so on.
     """
 
@@ -24,14 +24,14 @@ class ImageLabels:
         self._output = output
         self._pool = TeacherPool(**options)
 
-    def of(self, colours: Any) -> Any:
+    def label(self, images: Any) -> Any:
         """Return the labels, float [N, classes], of UINT8 images [N, C, H, W] in host memory.
 
         Raises:
             UsageError: the teachers have several outputs, or none of this name.
             EdlError: as in `TeacherPool.label`.
         """
-        labels = self._pool.label([colours])
+        labels = self._pool.label([images])
         if not self._output and len(labels) == 1:
             return next(iter(labels.values()))
         if self._output not in labels:
@@ -40,7 +40,7 @@ class ImageLabels:
 
 
 def run_script(script: str, arguments: Sequence[str]) -> None:
-    """Run a training script as if Python had started it."""
+    """Run a training script in this process, as `python SCRIPT ARGUMENTS` would run it."""
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     runpy.run_path(script, run_name="__main__")

@@ -30,11 +30,11 @@ class ServiceTeacher(paddle.nn.Layer):  # type: ignore[misc]
     """A layer whose `forward` asks the teachers of a service; it has no parameters.
 
     It restores the colours of the training's images and sends them as UINT8, so the teachers have
-    to scale them themselves. A step waits for its labels.
+    to normalize them. A step waits for its labels.
 
     Args:
-        mean: with which the configuration's transforms scale images, by channel.
-        std: likewise.
+        mean: mean of each channel, by which the configuration's transforms normalize images.
+        std: standard deviation of each channel, likewise.
         output: name of the teachers' output with the logits; "" if they have one output.
         **options: of `TeacherPool`: service, coordinator or teachers, and so on.
     """
@@ -56,7 +56,7 @@ class ServiceTeacher(paddle.nn.Layer):  # type: ignore[misc]
         """Return the teachers' labels, float [N, classes], on the device of the images."""
         colours = (images.detach().astype("float32") * self._std + self._mean) * 255
         colours = colours.round().clip(0, 255).astype("uint8").cpu()
-        return self._labels.of(colours).to(images.place)
+        return self._labels.label(colours).to(images.place)
 
 
 def register() -> None:

@@ -1,4 +1,4 @@
-"""A loader whose state is that of the readers of all ranks, for trainers whose first rank saves."""
+"""Loaders whose state includes the readers of all ranks, for trainers that save on one rank."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RankedLoader(TorchLoader):
         """Restore what `state_dict` returned, here or with another number of ranks.
 
         Raises:
-            UsageError: it is the state of something else, or the reader cannot go on from there.
+            UsageError: it is not such a state, or the reader cannot continue from it.
         """
         if not isinstance(state, dict) or _KEY not in state:
             raise UsageError("this is not the state of a loader of all ranks")
@@ -45,9 +45,9 @@ class RankedLoader(TorchLoader):
 
 
 class TrainerLoader(RankedLoader):
-    """The loader of a trainer that counts epochs itself and expects batches in each.
+    """The loader for a trainer that counts epochs itself and expects batches in each of them.
 
-    Restored to the end of an epoch, it begins with the next one. An iterator from which nothing was
+    Restored to the end of an epoch, it begins with the next one. An iterator of which no batch is
     taken does not count as an epoch.
     """
 

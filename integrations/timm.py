@@ -1,4 +1,4 @@
-"""timm: a service of teachers in the place of `--kd-model-name`, in its unchanged train.py.
+"""timm: a service of teachers in place of `--kd-model-name`, for its unchanged train.py.
 
     export EDL_COORDINATOR=redis://head:6379
     python -m edl.integrations.timm train.py --kd-service resnet101 --model resnet18 ...
@@ -20,7 +20,7 @@ from timm.models import register_model
 
 from .on_demand import ImageLabels, run_script
 
-#: Variables of the environment, for the model that timm creates by its name.
+#: Environment variables with the arguments of the model, which timm creates by its name.
 SERVICE: Final = "EDL_SERVICE"
 COORDINATOR: Final = "EDL_COORDINATOR"
 TEACHERS: Final = "EDL_TEACHERS"
@@ -29,15 +29,15 @@ TEACHERS: Final = "EDL_TEACHERS"
 class ServiceTeacher(torch.nn.Module):  # type: ignore[misc]
     """A module whose `forward` asks the teachers of a service.
 
-    timm scales images for a teacher by its `pretrained_cfg`. This one gets colours from 0 to 255
-    and sends them as UINT8, so the teachers have to scale them, as those of `--model timm/NAME` do.
+    timm normalizes images for a teacher by its `pretrained_cfg`. This one gets colours from 0 to
+    255 and sends them as UINT8, so the teachers have to normalize them, as for `--model timm/NAME`.
 
     Args:
         output: name of the teachers' output with the logits; "" if they have one output.
         **options: of `TeacherPool`: service, coordinator or teachers, and so on.
     """
 
-    #: Divides the scaled colours by 1/255.
+    #: timm computes (image - mean) / std of images from 0 to 1, which gives colours from 0 to 255.
     pretrained_cfg: Final[Mapping[str, Any]] = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}
 
     def __init__(self, output: str = "", **options: Any) -> None:
@@ -48,12 +48,12 @@ class ServiceTeacher(torch.nn.Module):  # type: ignore[misc]
     def forward(self, images: Any) -> Any:
         """Return the teachers' labels, float [N, classes], on the device of the images."""
         colours = images.detach().float().round().clamp(0, 255).to(torch.uint8).cpu()
-        return self._labels.of(colours).to(images.device)
+        return self._labels.label(colours).to(images.device)
 
 
 @register_model  # type: ignore[untyped-decorator]
 def edl_teacher(pretrained: bool = False, **_: Any) -> ServiceTeacher:
-    """The teachers that the environment names."""
+    """Create the module from environment variables, as timm passes no service."""
     addresses = os.environ.get(TEACHERS, "")
     return ServiceTeacher(
         service=os.environ[SERVICE],
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> None:
     run_script(options.script, [*rest, "--kd-model-name", edl_teacher.__name__])
 
 
-if __name__ == "__main__":  # timm looks the registered function up in the module of its name
+if __name__ == "__main__":  # register the model in the module, not in `__main__`
     from edl.integrations import timm
 
     timm.main(sys.argv[1:])

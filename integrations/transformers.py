@@ -35,7 +35,7 @@ class DistilTrainerMixin:
     The loss of a training batch is `alpha` times the model's own loss plus the soft term of
     `distill_loss`. Evaluation has no soft labels and is unchanged. Checkpoints contain the states
     of the readers of all ranks; a run that continues from one trains each remaining sample of the
-    epoch once. For that, `ignore_data_skip` is set: the reader continues at its position by itself.
+    epoch once. `ignore_data_skip` is set, because the reader continues at its position by itself.
 
     Args:
         *args: of the Trainer.
@@ -48,9 +48,8 @@ class DistilTrainerMixin:
         **kwargs: of the Trainer.
 
     Raises:
-        UsageError: `beta` is 0; when training begins: there is no checkpoint to resume from, or it
-            has no state of the readers; in training: `alpha` is above 0, and the model gives no
-            loss.
+        UsageError: `beta` is 0. `train` raises it, too: there is no checkpoint to resume from, it
+            has no state of the readers, or `alpha` is above 0 and the model returns no loss.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class DistilTrainerMixin:
         if self._alpha:
             if (own := outputs.get("loss")) is None:
                 raise UsageError(
-                    f"alpha is {self._alpha:g}, and the model gives no loss: the batches need "
+                    f"alpha is {self._alpha:g}, and the model returns no loss: the batches need "
                     "`labels`"
                 )
             loss = self._alpha * own + loss
@@ -150,8 +149,8 @@ class ReaderStateCallback(TrainerCallback):  # type: ignore[misc]
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise UsageError(
-                f"{checkpoint} has no whole {STATE_FILE} ({why}), so it is not known which "
-                "samples were trained: it was not saved to its end, or not by a "
+                f"{checkpoint} has no valid {STATE_FILE} ({why}), so it is not known which "
+                "samples were trained: the save was interrupted, or was not made by a "
                 "DistilTrainerMixin; resume from an earlier checkpoint"
             ) from None
         loader.load_state_dict(state)

@@ -73,10 +73,10 @@ def test_a_checkpoint_without_the_reader_is_refused(tmp_path: Path) -> None:
     callback = ReaderStateCallback()
     loader = TrainerLoader(reader_of(Batches(3), NOBODY))
     try:
-        with pytest.raises(UsageError, match=r"has no whole reader_state.json \(No such file"):
+        with pytest.raises(UsageError, match=r"has no valid reader_state.json \(No such file"):
             callback.follow(loader, tmp_path)
         (tmp_path / STATE_FILE).write_text('{"ranks": [{"epo')  # the Trainer was killed meanwhile
-        with pytest.raises(UsageError, match=r"has no whole reader_state.json \(Unterminated"):
+        with pytest.raises(UsageError, match=r"has no valid reader_state.json \(Unterminated"):
             callback.follow(loader, tmp_path)
         with pytest.raises(UsageError, match="not the state of a loader of all ranks"):
             loader.load_state_dict(loader.reader.state_dict())
