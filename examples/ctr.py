@@ -105,13 +105,13 @@ def generate(folder: Path, lines: int, seed: int = 0) -> None:
     """Write logs in which clicks depend on some categories, one count, and chance."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    liking = rng.normal(0, 1, (CATEGORIES, 50))
+    effect = rng.normal(0, 1, (CATEGORIES, 50))
     for split, count in (("train", lines), ("eval", lines // 5)):
         rows = []
         for _ in range(count):
             counts = rng.poisson(3, COUNTS)
             chosen = rng.integers(0, 50, CATEGORIES)
-            score = liking[np.arange(5), chosen[:5]].sum() + 0.3 * (counts[0] - 3) - 1
+            score = effect[np.arange(5), chosen[:5]].sum() + 0.3 * (counts[0] - 3) - 1
             clicked = int(rng.random() < 1 / (1 + np.exp(-score)))
             names = [f"{zlib.crc32(bytes([at, one])):08x}" for at, one in enumerate(chosen)]
             empty = rng.random(CATEGORIES) < 0.02

@@ -41,16 +41,16 @@ def main(coordinator: str) -> None:
     distill_loss = DistillLoss(alpha=0.3, beta=0.7, temperature=4.0)
     with loader.reader as reader:
         while reader.state_dict()["epoch"] < EPOCHS:
-            right = rows = 0
+            correct = rows = 0
             for image, label, soft_label in loader:
                 logits = student(image)
                 accelerator.backward(distill_loss(logits, label, soft_label))
                 optimizer.step()
                 optimizer.zero_grad()
-                right += int((logits.argmax(-1) == label).sum())
+                correct += int((logits.argmax(-1) == label).sum())
                 rows += len(label)
             accelerator.save_state("saved")  # includes the position of the reader
-    accelerator.print(f"Accelerate: accuracy {right / rows:.2f}")
+    accelerator.print(f"Accelerate: accuracy {correct / rows:.2f}")
 
 
 main(sys.argv[1])

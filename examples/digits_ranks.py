@@ -23,7 +23,7 @@ from edl.distill_reader.adapters.torch import TorchLoader
 T = 4.0
 
 
-class Digits(Dataset):  # type: ignore[misc]  # torch is not followed
+class Digits(Dataset):  # type: ignore[misc]  # mypy skips torch
     """Dicts of pixels, float32 [64], and a label."""
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ def main(coordinator: str) -> None:
         service="digits",
         coordinator=coordinator,
         job="torch",
-        world_size=dist.get_world_size(),  # of torchrun's variables it reads only the rank
+        world_size=dist.get_world_size(),  # the reader itself reads only RANK
         uneven="drop",
         temperature=T,  # teachers send softmax(log p / T)
     )
     with reader:
         for _ in range(10):
-            right = rows = 0
+            correct = rows = 0
             for batch in TorchLoader(reader):
                 logits = student(batch["pixels"])
                 soft = F.kl_div((logits / T).log_softmax(-1), batch["prob"], reduction="batchmean")
@@ -62,9 +62,9 @@ def main(coordinator: str) -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                right += int((logits.argmax(-1) == batch["label"]).sum())
+                correct += int((logits.argmax(-1) == batch["label"]).sum())
                 rows += len(logits)
-        counts = torch.tensor([right, rows])
+        counts = torch.tensor([correct, rows])
         dist.all_reduce(counts)
         if dist.get_rank() == 0:
             print(f"{dist.get_world_size()} ranks: accuracy {counts[0] / counts[1]:.2f}")

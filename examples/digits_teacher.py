@@ -19,7 +19,7 @@ BATCH_SIZE = 64
 
 
 class DigitsTeacher(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """A CNN: uint8 images [N, 1, 8, 8], so that requests are small -> logits [N, 10]."""
+    """A CNN: uint8 images [N, 1, 8, 8] -> logits [N, 10]. Bytes keep requests small."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from edl.integrations.transformers import DistilTrainerMixin
 from edl.student import DistillLoss
 
 
-class Student(torch.nn.Module):  # type: ignore[misc]  # torch is not followed
+class Student(torch.nn.Module):  # type: ignore[misc]  # mypy skips torch
     """One layer: float32 pixels [N, 64] -> loss, logits [N, 10]."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ from edl.mesh.local import LocalMesh, TeacherSpec
 Array = np.ndarray[Any, Any]
 
 # %% [markdown]
-# ## Division of the digits
+# ## The data
 #
 # The teacher learns from 900 labelled images. The student has 600 others, 40 of them with labels.
 # The rest is held out and measures the accuracy of both.
@@ -46,7 +46,7 @@ LABELLED = 40
 # ## The teacher
 #
 # Any model that a teacher can open works (docs/how-to/models.md). This one takes images as bytes
-# and converts them to floats itself: that is a quarter of the traffic.
+# and converts them to floats itself: requests have a quarter of the size.
 
 # %%
 network = MLPClassifier((128,), learning_rate_init=0.01, tol=1e-3, random_state=0)
@@ -108,14 +108,14 @@ batches = [(image[own][at : at + 50],) for at in range(0, 600, 50)]
 reader = DistilReader(batches, service="digits", coordinator=mesh.url)
 batch, logits = next(iter(reader))
 print(f"a batch {batch.dtype}{list(batch.shape)} with logits {logits.dtype}{list(logits.shape)}")
-print(f"the teacher reads {logits[:8].argmax(axis=1)}, written was {label[own][:8]}")
+print(f"the teacher predicts {logits[:8].argmax(axis=1)}, the labels are {label[own][:8]}")
 
 # %% [markdown]
 # ## The student
 #
 # Softmax regression: 650 parameters; the teacher has 9,610. The loss is the cross entropy with the
 # teacher's probabilities at a temperature of 2, which tell not only that an image is a 7, but also
-# how much it looks like a 1.
+# how similar it is to a 1.
 
 
 # %%
@@ -134,8 +134,8 @@ class Student:
         return softmax(self.inputs(image) @ self.weight)
 
     def step(self, image: Array, target: Array, rate: float = 0.5) -> None:
-        slope = self(image) - target
-        self.weight -= rate * self.inputs(image).T @ slope / len(image)
+        gradient = self.inputs(image).T @ (self(image) - target) / len(image)
+        self.weight -= rate * gradient
 
     def accuracy(self) -> float:
         return float((self(image[held_out]).argmax(axis=1) == label[held_out]).mean())
@@ -173,9 +173,10 @@ print(reader.stats.line())
 # %% [markdown]
 # ## Labels on demand
 #
-# A loop that makes its own inputs calls for their labels: here the student asks about blends of two
-# images, and only about those that it is least sure of. The pool uses the reader's engine and
-# teachers; `TeacherPool(service="digits", coordinator=mesh.url)` would have its own.
+# A loop that generates its own inputs requests their labels. Here the inputs are blends of two
+# images, and the student requests labels only for those that it is least sure of. The pool uses the
+# reader's engine and teachers; `TeacherPool(service="digits", coordinator=mesh.url)` would have its
+# own.
 
 # %%
 draw = np.random.default_rng(1)

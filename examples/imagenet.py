@@ -30,7 +30,7 @@ from edl.student import Distill
 SIZE = int(os.environ.get("IMAGENET_SIZE", "224"))
 WORKERS = int(os.environ.get("IMAGENET_WORKERS", "8"))
 CLASSES = 1000
-MEAN, SD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 class ByteInput(nn.Layer):  # type: ignore[misc]  # paddle has no types
@@ -40,10 +40,10 @@ class ByteInput(nn.Layer):  # type: ignore[misc]  # paddle has no types
         super().__init__()
         self.network = network
         self.mean = paddle.to_tensor(MEAN).reshape([3, 1, 1])
-        self.sd = paddle.to_tensor(SD).reshape([3, 1, 1])
+        self.std = paddle.to_tensor(STD).reshape([3, 1, 1])
 
     def forward(self, image: Any) -> Any:
-        return self.network((image.astype("float32") / 255.0 - self.mean) / self.sd)
+        return self.network((image.astype("float32") / 255.0 - self.mean) / self.std)
 
 
 class Images(paddle.io.Dataset):  # type: ignore[misc]

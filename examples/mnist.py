@@ -1,4 +1,4 @@
-"""A job for `edl student train`: MNIST with 1000 labels, and teachers that learned from all.
+"""A job for `edl student train`: MNIST with 1000 labels, and a teacher that has learned all labels.
 
 export MNIST=DIR                          # has the four IDX files: train-images-idx3-ubyte, ...
 python examples/mnist.py mnist-teacher    # trains the teacher and exports it
@@ -58,8 +58,8 @@ class Mnist(paddle.io.Dataset):  # type: ignore[misc]
         self.shift = shift
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        by = np.random.randint(-self.shift, self.shift + 1, size=2)
-        return np.roll(self.image[index], tuple(by), axis=(1, 2)), self.label[index]
+        shift = np.random.randint(-self.shift, self.shift + 1, size=2)
+        return np.roll(self.image[index], tuple(shift), axis=(1, 2)), self.label[index]
 
     def __len__(self) -> int:
         return len(self.image)

@@ -1,4 +1,4 @@
-"""A program to copy: a student of ten classes in numpy; any loop changes at the same three places.
+"""A program to copy: a student in numpy, for ten classes; any loop needs its lines marked new.
 
 edl coordinator serve
 edl-teacher serve --model my_teacher:make --service mine --redis redis://127.0.0.1:6379
@@ -29,14 +29,14 @@ def main(coordinator: str) -> None:
     weight = np.zeros((64, 10), np.float32)
     with DistilReader(loader, service="mine", coordinator=coordinator) as reader:  # new
         for _ in range(10):
-            right = 0
+            agreed = 0
             for image, _label, soft_label in reader:  # new: soft_label
                 pixels = image.reshape(len(image), 64).astype("float32") / 16
                 logits = pixels @ weight
-                slope = softmax(logits) - softmax(soft_label)
-                weight -= 0.5 / len(image) * pixels.T @ slope
-                right += int((logits.argmax(1) == soft_label.argmax(1)).sum())
-    print(f"agrees with its teacher on {right / len(images):.2f} of the samples")
+                gradient = pixels.T @ (softmax(logits) - softmax(soft_label)) / len(image)
+                weight -= 0.5 * gradient
+                agreed += int((logits.argmax(1) == soft_label.argmax(1)).sum())
+    print(f"agrees with its teacher on {agreed / len(images):.2f} of the samples")
 
 
 main(sys.argv[1])

@@ -22,9 +22,9 @@ from edl.scheduler.simulator import ScenarioFault, simulate
 # %% [markdown]
 # ## Machines and rates
 #
-# There are four machines for training, and spot machines, which come and go and so can only be
-# teachers. `edl profile` measures the rates of your devices. Here they are those of a ResNet50 on a
-# V100, and of its teacher, a ResNet101, on a P4.
+# There are four machines for training. Spot machines come and go, so they can only be teachers.
+# `edl profile` measures the rates of your devices. Here they are those of a ResNet50 on a V100, and
+# of its teacher, a ResNet101, on a P4.
 
 # %%
 cluster = Cluster(
@@ -108,5 +108,5 @@ rough = simulate(bad_day, random.Random)
 resends = sum(student.resends for student in rough.students)
 starved = sum(student.starved_s for student in rough.students)
 print(f"without {third} of {teachers}: {rough.samples_per_s:,.0f} samples/s")
-print(f"{resends} requests were sent again; students waited {starved:.1f} s in all")
+print(f"{resends} requests were sent again; students waited {starved:.1f} s in total")
 assert all(a.batches == b.batches for a, b in zip(calm.students, rough.students, strict=True))

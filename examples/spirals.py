@@ -1,4 +1,4 @@
-"""A student in numpy alone: few points with partly wrong labels, and teachers that know better.
+"""A student in numpy: it has few points with partly wrong labels, and learns from teachers.
 
 python examples/spirals.py redis://127.0.0.1:6379       # with teachers of the service "spirals"
 python examples/spirals.py                              # without teachers, for comparison
@@ -31,9 +31,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def spirals(count: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw points, float32 [count, 2], and their arms, int64 [count]."""
     arm = rng.integers(0, ARMS, count)
-    along = np.sqrt(rng.uniform(0.05, 1.0, count))
-    angle = 1.75 * 2 * np.pi * along + arm * 2 * np.pi / ARMS + rng.normal(0, 0.15, count)
-    point = along[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    radius = np.sqrt(rng.uniform(0.05, 1.0, count))
+    angle = 1.75 * 2 * np.pi * radius + arm * 2 * np.pi / ARMS + rng.normal(0, 0.15, count)
+    point = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     return point.astype(np.float32), arm
 
 
@@ -52,8 +52,8 @@ class Points:
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
         for _ in range(STEPS):
             row = self.rng.integers(0, LABELLED, ROWS)
-            beside = self.rng.normal(0, 0.1, (ROWS, 2)).astype(np.float32)
-            yield self.point[row] + beside, self.label[row]
+            noise = self.rng.normal(0, 0.1, (ROWS, 2)).astype(np.float32)
+            yield self.point[row] + noise, self.label[row]
 
 
 def softmax(logits: Array) -> Array:
@@ -88,11 +88,11 @@ class Student:
         """Train one step towards the probabilities `target` [N, ARMS]; return the loss."""
         *inputs, logits = self.forward(point)
         probability = softmax(logits)
-        slope = (probability - target) / len(point)
+        delta = (probability - target) / len(point)
         gradients = []
         for value, weight in zip(inputs[::-1], self.weights[::-1], strict=True):
-            gradients.append(value.T @ slope)
-            slope = (slope @ weight.T)[:, :-1] * (value[:, :-1] > 0)
+            gradients.append(value.T @ delta)
+            delta = (delta @ weight.T)[:, :-1] * (value[:, :-1] > 0)
         self.steps += 1
         for at, gradient in enumerate(gradients[::-1]):
             self.mean[at] += 0.1 * (gradient - self.mean[at])
@@ -108,26 +108,26 @@ class Student:
         return float((self.forward(point)[-1].argmax(axis=1) == arm).mean())
 
 
-def batches(coordinator: str | None, undo: ExitStack) -> Iterable[Any]:
-    """Return the student's batches, with the teachers' logits as a last field if there is a mesh.
+def batches(coordinator: str | None, stack: ExitStack) -> Iterable[Any]:
+    """Return the student's batches, with the teachers' logits as last field if there is a mesh.
 
-    `undo` closes the reader.
+    `stack` closes the reader.
     """
     if coordinator is None:
         return Points()
-    return undo.enter_context(DistilReader(Points(), service="spirals", coordinator=coordinator))
+    return stack.enter_context(DistilReader(Points(), service="spirals", coordinator=coordinator))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("coordinator", nargs="?")
     parser.add_argument("--epochs", type=int, default=40)
-    wish = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the reader closes
     student = Student()
-    with ExitStack() as undo:
-        loader = batches(wish.coordinator, undo)
-        for epoch in range(1, wish.epochs + 1):
+    with ExitStack() as stack:
+        loader = batches(options.coordinator, stack)
+        for epoch in range(1, options.epochs + 1):
             for point, label, *soft in loader:
                 hard = np.eye(ARMS)[label]
                 target = 0.1 * hard + 0.9 * softmax(soft[0]) if soft else hard

@@ -1,4 +1,4 @@
-"""A teacher in numpy alone, fitted at its start: which of three spiral arms a point lies on.
+"""A teacher in numpy, fitted when it starts: it tells on which of three spiral arms a point lies.
 
 edl-teacher serve --model spirals_teacher:network --service spirals --redis redis://...
 (with this folder in PYTHONPATH), or the whole mesh: edl up examples/mesh.yaml
@@ -29,8 +29,8 @@ def network() -> tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[s
         return np.asarray(np.cos(point @ waves + phase))
 
     point, arm = spirals(6000, rng)
-    seen, wanted = features(point), np.eye(ARMS)[arm]
-    weights = np.linalg.solve(seen.T @ seen + 0.1 * np.eye(FEATURES), seen.T @ wanted)
+    x, y = features(point), np.eye(ARMS)[arm]
+    weights = np.linalg.solve(x.T @ x + 0.1 * np.eye(FEATURES), x.T @ y)
 
     def logits(inputs: Mapping[str, Array]) -> dict[str, Array]:
         score = features(inputs["point"]) @ weights

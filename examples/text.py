@@ -22,7 +22,7 @@ from paddle import nn
 from edl.student import Distill
 
 LENGTH = 96  # characters of a review that are used
-NUMBERS = 4096  # codes of characters; 0 is padding
+CODES = 4096  # codes of characters; 0 is padding
 LABELLED = 2000  # reviews for training the student
 HELD_OUT = 10  # every tenth review measures the accuracy
 
@@ -32,12 +32,12 @@ class Bag(nn.Layer):  # type: ignore[misc]  # paddle has no types
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(NUMBERS, 32, padding_idx=0)
+        self.embedding = nn.Embedding(CODES, 32, padding_idx=0)
         self.out = nn.Sequential(nn.Softsign(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
 
     def forward(self, text: Any) -> Any:
-        there = (text != 0).astype("float32").unsqueeze(-1)
-        return self.out((self.embedding(text) * there).sum(1) / there.sum(1).clip(min=1.0))
+        mask = (text != 0).astype("float32").unsqueeze(-1)
+        return self.out((self.embedding(text) * mask).sum(1) / mask.sum(1).clip(min=1.0))
 
 
 class Convolutions(nn.Layer):  # type: ignore[misc]
@@ -45,15 +45,15 @@ class Convolutions(nn.Layer):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(NUMBERS, 64, padding_idx=0)
+        self.embedding = nn.Embedding(CODES, 64, padding_idx=0)
         self.convolutions = nn.LayerList([nn.Conv1D(64, 64, width) for width in (1, 2, 3)])
-        self.highest = nn.AdaptiveMaxPool1D(1)
+        self.max_pool = nn.AdaptiveMaxPool1D(1)
         self.out = nn.Sequential(nn.Dropout(0.5), nn.Linear(3 * 64, 2))
 
     def forward(self, text: Any) -> Any:
-        by_place = self.embedding(text).transpose([0, 2, 1])
-        found = [self.highest(nn.functional.relu(one(by_place))) for one in self.convolutions]
-        return self.out(paddle.concat(found, 1).squeeze(-1))
+        embedded = self.embedding(text).transpose([0, 2, 1])
+        pooled = [self.max_pool(nn.functional.relu(one(embedded))) for one in self.convolutions]
+        return self.out(paddle.concat(pooled, 1).squeeze(-1))
 
 
 class Reviews(paddle.io.Dataset):  # type: ignore[misc]
@@ -73,10 +73,10 @@ class Reviews(paddle.io.Dataset):  # type: ignore[misc]
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         text, sentiment = self.texts[index]
-        numbers = np.zeros(LENGTH, np.int64)
+        codes = np.zeros(LENGTH, np.int64)
         for at, character in enumerate(text[:LENGTH]):
-            numbers[at] = 1 + ord(character) % (NUMBERS - 1)
-        return numbers, np.int64(sentiment)
+            codes[at] = 1 + ord(character) % (CODES - 1)
+        return codes, np.int64(sentiment)
 
     def __len__(self) -> int:
         return len(self.texts)
