@@ -110,21 +110,21 @@ class Checkpoint:
         values = _unsealed(data, MANIFEST)
         try:
             found = cls(
-                name,
-                location,
-                int(values["step"]),
-                int(values["world"]),
-                float(values["made_s"]),
-                {
+                name=name,
+                location=location,
+                step=int(values["step"]),
+                world=int(values["world"]),
+                made_s=float(values["made_s"]),
+                files={
                     file: FileDigest(int(written["bytes"]), str(written["sha256"]))
                     for file, written in values["files"].items()
                 },
-                Provenance(  # checkpoints of older versions have no fingerprint
+                provenance=Provenance(  # checkpoints of older versions have no fingerprint
                     dict(values.get("fingerprint", {})),
                     tuple(dict(change) for change in values.get("accepted", ())),
                 ),
-                str(values.get("after", "")),
-                hashlib.sha256(data).hexdigest(),
+                after=str(values.get("after", "")),
+                digest=hashlib.sha256(data).hexdigest(),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointDamaged(f"{MANIFEST} is not whole ({error!r})") from error

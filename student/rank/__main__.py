@@ -93,21 +93,21 @@ class Rank:
         loop = self._loop
         error = as_job_error(error, self._order.settings.job_file)
         # Errors of EDL explain themselves in one line; for errors of a job, show its code.
-        ours = isinstance(error, EdlError) and not isinstance(error, JobError)
-        trace = "" if ours else trace_of(error, self._order.settings.job_file)
-        words = str(error) if isinstance(error, EdlError) else summary_line(error)
+        is_explained = isinstance(error, EdlError) and not isinstance(error, JobError)
+        trace = "" if is_explained else trace_of(error, self._order.settings.job_file)
+        message = str(error) if isinstance(error, EdlError) else summary_line(error)
         # Before the job's first step, the user has made a mistake; later errors are retried.
         usage = isinstance(error, UsageError) and (loop is None or loop.position.step == 0)
         gave_up = isinstance(error, NoTeacherAvailable)
         if not (usage or gave_up):  # else the command ends with the same message
-            log.error("%s", words)
+            log.error("%s", message)
         self._link.send(
             Failed(
-                0 if loop is None else loop.position.step + 1,
-                0 if loop is None else loop.position.epoch,
-                [] if loop is None else loop.reporter.positions,
-                words,
-                trace,
+                step=0 if loop is None else loop.position.step + 1,
+                epoch=0 if loop is None else loop.position.epoch,
+                positions=[] if loop is None else loop.reporter.positions,
+                error=message,
+                traceback=trace,
                 usage=usage,
                 gave_up=gave_up,
             )

@@ -202,14 +202,14 @@ class Loop:
         self.learner.group.patient = self._patient
         self.learner.apply()
         taken = CompletedStep(
-            self.position.step + 1,
-            self.position.epoch,
-            positions,
-            0 if batch is None else batch.rows,
-            decision.total,
-            losses,
-            step_s,
-            self._wait_s,
+            step=self.position.step + 1,
+            epoch=self.position.epoch,
+            positions=positions,
+            rows=0 if batch is None else batch.rows,
+            total=decision.total,
+            losses=losses,
+            step_s=step_s,
+            wait_s=self._wait_s,
         )
         self.position.step += 1
         self._unsaved = True

@@ -153,21 +153,21 @@ class RankReporter:
             )
         losses = {name: float(value) for name, value in taken.losses.items()} if read_losses else {}
         return Progress(
-            taken.step,
-            taken.epoch,
-            taken.rows,
-            taken.total,
-            losses,
-            self.metrics,
-            taken.step_s,
-            taken.wait_s,
-            self._samples_per_s,
-            None if stats is None else len(stats.teachers),
-            0 if stats is None else stats.volume_bytes,
-            waiting,
-            peers_s,
-            0 if stats is None else stats.upper_bytes,
-            0 if stats is None else stats.want,
+            step=taken.step,
+            epoch=taken.epoch,
+            rows=taken.rows,
+            total=taken.total,
+            losses=losses,
+            metrics=self.metrics,
+            step_s=taken.step_s,
+            wait_s=taken.wait_s,
+            samples_per_s=self._samples_per_s,
+            teachers=None if stats is None else len(stats.teachers),
+            volume=0 if stats is None else stats.volume_bytes,
+            waiting_for=waiting,
+            peers_s=peers_s,
+            upper_bytes=0 if stats is None else stats.upper_bytes,
+            wanted=0 if stats is None else stats.want,
         )
 
     def _rate(self) -> float:

@@ -69,14 +69,14 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     group = framework.join(rank, order.endpoints[:world], device)
     group.share([*assembly.model.parameters(), *assembly.model.buffers()])
     learner = Learner(
-        assembly.model,
-        list(assembly.model.parameters()),
-        assembly.optimizer,
-        assembly.loss,
-        rate,
-        precision,
-        group,
-        settings.micro_batch,
+        model=assembly.model,
+        parameters=list(assembly.model.parameters()),
+        optimizer=assembly.optimizer,
+        loss=assembly.loss,
+        rate=rate,
+        precision=precision,
+        group=group,
+        micro_batch=settings.micro_batch,
     )
     saver = Saver(order, link, trained, learner, source, saved_feed, position.step)
     evaluation = RankEvaluation(spec, settings, precision)
@@ -86,15 +86,15 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     )
     metrics = state.get(METRICS, {})
     loop = Loop(
-        learner,
-        prefetcher,
-        shares,
-        RankReporter(order, link, saver, evaluation, prefetcher, position, metrics),
-        lambda: link.leaving,
-        saver.due,
-        position,
-        settings.steps,
-        settings.epochs,
+        learner=learner,
+        prefetcher=prefetcher,
+        shares=shares,
+        reporter=RankReporter(order, link, saver, evaluation, prefetcher, position, metrics),
+        leaving=lambda: link.leaving,
+        due=saver.due,
+        position=position,
+        steps=settings.steps,
+        epochs=settings.epochs,
         adapt=settings.deal == "dynamic" and source.total_batch is not None,
         synchronize=framework.synchronize if world > 1 and device != "cpu" else do_nothing,
     )

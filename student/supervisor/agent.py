@@ -107,10 +107,10 @@ class Supervisor:
         )
         limits = WorldLimits(
             *settings.nodes,
-            self._dependencies.gather_s,
-            settings.ranks_per_node,
-            settings.total_batch or 0,
-            settings.hang_s,
+            gather_s=self._dependencies.gather_s,
+            ranks=settings.ranks_per_node,
+            rows=settings.total_batch or 0,
+            hang_s=settings.hang_s,
         )
         self._last_write = LastWrite(self._checkpoints, self._dependencies.checkpoint_timeout_s)
         self._leader = RendezvousLeader(
@@ -364,15 +364,15 @@ class Supervisor:
         return [
             Order(
                 self._settings,
-                generation.number,
-                first + local,
-                len(generation.endpoints),
-                local,
-                self._node,
-                generation.endpoints,
-                checkpoint.location if checkpoint else "",
-                () if local else self._checkpoints.keys,
-                order["restarts_epoch"],
+                generation=generation.number,
+                rank=first + local,
+                world=len(generation.endpoints),
+                local_rank=local,
+                node=self._node,
+                endpoints=generation.endpoints,
+                restore=checkpoint.location if checkpoint else "",
+                snapshot=() if local else self._checkpoints.keys,
+                restarts_epoch=order["restarts_epoch"],
             )
             for local in range(self._settings.ranks_per_node)
         ]

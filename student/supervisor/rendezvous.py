@@ -255,13 +255,13 @@ class RendezvousSession:
         nodes = tuple(self._board.nodes(self._job))
         record = self._board.generation(self._job)
         return RendezvousView(
-            nodes,
-            {node.node_id: self._facts_of(node) for node in nodes},
-            None if record is None else Generation.from_record(record),
-            self._board.outcome(self._job),
-            tuple(self._board.reports(self._job)),
-            fence,
-            self._back_s is None or time.monotonic() - self._back_s > self._ttl_s,
+            nodes=nodes,
+            facts={node.node_id: self._facts_of(node) for node in nodes},
+            generation=None if record is None else Generation.from_record(record),
+            outcome=self._board.outcome(self._job),
+            reports=tuple(self._board.reports(self._job)),
+            fence=fence,
+            settled=self._back_s is None or time.monotonic() - self._back_s > self._ttl_s,
         )
 
     def _facts_of(self, node: Node) -> NodeInfo:

@@ -101,13 +101,13 @@ class RankProcess:
     def liveness(self) -> RankProgress:
         """Return its progress, for the detection of hangs."""
         return RankProgress(
-            self.number,
-            self.step,
-            self.at_s,
-            self.heard_s,
-            self.ready is not None,
-            self.waiting_for,
-            self.suspended,
+            rank=self.number,
+            step=self.step,
+            at_s=self.at_s,
+            heard_s=self.heard_s,
+            started=self.ready is not None,
+            waiting_for=self.waiting_for,
+            suspended=self.suspended,
         )
 
     def ending(self) -> str:
@@ -462,12 +462,12 @@ class WorkerRun:
         step = max(rank.step, rank.ready.step) + 1 if rank.ready else 0
         epoch = rank.progress.epoch if rank.progress else rank.ready.epoch if rank.ready else 0
         return RankFailure(
-            rank.order.generation,
-            rank.order.node,
-            rank.number,
-            how,
-            step,
-            epoch,
+            generation=rank.order.generation,
+            node=rank.order.node,
+            rank=rank.number,
+            how=how,
+            step=step,
+            epoch=epoch,
             error=error,
             restored=self._restored,
         )
