@@ -138,7 +138,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     authority = Authority(tmp_path_factory.mktemp("ca"))
     export_expiry(teacher.registry, ServerSecurity(authority.issue("teacher")))
     operator = OperatorMetrics(lambda: False)
-    operator.reconciled("jobs", well=True, seconds=0.1)
+    operator.reconciled("jobs", succeeded=True, seconds=0.1)
     processes = (coordinator, teacher, operator)
     return [*(generate_latest(one.registry).decode() for one in processes), of_reader()]
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from edl.benchmarks.report import REFERENCE_SPEED_S
 from edl.tests import run
 from edl.tests.waiting import DEADLINE_S
 
@@ -65,7 +66,7 @@ def test_a_tier_fails_in_ci_only_and_at_twice_its_target_on_a_machine_as_fast_as
     monkeypatch.setenv("CI", ci)
     ticks = itertools.chain([0.0], itertools.repeat(run.TIERS["test"].target_s * factor))
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    monkeypatch.setattr(run, "speed_program_s", lambda: slowness * run.REFERENCE_SPEED_S)
+    monkeypatch.setattr(run, "speed_program_s", lambda: slowness * REFERENCE_SPEED_S)
     assert run.main(["test"]) == code
 
 
@@ -78,7 +79,7 @@ def test_the_speed_of_the_machine_is_the_median_of_all_measurements(
     def measure() -> float:
         if (factor := next(factors, None)) is None:
             measured.set()
-        return run.REFERENCE_SPEED_S * (factor or 3.0)
+        return REFERENCE_SPEED_S * (factor or 3.0)
 
     monkeypatch.setattr(run, "speed_program_s", measure)
     monkeypatch.setattr(run, "MEASURE_EVERY_S", 0.001)
