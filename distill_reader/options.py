@@ -263,7 +263,11 @@ def services_of(
     """
     if isinstance(service, str):
         if isinstance(teachers, Mapping):
-            listed = [address for addresses in teachers.values() for address in addresses]
+            listed = [
+                one
+                for name, of in teachers.items()
+                for one in texts(f"teachers of {name!r}", of, "host:port")
+            ]
             raise UsageError(f"one service has a list of teachers, as in teachers={listed}")
         if policy is not None:
             raise UsageError(
