@@ -54,7 +54,7 @@ READ_AHEAD: Final = 2
 #: Seconds without merging after merged requests crashed a predictor. Then the request that caused
 #: the crash, when it is sent again, crashes the predictor alone.
 UNMERGED_S: Final = 60.0
-_LEFT: Final = "this teacher has stopped: send the request to another one"
+_STOPPED: Final = "this teacher has stopped: send the request to another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class Batcher:
         """Accept no more requests, and fail those in the queue with RetryableError."""
         with self._condition:
             self._closed = True
-            self._fail_queue(RetryableError(_LEFT))
+            self._fail_queue(RetryableError(_STOPPED))
             self._condition.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
@@ -177,7 +177,7 @@ class Batcher:
             if self._taken_slots >= self._slots:
                 raise self._overloaded()
             if self._closed:
-                raise RetryableError(_LEFT)
+                raise RetryableError(_STOPPED)
             self._taken_slots += 1
             self._taken_samples += samples
             number = next(self._numbers)

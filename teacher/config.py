@@ -68,7 +68,7 @@ def parse_devices(text: str) -> tuple[Device, ...]:
     devices = tuple(Device.parse(part) for part in text.split(","))
     cores = [core for device in devices for core in device.cores]
     if twice := sorted({core for core in cores if cores.count(core) > 1}):
-        raise UsageError(f"devices {text!r}: core {twice[0]} stands there twice")
+        raise UsageError(f"devices {text!r}: core {twice[0]} is named twice")
     return devices
 
 
@@ -149,8 +149,8 @@ class PredictorConfig:
         threads: CPU threads of one run.
         micro_batch: samples per run; larger requests are split. Paddle is fastest on CPUs with 4 to
             8. None: measured at the start.
-        inputs: declared by the user, for models that do not state them.
-        outputs: likewise.
+        inputs: declared by the user: inputs that the model does not state, or narrower shapes.
+        outputs: declared by the user, for models that do not state them.
         backend: one of `backends.selection.NAMES`; "auto" decides by the model.
         precision: "fp32" or "bf16".
         preprocess: steps before the model, in order.
@@ -317,7 +317,7 @@ class TeacherConfig:
         if not 0 <= self.grace_s <= 86_400:
             raise UsageError(f"a grace period is 0 to 86,400 seconds, not {self.grace_s:g}")
         if self.deterministic:
-            self._refuse_what_changes_bits()
+            self._check_deterministic()
 
     @property
     def device_label(self) -> str:
@@ -329,7 +329,7 @@ class TeacherConfig:
         """The settings of the predictor of each device."""
         return tuple(self.predictor.on(device) for device in self.devices)
 
-    def _refuse_what_changes_bits(self) -> None:
+    def _check_deterministic(self) -> None:
         if self.predictor.micro_batch is None:
             raise UsageError(
                 "a deterministic teacher does not measure its micro-batch: name a number"

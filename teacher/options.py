@@ -120,8 +120,8 @@ NoSelfTest = Annotated[
     bool,
     _model(
         "EDL_NO_SELF_TEST",
-        "Skip the self-test: that answers are finite, and differ between inputs and between "
-        "classes. Not with --canary.",
+        "Skip the self-test, which checks that answers are finite and differ between inputs and "
+        "between classes. Not with --canary.",
         "--no-self-test",
     ),
 ]
@@ -139,10 +139,10 @@ Outputs = Annotated[
     list[str] | None,
     _model(
         None,
-        "An output as NAME:DATATYPE:DIMS, for a factory or TorchScript: only the outputs named "
-        "so are served, and no trial run looks for others. Or NAME=KIND, or both: its numbers are "
-        "logits, probabilities, log-probabilities or other (as of a sigmoid); default: what the "
-        "self-test finds. Repeat it for each output.",
+        "An output as NAME:DATATYPE:DIMS, for a factory or TorchScript: only declared outputs are "
+        "served, and no trial run looks for others. Or NAME=KIND, or both, where KIND says what "
+        "its numbers are: logits, probabilities, log-probabilities or other (as of a sigmoid). "
+        "Default kind: what the self-test finds. Repeat it for each output.",
         "--output",
         metavar="NAME[:DATATYPE:DIMS][=KIND]",
     ),

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 #: A predictor is given up after this many crashes within this time, without an answer in between.
 CRASHES_AT_MOST = 5
 CRASH_WINDOW_S = 60.0
-#: Seconds after KILL until the end is noticed and the last output is read.
+#: Most seconds from KILL until the end has been noticed and the last output read.
 _STOP_S = 5.0
 #: Seconds for a process to end after its channel has ended.
 _EXIT_S = 1.0
@@ -235,8 +235,8 @@ class PredictorProcess:
         self._on_progress = on_progress if not name else lambda text: on_progress(f"{name}: {text}")
         self._on_change = on_change
         self._lock = threading.Lock()  # guards `_begun`, `_channel`, `_jobs` and `_sent_records`
-        #: Keeps `_jobs` in the order in which the predictor gets them. Not `_lock`: the thread that
-        #: listens to the predictor needs that one, and sending may block until it has listened.
+        #: Keeps `_jobs` in the order in which the predictor gets them. Not `_lock`, which is never
+        #: held while something may block, such as sending.
         self._sending = threading.Lock()
         self._begun = False
         self._process: supervise.Process | None = None

@@ -1,9 +1,9 @@
-"""Records each request once, and shows the records in four places.
+"""Records each request once, for metrics, statistics, the registry and the access log.
 
-These are the metrics for Prometheus, the statistics of the Open Inference Protocol, the registry
-(requests in flight, samples per second), and the access log: a debug record for each call over any
-protocol. The log contains neither credentials nor tensors. Without debug logging, a call costs one
-check of the log level.
+Prometheus scrapes the metrics. The statistics are those of the Open Inference Protocol. The
+registry gets the requests in flight and the samples per second. The access log has a debug record
+for each call over any protocol, without credentials and tensors. Without debug logging, a call
+costs one check of the log level.
 """
 
 from __future__ import annotations

@@ -122,16 +122,16 @@ def encode_outputs(
     Raises:
         RequestRefused: a value does not fit its form, or parts of two outputs have the same name.
     """
-    travel: dict[str, Array] = {}
+    sent: dict[str, Array] = {}
     for one in requested:
         array, form = outputs[one.name], one.form
         arrays = {one.name: array} if form is None else encode(one.name, array, form, one.kind)
-        if twice := travel.keys() & arrays.keys():
+        if twice := sent.keys() & arrays.keys():
             raise RequestRefused(
                 f"two outputs would be sent as {min(twice)!r}: ask for {one.name!r} in another form"
             )
-        travel |= arrays
-    return travel
+        sent |= arrays
+    return sent
 
 
 def form_parameters(

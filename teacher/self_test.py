@@ -231,9 +231,9 @@ class Canary:
         for name, kept in self.outputs.items():
             array = outputs.get(name)
             if array is None or array.shape != kept.shape:
-                came = "is missing" if array is None else f"has shape {list(array.shape)}"
+                problem = "is missing" if array is None else f"has shape {list(array.shape)}"
                 raise ModelError(
-                    f"the canary has an output {name!r} of shape {list(kept.shape)}, which {came}"
+                    f"output {name!r} {problem}; in the canary it has shape {list(kept.shape)}"
                 )
             expected = kept.astype(np.float64)
             most = np.abs(array.astype(np.float64) - expected).max(initial=0.0)

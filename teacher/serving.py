@@ -147,7 +147,7 @@ class TeacherLifecycle:
         self._registry = registry
         self._on_progress = on_progress
         self._failure: EdlError | None = None
-        self._asked = ""
+        self._drain_cause = ""
         self._heartbeat: Heartbeat | None = None
         self._metrics_server: MetricsServer | None = None
         self._recorder = Recorder()
@@ -220,7 +220,7 @@ class TeacherLifecycle:
     def leave(self) -> None:
         """Drain if the model can still serve; raises the error that ended the teacher, if any."""
         if self._pool.failure is None:
-            self._on_progress(f"draining{self._asked}")
+            self._on_progress(f"draining{self._drain_cause}")
             grace_s = self._config.grace_s
             drain(self._identity, self._recorder, self._server, self._heartbeat, grace_s)
         if self._failure is not None:
@@ -269,7 +269,7 @@ class TeacherLifecycle:
         )
 
     def _asked_to_drain(self) -> None:
-        self._asked = ": asked by an administrator"
+        self._drain_cause = ": asked by an administrator"
         self._stop.request()
 
     def _predictors_changed(self) -> None:

@@ -188,8 +188,8 @@ class ModelSettings:
         device: "cpu" or "gpu:N".
         threads: CPU threads of one run.
         precision: "fp32" or "bf16".
-        inputs: declared by the user, for models that do not state them.
-        outputs: likewise.
+        inputs: declared by the user: inputs that the model does not state, or narrower shapes.
+        outputs: declared by the user, for models that do not state them.
         download: the weights of a named model may be fetched from the network.
         preprocessed_inputs: returns the inputs that preprocessing produces, for a model without
             stated inputs. Raises ModelError.
@@ -334,13 +334,13 @@ def _named(given: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
 def _missing(given: Path, readers: Sequence[BackendKind]) -> str:
     what = "; or ".join(kind.files for kind in readers)
     if given.is_dir():
-        strangers = sorted(file for file in given.iterdir() if file.suffix in FOREIGN)
-        if not strangers:
+        foreign = sorted(file for file in given.iterdir() if file.suffix in FOREIGN)
+        if not foreign:
             return f"no model in {given}: expected {what}"
-        given = strangers[0]
+        given = foreign[0]
     if given.suffix in FOREIGN and given.exists():
-        whose, way = FOREIGN[given.suffix]
-        return f"{given} is a file of {whose}, which no backend reads: {way}"
+        framework, remedy = FOREIGN[given.suffix]
+        return f"{given} is a file of {framework}, which no backend reads: {remedy}"
     if given.exists():
         return f"{given} is not a model that can be read: expected {what}"
     expected = f"expected a folder, a prefix or a file: {what}"

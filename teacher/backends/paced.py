@@ -22,8 +22,8 @@ from .tensor_specs import example_batch
 NAME: Final = "paced"
 #: Mark of an emulated device in platforms, numerics and names of devices.
 EMULATED: Final = "emulated"
-#: Seconds before the end of a run that are spent awake, because sleeping ends late.
-_AWAKE_S = 0.0005
+#: The last seconds of a run are waited for in a busy loop, because `sleep` ends late.
+_BUSY_WAIT_S = 0.0005
 _TRIAL_ROWS = 8
 _TRIALS = 5
 
@@ -77,7 +77,7 @@ class PacedBackend:
         self._clock = clock
         self._sleep = sleep
         self._schedule = Schedule(rate)
-        self._came_s = math.inf
+        self._arrived_s = math.inf
         _check_speed(backend, rate, clock)
         self.spec = mark_emulated(backend.spec)
 
@@ -90,11 +90,11 @@ class PacedBackend:
         Args:
             at_s: time of `clock`, in seconds.
         """
-        self._came_s = at_s
+        self._arrived_s = at_s
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         rows = len(next(iter(inputs.values())))
-        end_s = self._schedule.schedule(min(self._came_s, self._clock()), rows)
+        end_s = self._schedule.schedule(min(self._arrived_s, self._clock()), rows)
         outputs = self._backend.run(inputs)
         self._wait_until(end_s)
         return outputs
@@ -103,8 +103,8 @@ class PacedBackend:
         now_s = self._clock()
         if now_s > end_s:
             self._schedule.record_late_end(now_s)
-        if end_s - now_s > _AWAKE_S:
-            self._sleep(end_s - now_s - _AWAKE_S)
+        if end_s - now_s > _BUSY_WAIT_S:
+            self._sleep(end_s - now_s - _BUSY_WAIT_S)
         while self._clock() < end_s:
             pass
 

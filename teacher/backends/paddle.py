@@ -87,7 +87,7 @@ def translate_errors(doing: str) -> AbstractContextManager[None]:
         RetryableError: the device or its memory failed; the same inputs may succeed elsewhere.
         RequestRefused: every other error is about the inputs.
     """
-    return framework.translate_errors(doing, _may_pass, first_line)
+    return framework.translate_errors(doing, _is_transient, first_line)
 
 
 def first_line(error: BaseException) -> str:
@@ -98,7 +98,7 @@ def first_line(error: BaseException) -> str:
     return messages[0] if messages else type(error).__name__
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """Whether the same inputs may succeed elsewhere; not after NotImplementedError."""
     return isinstance(error, MemoryError | OSError | SystemError | RuntimeError) and not isinstance(
         error, NotImplementedError

@@ -81,8 +81,8 @@ def open_backend(
         threads: CPU threads of one run.
         device: "cpu" or "gpu:N".
         precision: "fp32", or "bf16" if the backend supports it.
-        inputs: tensors of a request (before preprocessing), declared by the user; for models that
-            do not state their inputs.
+        inputs: tensors of a request (before preprocessing), declared by the user: inputs that the
+            model does not state, or narrower shapes.
         outputs: declared by the user, for models that do not state their outputs.
         preprocess: steps before the model, in order.
         rate: samples per second of the device that "paced" emulates.

@@ -78,8 +78,8 @@ def probe_batch(inputs: Sequence[TensorSpec], rows: int, number: int) -> dict[st
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    loudness = rng.choice(_DEVIATIONS, (shape[0], *(1 for _ in shape[1:])))
-    noise: Array = loudness * rng.standard_normal(shape)
+    deviation = rng.choice(_DEVIATIONS, (shape[0], *(1 for _ in shape[1:])))
+    noise: Array = deviation * rng.standard_normal(shape)
     return noise
 
 

@@ -48,7 +48,7 @@ class GraphedCalls:
 
     A graph is used only if it gave the same bits as the network when it was captured. A network
     that waits for the device between its kernels, because it reads values, cannot be captured and
-    runs without graphs. So does every network after memory was short, because graphs keep memory.
+    runs without graphs. Graphs keep memory, so none are used after the device ran out of memory.
 
     All calls are queued on one stream. The next call of a shape overwrites the outputs of the
     previous one, so the caller queues a copy of them before another call.

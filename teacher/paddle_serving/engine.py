@@ -82,13 +82,13 @@ def write_configuration(
     Raises:
         ModelError: Paddle Serving lacks the datatype of a tensor.
     """
-    beside = folder / _MODEL_FOLDER
-    beside.mkdir()
-    (beside / model.program.name).symlink_to(model.program.absolute())
-    (beside / model.weights.name).symlink_to(model.weights.absolute())
+    model_folder = folder / _MODEL_FOLDER
+    model_folder.mkdir()
+    (model_folder / model.program.name).symlink_to(model.program.absolute())
+    (model_folder / model.weights.name).symlink_to(model.weights.absolute())
     variables = [_variable("feed", tensor) for tensor in model.inputs]
     variables += [_variable("fetch", tensor) for tensor in model.outputs]
-    (beside / _FEEDS_AND_FETCHES).write_text("".join(variables))
+    (model_folder / _FEEDS_AND_FETCHES).write_text("".join(variables))
     gpu = gpu_of(device)
     config = {
         "rpc_port": port,
@@ -101,7 +101,7 @@ def write_configuration(
                 "concurrency": 1,
                 "local_service_conf": {
                     "client_type": "local_predictor",
-                    "model_config": str(beside),
+                    "model_config": str(model_folder),
                     "fetch_list": [tensor.name for tensor in model.outputs],
                     "device_type": _CPU if gpu is None else _GPU,
                     "devices": "" if gpu is None else str(gpu),
@@ -167,11 +167,11 @@ def check_settings(config: TeacherConfig) -> None:
         raise UsageError("Paddle Serving is not bound to cores: say --devices cpu, and --threads")
     if config.predictor.micro_batch is None:
         raise UsageError("Paddle Serving does not measure its micro-batch: name a number")
-    usual = _values(TeacherConfig("", PredictorConfig("")))
+    defaults = _values(TeacherConfig("", PredictorConfig("")))
     values = _values(config)
-    unheeded = [one for one in values if one not in _SUPPORTED and values[one] != usual[one]]
-    if unheeded:
-        flags = ", ".join(_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in unheeded)
+    unsupported = [one for one in values if one not in _SUPPORTED and values[one] != defaults[one]]
+    if unsupported:
+        flags = ", ".join(_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in unsupported)
         raise UsageError(f"with --engine paddle-serving there is no {flags}: leave it out")
 
 
@@ -184,7 +184,7 @@ def _values(config: TeacherConfig) -> dict[str, Any]:
 #: Seconds to import Paddle and to read a program, which may be large.
 _DESCRIBE_S: Final = 120.0
 _DESCRIBE_PROGRAM: Final = Path(__file__).with_name("describe.py")
-_FORMER_FORMAT: Final = ".pdmodel"
+_PADDLE_2_SUFFIX: Final = ".pdmodel"
 #: Options that isolate the serving environment's interpreter from the settings of this one.
 PYTHON_OPTIONS: Final = ("-I", "-u")
 
@@ -201,7 +201,7 @@ def open_model(model: str, python: Path) -> ServingModel:
         UsageError: there is no such interpreter.
     """
     found = find_model(model, [KIND])
-    if found.file.suffix != _FORMER_FORMAT or found.companion is None:
+    if found.file.suffix != _PADDLE_2_SUFFIX or found.companion is None:
         raise ModelError(
             f"{found.file} is in the format of Paddle 3, which Paddle Serving does not read: export"
             " it with FLAGS_enable_pir_api=0 in the environment, which gives a .pdmodel file; or"
@@ -271,7 +271,7 @@ class ServingProcess:
         stop: Stop,
     ) -> None:
         self.failure: ProcessFailed | None = None
-        self._keeper = supervise.Restarter(command, on_exit=self._ended)
+        self._restarter = supervise.Restarter(command, on_exit=self._ended)
         self._probe = probe
         self._stop = stop
         self._answered = False
@@ -282,7 +282,7 @@ class ServingProcess:
         Raises:
             ProcessFailed: it ended, or did not answer within `START_S`.
         """
-        self._keeper.start()
+        self._restarter.start()
         deadline = time.monotonic() + START_S
         while not self._stop.wait(_PAUSE_S):
             try:
@@ -301,10 +301,12 @@ class ServingProcess:
 
     def stop(self, grace_s: float) -> None:
         """Ask the server to end, then kill the rest of its process group. Idempotent."""
-        self._keeper.stop(grace_s + _MARGIN_S)
+        self._restarter.stop(grace_s + _MARGIN_S)
 
     def _ended(self, process: supervise.Process, code: int) -> None:
-        if self.failure is not None or (self._answered and self._keeper.restarts < CRASHES_AT_MOST):
+        if self.failure is not None or (
+            self._answered and self._restarter.restarts < CRASHES_AT_MOST
+        ):
             return
         last = next((line for line in reversed(process.tail()) if line.strip()), "")
         self.failure = ProcessFailed(
@@ -352,8 +354,8 @@ def serve(
     with ExitStack() as leaving:
         folder = Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="edl-serving-")))
         bound = join_address(host, port)
-        near = join_address(_LOOPBACK, port) if is_wildcard(host) else bound
-        client = open_client(PADDLE_SERVING, near, config.service)
+        local_address = join_address(_LOOPBACK, port) if is_wildcard(host) else bound
+        client = open_client(PADDLE_SERVING, local_address, config.service)
         leaving.callback(client.close)
         server = ServingProcess(
             _configured(config, model, python, folder, port),
@@ -443,7 +445,7 @@ def _test(registration: RegisterConfig, client: TeacherClient) -> None:
 def _ready_once(
     on_ready: Callable[[str], None], ready: str, on_progress: Callable[[str], None]
 ) -> Callable[[str], None]:
-    """Return a function that reports `ready` at the first registration, and all as progress."""
+    """Return a function that reports each registration as progress, and `ready` at the first."""
     reported = False
 
     def report(text: str) -> None:

@@ -2,12 +2,12 @@
 
 Its packages pin releases of grpcio, flask and click without wheels for any current Python, and its
 generated code needs protobuf 3.20. So they cannot be installed beside our packages, nor with their
-declared dependencies. This module installs them without these, and then what they really use.
+declared dependencies. This module installs what they really use, and then the packages alone.
 Upstream's code runs unchanged, with other versions than it pins.
 
-Two more things are needed. The server imports the client, which has wheels only up to Python 3.9:
-its Python files are copied from there, without its binary of 176 MB, which only the client of the
-C++ server loads. And `sitecustomize` restores names that have moved out of `collections`.
+Two more things are needed. The server imports the client, which has wheels only up to Python 3.9.
+Its Python files are copied from such a wheel, without the binary of 176 MB, which only the client
+of the C++ server loads. And `sitecustomize` restores names that have moved out of `collections`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ from .trial import ServerTest, TrialResult
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 #: Requests and answers have a few hundred bytes.
 _MAX_BYTES: Final = 1 << 16
-_AT_ONCE: Final = 64
+_CONCURRENT_CALLS: Final = 64
 _THREADS: Final = 4
 
 
@@ -83,7 +83,7 @@ class AttestationServer:
         self._server = grpc.server(
             self._threads,
             options=[("grpc.max_receive_message_length", _MAX_BYTES), ("grpc.so_reuseport", 0)],
-            maximum_concurrent_rpcs=_AT_ONCE,
+            maximum_concurrent_rpcs=_CONCURRENT_CALLS,
         )
         methods = {
             "ServerLive": _anybody(lambda: pb.ServerLiveResponse(live=True)),
@@ -104,13 +104,13 @@ class AttestationServer:
         self._threads.shutdown()
 
     def _metadata(self, _: bytes, context: grpc.ServicerContext) -> bytes:
-        asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
+        metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
         identities: Any = context.auth_context()
         try:
             self._access.admit(context.invocation_metadata(), identities, context.peer())
             if (identity := self.identity) is None:
                 raise RetryableError("the server that this sidecar attests does not answer well")
-            context.set_trailing_metadata(identity.proof(asked))
+            context.set_trailing_metadata(identity.proof(metadata))
         except EdlError as error:
             context.abort(*to_status(error))
         response = pb.ServerMetadataResponse(name="edl-teacher-register", version=__version__)
@@ -149,7 +149,7 @@ def resolve_endpoint(
     while not stop.requested:
         silent: list[str] = []
         for endpoint in (f"grpc://{config.endpoint}", f"http://{config.endpoint}"):
-            if (why := _silence(config, endpoint)) is None:
+            if (why := _why_silent(config, endpoint)) is None:
                 return replace(config, endpoint=endpoint)
             silent.append(f"{endpoint}: {why}")
         where = f"{config.model} at {config.endpoint}"
@@ -160,7 +160,7 @@ def resolve_endpoint(
     return None
 
 
-def _silence(config: RegisterConfig, endpoint: str) -> str | None:
+def _why_silent(config: RegisterConfig, endpoint: str) -> str | None:
     """Return why no server at `endpoint` speaks the protocol; None if one does."""
     try:
         client = open_client(config.protocol, endpoint, config.model, config.client)
@@ -186,10 +186,12 @@ LEAVE_S: Final = 2.0
 #: Timeout of a probe whether the server is ready, in seconds.
 PROBE_S: Final = 2.0
 
-Say = Callable[[str], None]
+Reporter = Callable[[str], None]
 
 
-def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: Say) -> None:
+def register(
+    config: RegisterConfig, stop: Stop, *, on_ready: Reporter, on_progress: Reporter
+) -> None:
     """Keep a foreign server registered while it answers well, until `stop` is requested.
 
     Names, canary, registry and port are checked first. Then this function waits for a server that
@@ -254,14 +256,14 @@ class Sidecar:
     attestation: AttestationServer
     registry: Registry
     stop: Stop
-    on_ready: Say
-    on_progress: Say
+    on_ready: Reporter
+    on_progress: Reporter
     _health: HealthCheck = field(default_factory=HealthCheck)
     _result: TrialResult | None = None
     _heartbeat: Heartbeat | None = None  # while the server is registered
     _draining: bool = False
     _failure: Exception | None = None
-    _told: str = ""
+    _last_report: str = ""
 
     def run(self) -> None:
         """Watch the server until the end is requested; raises as `register`."""
@@ -327,9 +329,9 @@ class Sidecar:
             self._register()
         elif step == "withdraw":
             self._withdraw(why)
-            self._say(f"{where} is taken out of the registry: {why}")
+            self._report(f"{where} is taken out of the registry: {why}")
         elif why and not self._health.registered:
-            self._say(f"{where} is not registered: {why}")
+            self._report(f"{where} is not registered: {why}")
         elif why:
             log.info("%s: %s", where, why)
 
@@ -337,14 +339,14 @@ class Sidecar:
         config, result = self.config, self._result
         assert result is not None
         for warning in result.warnings:
-            self._say(f"warning: {warning}")
+            self._report(f"warning: {warning}")
         try:
             self._start_lease(result)
         except (UnavailableError, AccessError) as error:
             self._health = registration_failed(time.monotonic(), config.health_check)
-            self._say(str(error))
+            self._report(str(error))
             return
-        self._told = ""
+        self._last_report = ""
         self.on_ready(
             f"teacher registered: {config.member} {config.service} at {config.address},"
             f" {result.t_t_s * 1000:.3g} ms/sample, {result.verified}"
@@ -429,8 +431,8 @@ class Sidecar:
             "instance_key": identity.key,
         }
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         """Report a finding, unless it was the last one reported."""
-        if text != self._told:
-            self._told = text
+        if text != self._last_report:
+            self._last_report = text
             self.on_progress(text)

@@ -231,8 +231,8 @@ class GrpcMethods:
 
     def _proof(self, context: _Context) -> _Metadata:
         """Return trailing metadata that proves this instance."""
-        asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
-        return self._servicer.identity.proof(asked)
+        metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
+        return self._servicer.identity.proof(metadata)
 
     def _offer(self, context: _Context) -> _Metadata:
         return self.transport.offer(CallCredentials.from_context(context))
@@ -293,8 +293,8 @@ class GrpcMethods:
                     return answer
             except EdlError as error:
                 self._recorder.refused(error)
-                status, beside = to_status(error), to_metadata(error)
-            return await context.abort(*status, beside)
+                status, metadata = to_status(error), to_metadata(error)
+            return await context.abort(*status, metadata)
 
         return called
 

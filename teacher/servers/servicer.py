@@ -389,7 +389,7 @@ class InferenceServicer:
         try:
             return labels.result() if labels.done() else await asyncio.wrap_future(labels)
         except asyncio.CancelledError:
-            labels.add_done_callback(_give_back)
+            labels.add_done_callback(_release_labels)
             raise
         finally:
             # An exception refers to this frame, and the future to the exception. Breaking the
@@ -407,7 +407,7 @@ class InferenceServicer:
         return "UNAVAILABLE", "the predictor is restarting"
 
 
-def _give_back(labels: Future[RequestLabels]) -> None:
+def _release_labels(labels: Future[RequestLabels]) -> None:
     if not labels.cancelled() and labels.exception() is None:
         labels.result().release()
 

@@ -266,7 +266,7 @@ def output_buffers(request: InferRequest) -> dict[str, BufferRef]:
         if form is not None and form.k:
             raise RequestRefused(
                 f"output {name!r} is asked for as {form}, in several parts, which cannot lie in "
-                "one place of shared memory: ask for it without"
+                "one location in shared memory: ask for it without a location"
             )
         refs[name] = ref
     return refs

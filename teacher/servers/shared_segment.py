@@ -179,8 +179,8 @@ class SharedSegment:
         found = _GENERATION.unpack_from(raw)[0] if len(raw) >= GENERATION_BYTES else None
         if found != ref.generation:
             raise RetryableError(
-                f"the place at {ref.offset} of region {quoted(ref.region)} is not this "
-                f"request's any more: its generation is {found}, {ref.generation} was named"
+                f"the location at {ref.offset} of region {quoted(ref.region)} belongs to another "
+                f"request now: its generation is {found}, the request names {ref.generation}"
             )
 
     def write(self, ref: BufferRef, data: memoryview) -> None:
@@ -199,7 +199,7 @@ class SharedSegment:
             )
         if len(data) > ref.nbytes:
             raise RequestRefused(
-                f"an output of {len(data)} bytes does not fit into the {ref.nbytes} of its place"
+                f"an output of {len(data)} bytes does not fit into the {ref.nbytes} of its location"
             )
         at = self._start(ref)
         with self._writable() as fd:
@@ -239,7 +239,7 @@ class SharedSegment:
 
     def _shrunk(self, end: int, size: int) -> RequestRefused:
         return RequestRefused(
-            f"{quoted(self.key)} has become smaller: byte {end} of it is meant, and it has {size}"
+            f"{quoted(self.key)} has become smaller: the request needs {end} bytes, it has {size}"
         )
 
     def _copy(self, at: int, nbytes: int) -> memoryview:

@@ -269,10 +269,12 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._start += count
         return taken
 
-    def _receive(self, asked: FramedRequest) -> None:
+    def _receive(self, request: FramedRequest) -> None:
         """Allocate memory for the arrays of a request, which come next."""
-        header, inputs = asked.header, asked.opened_session.opened.inputs
-        layouts = frames.layouts_of(inputs, frames.unpack_shapes(asked.head, inputs), header.nbytes)
+        header, inputs = request.header, request.opened_session.opened.inputs
+        layouts = frames.layouts_of(
+            inputs, frames.unpack_shapes(request.head, inputs), header.nbytes
+        )
         assert self._call is not None
         try:
             if header.nbytes > (most := self._listener.config.max_message_bytes):
@@ -281,7 +283,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._call.request_received()  # a call that receives must not be evicted
             memory = self._listener.servicer.labeller.memory
             try:
-                asked.buffers = InputBuffers(memory, tuple(layouts))
+                request.buffers = InputBuffers(memory, tuple(layouts))
             except OSError as error:
                 raise RateLimited(f"no shared memory for the request: {error}") from None
         except EdlError as error:  # concerns this request only
@@ -294,17 +296,17 @@ class ReaderConnection(asyncio.BufferedProtocol):
                 self._receiving.start()
             self._update_call()
             return
-        arrays = asked.buffers.arrays
-        asked.missing = [one.reshape(-1).view(np.uint8).data for one in arrays if one.nbytes]
-        while asked.missing and self._start < self._end:
-            count = min(len(asked.missing[0]), self._end - self._start)
-            asked.missing[0][:count] = self._staging[self._start : self._start + count]
+        arrays = request.buffers.arrays
+        request.missing = [one.reshape(-1).view(np.uint8).data for one in arrays if one.nbytes]
+        while request.missing and self._start < self._end:
+            count = min(len(request.missing[0]), self._end - self._start)
+            request.missing[0][:count] = self._staging[self._start : self._start + count]
             self._start += count
-            asked.received(count)
-        self._incoming = asked
-        if asked.missing:
+            request.received(count)
+        self._incoming = request
+        if request.missing:
             self._receiving.start()
-            self._set_wake_threshold(min(sum(map(len, asked.missing)), _WAKE_BYTES))
+            self._set_wake_threshold(min(sum(map(len, request.missing)), _WAKE_BYTES))
 
     def _set_wake_threshold(self, least: int) -> None:
         """Wake the event loop after `least` bytes."""
@@ -314,11 +316,11 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     # --- requests
 
-    def _begin_request(self, asked: FramedRequest) -> None:
+    def _begin_request(self, request: FramedRequest) -> None:
         assert self._session is not None
-        task = asyncio.get_running_loop().create_task(self._session.answer(asked))
-        self._tasks[task] = asked.header.nbytes
-        task.add_done_callback(partial(self._served, asked.buffers))
+        task = asyncio.get_running_loop().create_task(self._session.answer(request))
+        self._tasks[task] = request.header.nbytes
+        task.add_done_callback(partial(self._served, request.buffers))
 
     def _served(self, buffers: InputBuffers | None, task: asyncio.Task[bytes]) -> None:
         """Send the answer to a request that has ended; close the connection if it has none."""

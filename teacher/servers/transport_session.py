@@ -122,10 +122,10 @@ class TransportSession:
             except EdlError as error:
                 log.debug("cannot release a region now; it is swept later: %s", error)
 
-    async def answer(self, asked: FramedRequest) -> bytes:
+    async def answer(self, request: FramedRequest) -> bytes:
         """Answer a request with a RESULT or an ERROR frame."""
-        listener, header, opened_session = self._listener, asked.header, asked.opened_session
-        servicer, buffers = listener.servicer, asked.buffers
+        listener, header, opened_session = self._listener, request.header, request.opened_session
+        servicer, buffers = listener.servicer, request.buffers
         try:
             with listener.recorder.call(
                 self._protocol, "Label", self._credentials.address
@@ -143,7 +143,7 @@ class TransportSession:
                         if region and region not in servicer.memory.status(caller):
                             self._register_region(opened_session, region)
                         reading = RegionReader(servicer.memory, caller)
-                        arrays = _in_memory(asked.head, opened_session, reading)
+                        arrays = _in_memory(request.head, opened_session, reading)
                     else:
                         arrays = buffers.arrays
                         _check_booleans(opened_session.opened.inputs, arrays)

@@ -299,7 +299,7 @@ def test_wrong_devices_are_refused() -> None:
         with pytest.raises(UsageError, match="write cpu, cpu:FIRST-LAST"):
             Device.parse(text)
     assert len(parse_devices("cpu, cpu,gpu:0,gpu:0")) == 4
-    with pytest.raises(UsageError, match="core 1 stands there twice"):
+    with pytest.raises(UsageError, match="core 1 is named twice"):
         parse_devices("cpu:0-1,cpu:1-2")
 
 

@@ -214,8 +214,8 @@ LOGITS = CANARY.outputs["logits"]
     [
         ({"logits": LOGITS * 1.001}, ""),
         ({"logits": LOGITS * 1.01}, "'logits' differs from the canary by 0.01"),
-        ({"logits": LOGITS[:, :1]}, r"of shape \[2, 2\], which has shape \[2, 1\]"),
-        ({"hidden": None}, r"'hidden' of shape \[2, 1\], which is missing"),
+        ({"logits": LOGITS[:, :1]}, r"has shape \[2, 1\]; in the canary it has shape \[2, 2\]"),
+        ({"hidden": None}, r"'hidden' is missing; in the canary it has shape \[2, 1\]"),
         ({"hidden": np.full((2, 1), np.nan)}, "differs from the canary by nan"),
     ],
 )

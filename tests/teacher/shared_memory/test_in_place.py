@@ -167,7 +167,7 @@ def test_a_batch_replaced_meanwhile_is_not_answered(host: Sharing, first: int) -
         host.arena.put([X + 1000])
 
     host.bench.labeller.before = reuse
-    with pytest.raises(RetryableError, match="is not this request's any more"):
+    with pytest.raises(RetryableError, match="belongs to another request now"):
         host.double(lying)
 
 
@@ -193,7 +193,7 @@ def test_the_places_of_a_late_request_are_left_alone(make: Make) -> None:
         owned.put(b"another batch", 1024)
         code, words = refusal(bench.call, "ModelInfer", **request)
         assert code is grpc.StatusCode.ABORTED
-        assert "its generation is 8, 7 was named" in words
+        assert "its generation is 8, the request names 7" in words
         assert owned.get(13, 1024) == b"another batch"
 
 

@@ -180,7 +180,7 @@ def test_a_truncated_region_is_refused(
         patched.setattr(os, "preadv", cut_then_read)
         with pytest.raises(RequestRefused, match="has become smaller"):
             memory.read(HERE, BufferRef("r", 0, 4096))
-    with pytest.raises(RequestRefused, match="has become smaller: byte 108 of it is meant"):
+    with pytest.raises(RequestRefused, match="has become smaller: the request needs 108 bytes"):
         memory.read(HERE, BufferRef("r", 100, 8))
     with pytest.raises(RequestRefused, match="has become smaller"):
         memory.write(HERE, BufferRef("r", 100, 8), memoryview(b"labels"))
