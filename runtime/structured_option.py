@@ -22,12 +22,15 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as type_hints
 
 import typer
 
 from .errors import UsageError
+
+#: The option `--json` of commands that print text without it.
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 T = TypeVar("T")
 #: A comma separates keys only before `KEY=`, so that values may have commas: `max=16,sizes=4,8`.

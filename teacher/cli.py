@@ -21,7 +21,7 @@ from ..runtime.errors import UsageError
 from ..runtime.files import FORMATS, check_plot, check_writable
 from ..runtime.lifecycle import open_all_descriptors, stop_on_signals
 from ..runtime.logs import configure_logging, tell
-from ..runtime.structured_option import Given, Key, StructuredOption
+from ..runtime.structured_option import AsJson, Given, Key, StructuredOption
 from . import options
 from .register.cli import REGISTER, register
 
@@ -72,9 +72,7 @@ Canary = Annotated[list[Given] | None, CANARY.option("Write a canary, as for --c
 BatchSizes = Annotated[
     str, typer.Option(metavar="N,N,...", help="Batch sizes to time; a batch is one run.")
 ]
-Runs = Annotated[
-    int, typer.Option(min=3, help="Runs of each size; 3 or more if all take over 60 s.")
-]
+Runs = Annotated[int, typer.Option(min=3, help="Runs of each size; fewer, at least 3, after 60 s.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Draw a plot: {FORMATS}.")]
 
 
@@ -114,7 +112,7 @@ def fingerprint(
     )
     facts = run_offline(
         "fingerprint",
-        config.on(_on(device)),
+        config.on(_parse_device(device)),
         tell,
         canary=None if written.file is None else str(written.file),
         samples=None if written.samples is None else str(written.samples),
@@ -154,7 +152,7 @@ def bench(
         outputs=declared_outputs,
     )
     found = run_offline(
-        "bench", config.on(_on(device)), tell, sizes=sizes, runs=runs, seconds=_BENCH_S
+        "bench", config.on(_parse_device(device)), tell, sizes=sizes, runs=runs, seconds=_BENCH_S
     )
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -166,7 +164,7 @@ def bench(
         tell(f"picture written: {plot}")
 
 
-def _on(device: str) -> configuration.Device:
+def _parse_device(device: str) -> configuration.Device:
     """Parse the value of --device; raise UsageError for unknown devices and unusable cores."""
     from .config import Device, check_cores
 

@@ -15,11 +15,11 @@ import typer
 
 from ...proto.security.options import TlsKeys
 from ...runtime.errors import AccessError, CoordinatorUnavailable, UnavailableError, UsageError
-from ...runtime.structured_option import Given, Key, StructuredOption
+from ...runtime.structured_option import AsJson, Given, Key, StructuredOption
 from ..config import DEFAULT_URL
 from ..contexts import MeshContext
 from ..store.redis_url import parse
-from .options import Json, Mesh, Service, console, context_file, mesh_context, quiet_grpc
+from .options import Mesh, Service, console, context_file, mesh_context, quiet_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +201,7 @@ def _watch(ask: Callable[[], _MeshState], service: str, most: int) -> None:
             live.update(look(), refresh=True)
 
 
-def doctor(json: Json = False, context: Mesh = None) -> None:
+def doctor(json: AsJson = False, context: Mesh = None) -> None:
     """Check from this machine whether students and operators can use the mesh.
 
     Checks Redis with its clock and memory, service managers, versions, credentials, services, and

@@ -63,7 +63,6 @@ Mesh = Annotated[
     ),
 ]
 Service = Annotated[str, typer.Option(help="Only this service. Default: all services.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def context_file() -> ContextFile:

@@ -14,7 +14,7 @@ import typer
 
 from ...coordinator.ops.options import Json
 from ...runtime.errors import LabelStoreUnavailable
-from ...runtime.structured_option import Given, Key, StructuredOption
+from ...runtime.structured_option import AsJson, Given, Key, StructuredOption
 
 if TYPE_CHECKING:
     from .exporting import Inventory

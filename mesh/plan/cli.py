@@ -9,6 +9,7 @@ import typer
 
 from ...coordinator.ops.options import Json
 from ...runtime.files import FORMATS, check_plot, check_writable
+from ...runtime.structured_option import AsJson
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Aim
 from ..output import report_console

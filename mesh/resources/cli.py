@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ...coordinator.ops.options import (
-    Json,
-    Mesh,
-    Service,
-    console,
-    mesh_context,
-    quiet_grpc,
-)
+from ...coordinator.ops.options import Mesh, Service, console, mesh_context, quiet_grpc
 from ...runtime.errors import UsageError
 from ...runtime.standard_streams import escape_control_characters
+from ...runtime.structured_option import AsJson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +48,7 @@ def get(
         str, typer.Argument(metavar="[NAME]", help="Only this one. Default: all.")
     ] = "",
     service: Service = "",
-    json: Json = False,
+    json: AsJson = False,
     context: Mesh = None,
 ) -> None:
     """Show teachers, students, services, machines, jobs or contexts, one per line.
@@ -287,7 +281,7 @@ def events(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Show new events until Ctrl-C.")
     ] = False,
-    json: Json = False,
+    json: AsJson = False,
     context: Mesh = None,
 ) -> None:
     """Show the log of the mesh: members that joined, left or were lost, and assignments.

@@ -16,6 +16,7 @@ import typer
 from ...coordinator.ops.options import Json
 from ...runtime.errors import UsageError
 from ...runtime.files import FORMATS, check_plot, check_writable
+from ...runtime.structured_option import AsJson
 from ...scheduler.simulator import Scenario
 from ...scheduler.simulator import simulate as run_simulation
 from ..output import format_duration

@@ -12,6 +12,7 @@ import typer
 
 from ...coordinator.ops.options import Json
 from ...runtime.errors import CheckpointDamaged, UsageError
+from ...runtime.structured_option import AsJson
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
