@@ -6,23 +6,16 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 from .. import __version__
 from ..coordinator.registry import Registry, with_patience
-from ..proto.security.instance import new_key, prove
+from ..proto.security.instance import CHALLENGE, INCARNATION, INSTANCE, PROOF, new_key, prove
 from ..runtime.addresses import advertised_host, is_ipv6, is_wildcard, join_address
 from ..runtime.errors import RequestRefused, UsageError, WrongInstance
 from ..runtime.lifecycle import Stop
 from .jobs import PredictorReady
-
-#: Metadata keys of `ServerMetadata`: the challenge of a manager, and the teacher's answer.
-CHALLENGE: Final = "edl-challenge"
-INSTANCE: Final = "edl-instance"
-PROOF: Final = "edl-proof"
-INCARNATION: Final = "edl-incarnation"
 
 
 @dataclass(slots=True)
@@ -45,15 +38,17 @@ class InstanceIdentity:
     key: str = field(default_factory=new_key, repr=False)
     attested_address: str = ""
 
-    def check(self, asked: Mapping[str, object]) -> None:
-        """Compare the instance that a request names with this one; missing values match.
+    def check(self, parameters: Mapping[str, object]) -> None:
+        """Compare the instance that parameters of a request name with this one.
+
+        Parameters that are missing match.
 
         Raises:
             WrongInstance: the request is for another instance.
         """
         ours = {"teacher_id": self.teacher_id, "incarnation": str(self.incarnation)}
         for name, value in ours.items():
-            if (meant := str(asked.get(name, value))) != value:
+            if (meant := str(parameters.get(name, value))) != value:
                 raise WrongInstance(f"{name} {meant!r} was asked for; this is {value!r}")
 
     def proof(self, metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -93,7 +88,8 @@ class TeacherView:
         accepting: the model accepts requests.
         restarts: number of restarts of predictor processes.
         micro_batch_reductions: how often a device ran out of memory, which halved its micro-batch.
-        registry_answers: the registry answered the last heartbeat; None without a registry.
+        registry_answers: the registry answered the last heartbeat; None before the registration and
+            without a registry.
         samples_per_second: labelled samples per second, over the last seconds.
     """
 
@@ -111,13 +107,13 @@ class TeacherView:
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics of this state; unknown values are left out."""
-        who, model = self.identity, self.model
+        identity, model = self.identity, self.model
         info = InfoMetricFamily("edl_teacher", "1; the labels say which teacher this is.")
         labels = {
-            "service": who.service,
-            "teacher_id": who.teacher_id,
+            "service": identity.service,
+            "teacher_id": identity.teacher_id,
             "version": __version__,
-            "incarnation": str(who.incarnation),
+            "incarnation": str(identity.incarnation),
             "content_id": model.spec.content_id if model else "",
             "numerics_id": model.spec.numerics_id if model else "",
         }
@@ -146,7 +142,7 @@ class TeacherView:
                 self.t_t_s if model else None,
             ),
             ("model_loaded", "1 while the model accepts requests.", self.accepting),
-            ("draining", "1 while the teacher drains.", who.draining),
+            ("draining", "1 while the teacher drains.", identity.draining),
             (
                 "heartbeat_answering",
                 "1: Redis answered the last heartbeat.",
@@ -167,28 +163,28 @@ class TeacherView:
             address: where students reach the teacher.
             device: its devices, for people.
         """
-        who, model = self.identity, self.model
+        identity, model = self.identity, self.model
         assert model is not None
         return {
-            "incarnation": str(who.incarnation),
+            "incarnation": str(identity.incarnation),
             "address": address,
             "protocol": "oip",
             "content_id": model.spec.content_id,
             "numerics_id": model.spec.numerics_id,
             "verified": "declared",
             "device": device,
-            "state": "draining" if who.draining else "serving",
+            "state": "draining" if identity.draining else "serving",
             "slots": str(self.slots),
             "lanes": str(self.lanes),
             # Two digits, because every change wakes all managers.
             "t_t_seconds": f"{self.t_t_s:.2g}",
             "in_flight": str(self.in_flight),
             "samples_per_second": f"{self.samples_per_second:.4g}",
-            "model": who.service,  # its name on the wire
+            "model": identity.service,  # its name on the wire
             "host": socket.gethostname(),
             "output_kinds": kinds_fact({one.name: one.kind for one in model.spec.outputs}),
             "version": __version__,
-            "instance_key": who.key,
+            "instance_key": identity.key,
         }
 
 

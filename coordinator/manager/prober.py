@@ -174,15 +174,15 @@ class GrpcProber:
         _, call = _method(channel, "ServerMetadata").with_call(
             pb.ServerMetadataRequest().SerializeToString(),
             timeout=self._answer_s,
-            metadata=(("edl-challenge", challenge), ("edl-instance", member.member)),
+            metadata=((instance.CHALLENGE, challenge), (instance.INSTANCE, member.member)),
         )
         said = {name: str(value) for name, value in call.trailing_metadata() or ()}
-        if said.get("edl-incarnation", "") == str(member.incarnation) and instance.verify(
+        if said.get(instance.INCARNATION, "") == str(member.incarnation) and instance.verify(
             member.facts[INSTANCE_KEY],
             member.member,
             member.incarnation,
             challenge,
-            said.get("edl-proof", ""),
+            said.get(instance.PROOF, ""),
             vouched,
         ):
             return Verdict("ok")

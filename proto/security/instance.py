@@ -14,6 +14,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from typing import Final
+
+#: Metadata keys of `ServerMetadata`: the challenge of a manager, and the teacher's answer.
+CHALLENGE: Final = "edl-challenge"
+INSTANCE: Final = "edl-instance"
+PROOF: Final = "edl-proof"
+INCARNATION: Final = "edl-incarnation"
 
 _PURPOSE = "edl-instance-v1"
 _KEY_BYTES = 32

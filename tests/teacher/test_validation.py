@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from edl.proto.arena import Array
 from edl.proto.datatypes import Parameter, TensorSpec
 from edl.proto.forms import LabelForm
+from edl.proto.security.instance import CHALLENGE
 from edl.proto.tensors import InferRequest
 from edl.runtime.errors import RequestRefused, UsageError
 from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.framework import instruction_set
-from edl.teacher.registration import CHALLENGE, InstanceIdentity
+from edl.teacher.registration import InstanceIdentity
 from edl.teacher.request import RequestedOutput, check_inputs, check_request, deadline_of
 from edl.tests.teacher.fakes import SPEC, array
 
