@@ -116,7 +116,12 @@ class LabelForm:
             raise UsageError(f"the parameter {FORM!r} is text, as 'topk:20', not {text!r}")
         if isinstance(temperature, (bool, str)):
             raise UsageError(f"the parameter {TEMPERATURE!r} is a number, not {temperature!r}")
-        return cls.parse(text, None if temperature is None else float(temperature))
+        try:
+            return cls.parse(text, None if temperature is None else float(temperature))
+        except OverflowError:  # JSON has integers of any size
+            raise UsageError(
+                f"a temperature is a finite number above 0, not {temperature!r:.20}..."
+            ) from None
 
     def parameters(self, classes: int | None = None) -> dict[str, Parameter]:
         """Return the parameters of this form; an answer in `topk` also states its `classes`."""
