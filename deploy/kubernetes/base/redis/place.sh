@@ -18,7 +18,7 @@ ask() { # host:port, command: print the answer of a server as lines; give up aft
 }
 
 # Print the master that a sentinel names; nothing if no sentinel answers.
-told_master() {
+sentinel_master() {
     for node in $SENTINEL_NODES; do
         found=$(ask "$node" sentinel get-master-addr-by-name mesh | tr '\n' ':')
         found=${found%:}
@@ -28,7 +28,7 @@ told_master() {
 
 # Print the master: the one that a sentinel names, else a server in this role, else the first server.
 find_master() {
-    found=$(told_master)
+    found=$(sentinel_master)
     [ -n "$found" ] && echo "$found" && return
     for node in $REDIS_NODES; do
         role=$(

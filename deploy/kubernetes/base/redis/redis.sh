@@ -8,7 +8,7 @@ umask 077
 # A restarted server is empty. If the sentinels still name it as the master, they have not noticed the
 # restart yet: wait up to 10 s until they promote a replica, which has the data.
 tries=0
-while [ "$(told_master)" = "$SELF" ] && [ $tries -lt 10 ]; do
+while [ "$(sentinel_master)" = "$SELF" ] && [ $tries -lt 10 ]; do
     tries=$((tries + 1))
     sleep 1
 done
