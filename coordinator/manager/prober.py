@@ -51,7 +51,7 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 1 << 20),
 )
-#: Fact of our own teachers: the key that proves their identity. Foreign servers have none.
+#: Fact of our own teachers and of sidecars: the key that proves their identity.
 INSTANCE_KEY: Final = "instance_key"
 #: Fact of a foreign server: address of the sidecar that registered it and vouches for it.
 VOUCHER: Final = "voucher"

@@ -109,8 +109,8 @@ def _clock(ahead_s: float) -> Iterator[Finding]:
         yield doubt(
             "clock",
             words,
-            "leases use Redis's clock only, but a student that restarts on a machine whose clock "
-            "is behind looks older than its former process: synchronize the clocks with NTP",
+            "leases use Redis's clock only, but certificates and times in logs need this one: "
+            "synchronize the clocks with NTP",
         )
     else:
         yield well("clock", words)
