@@ -22,7 +22,7 @@ from ..coordinator.embedded import start_embedded
 from ..coordinator.job_queue import DesiredJobState, QueueBoard, QueuedJob, open_queue
 from ..coordinator.jobs import JobBoard, open_board
 from ..mesh.cores import available_cores, children_on
-from ..mesh.jobs.job_run import progress_of
+from ..mesh.jobs.job_run import progress_or_unknown
 from ..mesh.jobs.node_scaler import divide_cores
 from ..mesh.jobs.spec import QueuedJobSpec
 from ..runtime.errors import ProcessFailed, UsageError
@@ -252,7 +252,7 @@ def _service(setup: BenchmarkSetup, requests: int) -> ServiceTimes:
         alone = _times_ms(core, requests)
         log.info("the service alone: p99 %.1f ms", quantile(alone, 0.99))
         setup.queue.submit("c", _spec("c", 1 << 20, 1, SLOTS).to_json())
-        _wait("two nodes train", lambda: progress_of(setup.board, "c", SLOTS).steady)
+        _wait("two nodes train", lambda: progress_or_unknown(setup.board, "c", SLOTS).steady)
         beside = _times_ms(core, QUICK_REQUESTS)
         log.info("beside jobs on both slots: p99 %.1f ms", quantile(beside, 0.99))
         began_s = time.monotonic()

@@ -66,7 +66,7 @@ def check_words(
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise ValueError(f"{key}: expects words as a shell has them: {error}") from None
+        raise ValueError(f"{key}: expects words in shell syntax: {error}") from None
     if "\0" in text:
         raise ValueError(f"{key}: no program can be given a NUL character")
     for option in (word.split("=")[0] for word in words):

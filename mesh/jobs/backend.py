@@ -37,7 +37,7 @@ class Listing:
         jobs: jobs in the order of submission.
         now_ms: current time in milliseconds, by the clock of the jobs' times.
         head: one line about the fleet or cluster.
-        place: queue or namespace of the jobs, for messages.
+        place: "queue NAME" or "namespace NAME", for messages.
         more: further keys of the JSON output.
         lost: names of jobs with a fleet that no longer answers.
         stop_note: text to append to "job NAME is to stop"; usually empty.
@@ -81,7 +81,7 @@ class JobBackend(Protocol):
     def stop(self, job: QueuedJob) -> bool:
         """Stop a job; return False if it has ended."""
 
-    def ended(self, job: QueuedJob) -> JobProgress | None:
+    def final_progress(self, job: QueuedJob) -> JobProgress | None:
         """Return the final progress of a job; None: it has not ended. A replaced job has ended."""
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
@@ -101,7 +101,7 @@ def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> JobPr
         UnavailableError: the job has not ended within `timeout_s`.
     """
     deadline_s = time.monotonic() + timeout_s
-    while (end := backend.ended(job)) is None:
+    while (end := backend.final_progress(job)) is None:
         if time.monotonic() > deadline_s:
             raise UnavailableError(
                 f"job {job.name} has not ended in {timeout_s:g} s; 'edl get jobs' says why"

@@ -169,7 +169,7 @@ class TrainingProgress:
     steady: bool = False
 
 
-def progress_of(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
+def progress_or_unknown(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
     """Return the progress of a training; unknown if the board does not answer.
 
     Args:
@@ -184,7 +184,7 @@ def progress_of(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
 
 
 def read_progress(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
-    """Return the progress as `progress_of`, but raise an error if the board does not answer.
+    """Return the progress of a training, as `progress_or_unknown`, but raise errors of the board.
 
     Raises:
         EdlError: see `JobBoard`.
@@ -201,9 +201,9 @@ def read_progress(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
     return TrainingProgress(min(step, steps) / steps if steps else None, steady)
 
 
-def _count(told: object) -> int:
+def _count(value: object) -> int:
     """Return a number of steps from Redis; 0 if it is missing or invalid."""
-    return told if isinstance(told, int) and told > 0 else 0
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 #: Most last lines of a failed node, and most characters, in the reason of its job.
@@ -285,7 +285,7 @@ class JobRun:
             steady=self.training.steady or not self.nodes.staying,
         )
 
-    def ended(self, node: NodeProcess, now_s: float) -> str:
+    def record_end(self, node: NodeProcess, now_s: float) -> str:
         """Record the end of a node; return a description."""
         code = node.process.returncode or 0
         ending = ending_of(code, node.leaving, self.spec.trains)
@@ -297,10 +297,10 @@ class JobRun:
             return ended
         self.not_before_s = now_s + self.endings.delay_s
         last = _last_lines(node.process.tail(20))
-        self._why_failed = f"{ended}; {f'its last lines: {last}' if last else 'it said nothing'}"
+        self._why_failed = f"{ended}; {f'its last lines: {last}' if last else 'it printed nothing'}"
         return self._why_failed
 
-    def failed_to_start(self, why: str, now_s: float) -> None:
+    def record_failed_start(self, why: str, now_s: float) -> None:
         """Record that a node could not be started."""
         self.endings = self.endings.after("failed")
         self.not_before_s = now_s + self.endings.delay_s
@@ -325,7 +325,7 @@ class JobRun:
             leaving=leaving,
             begun=bool(self._first_ms),
         )
-        found = JobProgress(
+        progress = JobProgress(
             state,
             0 if self.stopping else self.target,
             staying + leaving,
@@ -335,7 +335,7 @@ class JobRun:
             self.endings.failures,
             tuple(sorted(node.slot for node in self.nodes.all)),
         )
-        return replace(found, ended_ms=now_ms) if found.ended else found
+        return replace(progress, ended_ms=now_ms) if progress.ended else progress
 
     def _reason_of(self, state: str) -> str:
         match state:

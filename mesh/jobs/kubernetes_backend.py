@@ -123,7 +123,7 @@ class KubernetesBackend:
         return self._change(job, {"stopped": True})
 
     def _change(self, job: QueuedJob, spec: dict[str, Any]) -> bool:
-        if self.ended(job) is not None:
+        if self.final_progress(job) is not None:
             return False
         # The uid makes the server refuse the change if a newer job has the same name.
         changes = {"metadata": {"uid": job.spec["uid"]}, "spec": spec}
@@ -132,12 +132,12 @@ class KubernetesBackend:
         except KubernetesObjectMissing:
             return False
         except (KubernetesObjectChanged, ManifestRefused):
-            if self.ended(job) is None:
+            if self.final_progress(job) is None:
                 raise
             return False
         return True
 
-    def ended(self, job: QueuedJob) -> JobProgress | None:
+    def final_progress(self, job: QueuedJob) -> JobProgress | None:
         found = self._resource(job.name)
         if found is None or found["metadata"]["uid"] != job.spec["uid"]:
             return JobProgress("stopped", reason="the cluster does not have it any more")
@@ -150,8 +150,8 @@ class KubernetesBackend:
         while True:
             try:
                 # Check for the end before reading, so that no lines are missed.
-                is_last = not follow or self.ended(job) is not None
-                lines = logs.new()
+                is_last = not follow or self.final_progress(job) is not None
+                lines = logs.read_new()
             except KubernetesUnavailable:
                 if not follow or time.monotonic() - answered_s > _AWAY_S:
                     raise
@@ -235,7 +235,7 @@ class PodLogs:
         """Number of pods found so far."""
         return len(self._positions)
 
-    def new(self) -> list[str]:
+    def read_new(self) -> list[str]:
         """Return the lines since the last call, ordered by time.
 
         Raises:
@@ -243,11 +243,11 @@ class PodLogs:
         """
         for pod in self._client.list(POD, self._labels):
             if is_controlled_by(pod, self._uid):
-                self._unreturned.append(self._new_lines(pod))
+                self._unreturned.append(self._read_pod(pod))
         found, self._unreturned = self._unreturned, []
         return [line for _, line in heapq.merge(*found, key=lambda stamped: stamped[0])]
 
-    def _new_lines(self, pod: Object) -> list[tuple[Stamp, str]]:
+    def _read_pod(self, pod: Object) -> list[tuple[Stamp, str]]:
         meta = pod["metadata"]
         position = self._positions.setdefault(meta["uid"], _ReadPosition())
         phase = (pod.get("status") or {}).get("phase", "Pending")

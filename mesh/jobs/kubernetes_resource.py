@@ -46,13 +46,13 @@ def to_resource(spec: QueuedJobSpec, namespace: str = "") -> Object:
     """
     if not NAME.fullmatch(spec.name):
         raise UsageError(
-            "name: on Kubernetes 1 to 52 small letters, digits or '-', beginning and ending with a"
-            f" letter or digit; {spec.name!r} is none"
+            "name: on Kubernetes a name is 1 to 52 small letters, digits or '-', beginning and"
+            f" ending with a letter or digit, not {spec.name!r}"
         )
     if not spec.image:
         raise UsageError(
-            "image: a job on Kubernetes names the image that its nodes run, with what it trains in"
-            " it: docs/how-to/elastic-jobs.md shows one"
+            "image: a job on Kubernetes needs a container image that has its program and data:"
+            " docs/how-to/elastic-jobs.md shows one"
         )
     if holds_password(spec.coordinator):
         raise UsageError(
@@ -133,7 +133,7 @@ def notes(spec: QueuedJobSpec) -> list[str]:
     return found
 
 
-_UNSEEN: Final = "no operator has seen it yet: docs/how-to/kubernetes.md says how one is run"
+_UNSEEN: Final = "no operator has seen it yet: docs/how-to/kubernetes.md shows how to run one"
 
 
 def job_of(resource: Object, number: int = 1) -> QueuedJob:

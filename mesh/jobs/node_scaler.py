@@ -14,7 +14,7 @@ from ...runtime.errors import ProcessFailed, UsageError
 from ...runtime.supervise import wait_all
 from ...scheduler.elastic import decide
 from ...scheduler.elastic_values import ElasticConfig, ElasticJob, ElasticMemory, Pool
-from .job_run import JobRun, progress_of
+from .job_run import JobRun, progress_or_unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class NodeScaler:
         for job in jobs:
             for node in job.nodes.poll(now_s):
                 self.slots.used.discard(node.slot)
-                self._on_event(job, job.ended(node, now_s))
+                self._on_event(job, job.record_end(node, now_s))
 
     def update_progress(self, jobs: Iterable[JobRun], now_s: float) -> None:
         """Read the progress of trainings, at most once a second."""
@@ -160,7 +160,7 @@ class NodeScaler:
         self._updated_s = now_s
         for job in jobs:
             if job.spec.trains and job.nodes.staying:
-                job.training = progress_of(self._board, job.name, len(job.nodes.staying))
+                job.training = progress_or_unknown(self._board, job.name, len(job.nodes.staying))
 
     def rescale(
         self, jobs: Sequence[JobRun], reservations: Sequence[Reservation], now_s: float
@@ -195,12 +195,14 @@ class NodeScaler:
     ) -> None:
         slots = len(self._config.cores)
         reserved = min(slots, sum(one.slots for one in reservations))
-        stopping = sum(one.nodes.leaving for one in jobs if one.name not in views)
+        leaving = sum(one.nodes.leaving for one in jobs if one.name not in views)
         # Nodes of stopping jobs still have slots: count them for a dummy job that gets no more.
-        rest = ElasticJob(_STOPPING, slots + 1, slots + 1, 0, stopping, submitted_s=float("inf"))
+        stopping_job = ElasticJob(
+            _STOPPING, slots + 1, slots + 1, 0, leaving, submitted_s=float("inf")
+        )
         pool = Pool.of_slots(slots, reserved)
         targets, self._memory = decide(
-            pool, [*views.values(), rest], self._memory, now_s, self._config.elastic
+            pool, [*views.values(), stopping_job], self._memory, now_s, self._config.elastic
         )
         by_name = {target.job: target for target in targets}
         for job in jobs:
@@ -225,7 +227,7 @@ class NodeScaler:
             try:
                 node = job.nodes.start(slot, cores, url, env)
             except ProcessFailed as error:
-                job.failed_to_start(str(error), now_s)
+                job.record_failed_start(str(error), now_s)
                 self._on_event(job, str(error))
                 return
             self.slots.used.add(slot)

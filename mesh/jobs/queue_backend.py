@@ -90,7 +90,7 @@ class QueueBackend:
             job.name, DesiredJobState(job.desired.nodes, stop=True)
         )
 
-    def ended(self, job: QueuedJob) -> JobProgress | None:
+    def final_progress(self, job: QueuedJob) -> JobProgress | None:
         same = (one for one in self._board.jobs() if one.name == job.name)
         found = next(same, None)
         if found is None or found.number != job.number:
@@ -101,7 +101,7 @@ class QueueBackend:
         since = ""
         while True:
             # Check for the end before reading, so that no lines are missed.
-            is_last = not follow or self.ended(job) is not None
+            is_last = not follow or self.final_progress(job) is not None
             while pieces := self._board.read_log(job.name, since, PIECES_KEPT):
                 since = pieces[-1].entry_id
                 for piece in pieces:
@@ -155,7 +155,7 @@ def hold_slots(
                     is_free = True
                     say(f"{text} free after {time.monotonic() - began_s:.1f} s")
             except EdlError as error:
-                log.warning("the reservation is not prolonged: %s", error)
+                log.warning("the reservation is not renewed: %s", error)
     finally:
         try:
             board.unreserve(name)

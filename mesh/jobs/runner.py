@@ -21,6 +21,7 @@ from .spec import QueuedJobSpec
 
 log = logging.getLogger(__name__)
 
+#: Seconds between two decisions.
 TICK_S: Final = 0.25
 _BEATS_PER_TTL: Final = 5.0
 #: Most lines of a job that are sent to the queue at a time, and seconds between them.
@@ -56,11 +57,11 @@ class JobRunner:
             LeaseSuperseded: another runner has taken over the queue.
             EdlError: Redis cannot be reached at the start.
         """
-        if not self._take(stop):
+        if not self._wait_for_lead(stop):
             return
         self._ahead_ms = self._queue.time_ms() - time.monotonic() * 1000
         slots, host = len(self._config.cores), self._config.host
-        self._note("runner", runner=self._config.runner_id, host=host, slots=slots)
+        self._add_event("runner", runner=self._config.runner_id, host=host, slots=slots)
         log.info("runs jobs on %d slots of %s; logs in %s", slots, host, self._config.folder)
         try:
             while not stop.wait(TICK_S):
@@ -80,7 +81,7 @@ class JobRunner:
         for name in reserved:
             slots = self._scaler.slots.reserved[name]
             log.info("reservation %s has slots %s", name, slots)
-            self._note("kept", reservation=name, slots=slots)
+            self._add_event("kept", reservation=name, slots=slots)
         self._scaler.update_progress(jobs, now_s)
         self._scaler.rescale(jobs, self._reservations, now_s)
         self._report(now_s)
@@ -95,7 +96,7 @@ class JobRunner:
 
     # --- the queue
 
-    def _take(self, stop: Stop) -> bool:
+    def _wait_for_lead(self, stop: Stop) -> bool:
         """Wait until this runner leads the queue; return False if `stop` came first."""
         is_waiting = False
         while True:
@@ -130,7 +131,7 @@ class JobRunner:
         """Send a heartbeat and read the queue, unless Redis does not answer."""
         try:
             self._beat(now_s)
-            self._read()
+            self._read_queue()
         except LeaseSuperseded:
             raise
         except EdlError as error:
@@ -164,7 +165,7 @@ class JobRunner:
             "mode": self._config.elastic.mode,
         }
 
-    def _read(self) -> None:
+    def _read_queue(self) -> None:
         """Read reservations and jobs; submit jobs again that Redis has lost."""
         self._reservations = self._queue.reservations()
         jobs = {job.name: job for job in self._queue.jobs()}
@@ -198,7 +199,7 @@ class JobRunner:
             spec = QueuedJobSpec.from_json(job.spec)
         except UsageError as error:  # the spec is of another version
             run = JobRun(job, QueuedJobSpec(job.name, command="none", retries=0), folder, 0.0, 1)
-            run.failed_to_start(str(error), 0.0)
+            run.record_failed_start(str(error), 0.0)
         else:
             submitted_s = (job.submitted_ms - self._ahead_ms) / 1000
             nodes = sum(1 for _ in folder.glob("node-*.log"))
@@ -240,13 +241,13 @@ class JobRunner:
 
     def _log(self, run: JobRun, what: str) -> None:
         log.info("job %s: %s", run.name, what)
-        self._note("job", job=run.name, what=what)
+        self._add_event("job", job=run.name, what=what)
 
-    def _note(self, kind: str, **more: Any) -> None:
+    def _add_event(self, kind: str, **more: Any) -> None:
         try:
             self._queue.add_event({"kind": kind, **more})
         except EdlError as error:
-            log.debug("not noted in the timeline, %s: %s", error, more)
+            log.debug("not in the timeline, %s: %s", error, more)
 
     def _close(self) -> None:
         """End all nodes at safe points; their jobs wait for the next runner."""
@@ -255,7 +256,7 @@ class JobRunner:
             run.target = 0
             run.reason = "the fleet was ended: it waits for the next 'edl agent jobs'"
         self._report(time.monotonic())
-        beating = Periodic("edl-fleet-beats", self._config.ttl_s / _BEATS_PER_TTL, self._hold)
+        beating = Periodic("edl-fleet-beats", self._config.ttl_s / _BEATS_PER_TTL, self._keep_lead)
         beating.start()  # otherwise another runner would start nodes before these have ended
         try:
             self._scaler.close(jobs)
@@ -269,6 +270,6 @@ class JobRunner:
         except EdlError as error:
             log.warning("the queue was not told that this runner ends: %s", error)
 
-    def _hold(self) -> None:
+    def _keep_lead(self) -> None:
         with contextlib.suppress(EdlError):  # the next heartbeat may succeed
             self._lead()

@@ -73,9 +73,7 @@ def jobs(
     ] = True,
     cards: Annotated[
         str,
-        typer.Option(
-            metavar="0,1,...", help="Accelerator card of each slot. Default: all cards for each."
-        ),
+        typer.Option(metavar="0,1,...", help="GPU of each slot. Default: each node sees all GPUs."),
     ] = "",
     folder: Annotated[
         Path | None,

@@ -25,8 +25,8 @@ from ..files.program_checks import (
 )
 from ..kubernetes.resources import quantity
 
-#: Resource names without a domain that the API server accepts.
-PLAIN: Final = ("cpu", "memory", "ephemeral-storage", "gpu")
+#: Resource names that need no domain. The resource of a job has nvidia.com/gpu for `gpu`.
+_SHORT_NAMES: Final = ("cpu", "memory", "ephemeral-storage", "gpu")
 _FULL: Final = re.compile(
     r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 )
@@ -46,13 +46,15 @@ def _check_resource(name: str, amount: str) -> None:
     elif name in ("memory", "ephemeral-storage"):
         if not _BYTES.fullmatch(amount):
             raise ValueError(
-                f"{where}: expects bytes as Kubernetes has them, `4Gi` or `512Mi`, got"
+                f"{where}: expects bytes in Kubernetes notation, `4Gi` or `512Mi`, got"
                 f" {amount!r:.60}"
             )
         if quantity(amount) < _LEAST_BYTES:
             raise ValueError(f"{where}: {amount!r} is less than 1Mi: it needs a unit, as in `4Gi`")
     elif name != "gpu" and not _FULL.fullmatch(name):
-        raise ValueError(f"{where}: expects {', '.join(PLAIN)}, or a full name such as amd.com/gpu")
+        raise ValueError(
+            f"{where}: expects {', '.join(_SHORT_NAMES)}, or a full name such as amd.com/gpu"
+        )
     elif not _WHOLE.fullmatch(amount):
         raise ValueError(f"{where}: expects a whole number, got {amount!r:.60}")
 
@@ -139,7 +141,7 @@ class QueuedJobSpec:
             return cls(**{**value, "folder": Path(value["folder"])})
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise UsageError(
-                f"what was submitted cannot be run by this version: {error}; submit it anew"
+                f"this version cannot run the submitted job: {error}; submit it again"
             ) from None
 
     def arguments(self, own_folder: Path) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ def table(listing: Listing) -> Table:
 def _state(job: QueuedJob, listing: Listing) -> tuple[str, str]:
     """Return the state of a job and its reason; the state is "lost" if its fleet is."""
     if job.name in listing.lost:
-        return "lost", "its fleet is not heard of any more: the next one starts it again"
+        return "lost", "its fleet does not answer any more: the next one starts it again"
     return job.progress.state, job.progress.reason
 
 

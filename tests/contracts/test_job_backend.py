@@ -217,7 +217,7 @@ def test_a_job_whose_fleet_was_killed_is_lost(stage: Stage, edl: Said) -> None:
     stage.board.resign("r")  # as a lease ends that nobody prolongs
     lost = edl.job("a")
     assert [lost["state"], edl.job("b")["state"]] == ["lost", "creating"]
-    assert "not heard of" in lost["reason"]
+    assert "does not answer any more" in lost["reason"]
     assert re.search(r"\ba +│? *lost\b", edl("get", "jobs"))
 
 

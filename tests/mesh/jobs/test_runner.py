@@ -218,7 +218,7 @@ def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
     submit(queue, tmp_path / "gone", "folder", "true", retries=0)
     with running(queue, tmp_path):
         assert "no program 'no-such-program'" in reaches(queue, "none", "failed").reason
-        assert "submit it anew" in reaches(queue, "old", "failed").reason
+        assert "submit it again" in reaches(queue, "old", "failed").reason
         assert "gone" in reaches(queue, "folder", "failed").reason
 
 

@@ -15,9 +15,10 @@ from edl.coordinator.job_queue import DesiredJobState, QueuedJob, Reservation
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs import job_run
-from edl.mesh.jobs.job_run import JobRun, TrainingProgress, progress_of
+from edl.mesh.jobs.job_run import JobRun, TrainingProgress, progress_or_unknown
 from edl.mesh.jobs.node_scaler import JobRunnerConfig, NodeScaler, Slots, divide_cores
 from edl.mesh.jobs.spec import QueuedJobSpec
+from edl.runtime.errors import UsageError
 from edl.runtime.supervise import Command
 from edl.scheduler.elastic_values import ElasticConfig
 from edl.tests.stores import of_job
@@ -93,18 +94,20 @@ class FakeProcess:
 class World:
     """A fleet without processes, in virtual time."""
 
-    def __init__(self, mode: Any, stubborn: Callable[[], bool]) -> None:
+    def __init__(self, mode: Any, stubborn: Callable[[], bool], cards: Any = ()) -> None:
         self.now_s = 100.0
+        self.cards: list[str | None] = []  # of the nodes that were started
         self.jobs: list[JobRun] = []
         self.reservations: list[Reservation] = []
         self.stubborn = stubborn
         elastic = ElasticConfig(mode=mode, freeze_s=2.0)
         config = JobRunnerConfig(
-            "r", "h", "redis://none", ((),) * SLOTS, Path("/none"), elastic, YIELD_S
+            "r", "h", "redis://none", ((),) * SLOTS, Path("/none"), elastic, YIELD_S, cards=cards
         )
         self.scaler = NodeScaler(config, JobBoard(MemoryStore()), lambda run, what: None)
 
     def start(self, command: Command, **_: object) -> FakeProcess:
+        self.cards.append((command.env or {}).get("CUDA_VISIBLE_DEVICES"))
         return FakeProcess(self.stubborn())
 
     def submit(self, least: int, more: int, retries: int) -> None:
@@ -199,12 +202,23 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
         assert world.scaler.slots.used == set()
 
 
-def world_with_nodes(patch: pytest.MonkeyPatch, most: int) -> tuple[World, JobRun]:
-    world = World("elastic", lambda: False)
+def world_with_nodes(
+    patch: pytest.MonkeyPatch, most: int, cards: tuple[str, ...] = ()
+) -> tuple[World, JobRun]:
+    world = World("elastic", lambda: False, cards)
     patch.setattr(job_run, "start", world.start)
     world.submit(1, most - 1, 3)
     world.turn()
     return world, world.jobs[0]
+
+
+def test_each_slot_has_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, _ = world_with_nodes(monkeypatch, SLOTS, ("2", "3", "0", "1"))
+    assert world.cards == ["2", "3", "0", "1"]
+    world, _ = world_with_nodes(monkeypatch, 1)
+    assert world.cards == [None], "it sees all cards"
+    with pytest.raises(UsageError, match="1 cards for 4 slots"):
+        World("elastic", lambda: False, ("0",))
 
 
 def test_a_node_that_ends_meanwhile_is_found_and_has_not_left(
@@ -250,16 +264,16 @@ def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> JobBoard:
 def test_the_rank_that_is_furthest_counts_and_odd_reports_spoil_nothing() -> None:
     rank = {"step": 30, "steps": 120}
     ranks = [rank, {"step": 60, "steps": 120}]
-    found = progress_of(board_with({"nodes": ["n1"]}, *ranks), "ctr", 1)
+    found = progress_or_unknown(board_with({"nodes": ["n1"]}, *ranks), "ctr", 1)
     assert found == TrainingProgress(0.5, True)
-    found = progress_of(board_with({"nodes": []}, {"step": 30}), "ctr", 1)
+    found = progress_or_unknown(board_with({"nodes": []}, {"step": 30}), "ctr", 1)
     assert found == TrainingProgress(None, False)
     odds: tuple[Any, ...] = ("x", -1, None, [], {}, 1.5, float("nan"), float("inf"), 10**400)
     for odd in odds:
-        found = progress_of(board_with({"nodes": odd}, rank), "ctr", 1)
+        found = progress_or_unknown(board_with({"nodes": odd}, rank), "ctr", 1)
         assert found == TrainingProgress(0.25, False), odd
         for facts in ({"step": odd, "steps": 120}, {"step": 1, "steps": odd}):
-            found = progress_of(board_with({"nodes": ["n1"]}, facts, rank), "ctr", 1)
+            found = progress_or_unknown(board_with({"nodes": ["n1"]}, facts, rank), "ctr", 1)
             assert found.steady
             assert found.progress is not None, odd
             assert 0 <= found.progress <= 1, odd

@@ -58,7 +58,7 @@ def test_a_spec_travels_as_json(tmp_path: Path) -> None:
     )
     alone = QueuedJobSpec.from_json(json.loads(json.dumps(spec.to_json())))
     for strange in ({"name": "a"}, {**spec.to_json(), "gpus": 3}, {**spec.to_json(), "train": "y"}):
-        with pytest.raises(UsageError, match="submit it anew"):
+        with pytest.raises(UsageError, match="submit it again"):
             QueuedJobSpec.from_json(strange)
     assert spec.fleet_note().endswith("uses: image, resources")
     assert (alone, alone.fleet_note()) == (dataclasses.replace(spec, image="", resources={}), "")
@@ -73,7 +73,7 @@ def test_a_spec_travels_as_json(tmp_path: Path) -> None:
         ("name: a\ncommand: x\ntrain: y.py\n", "expects one of `train: "),
         ("name: a b\ncommand: x\n", "name: a name is 1 to 64 letters"),
         ("name: a\ncommand: x\nmin_nodes: 3\nmax_nodes: 2\n", r"min_nodes \(3\) or more, got 2"),
-        ('name: a\ncommand: "x \'y"\n', "command: expects words as a shell has them"),
+        ('name: a\ncommand: "x \'y"\n', "command: expects words in shell syntax"),
         ("name: a\ncommand: x\nenv: {A B: c}\n", "env: expects names of variables, got 'A B'"),
         ('name: a\ncommand: "x \\0"\n', "command: no program can be given a NUL"),
         ('name: a\ncommand: x\nenv: {A: "\\0"}\n', "env: no program can be given a NUL"),
@@ -118,7 +118,7 @@ def test_numbers_and_texts_are_the_same(tmp_path: Path) -> None:
     [
         ("cpu", "two", "resources.cpu: expects cores, `2`, `0.5` or `500m`, got 'two'"),
         ("cpu", -1, "resources.cpu: expects cores"),
-        ("memory", "4GiB", "resources.memory: expects bytes as Kubernetes has them, `4Gi`"),
+        ("memory", "4GiB", "resources.memory: expects bytes in Kubernetes notation, `4Gi`"),
         ("memory", 4, "resources.memory: '4' is less than 1Mi: it needs a unit"),
         ("ephemeral-storage", "1e9k", "resources.ephemeral-storage: expects bytes"),
         ("gpu", 0.5, "resources.gpu: expects a whole number, got '0.5'"),

@@ -110,7 +110,7 @@ AUTO = "services: {a: {model: 'm:n', teachers: auto, "
         ("students: {a: {train: --epochs 3}}", "train: expects the job file first, got '--epochs'"),
         ("students: {a: {train: gone.py}}", "students.a.train: there is no file "),
         ("students: {a: {command: 'no-such-thing x'}}", "there is no program 'no-such-thing'"),
-        ('students: {a: {command: "sh \'x"}}', "command: expects words as a shell has them"),
+        ('students: {a: {command: "sh \'x"}}', "command: expects words in shell syntax"),
         ("students: {a: {command: ls, env: {A-B: x}}}", "env: expects names of variables, got"),
         ('students: {a: {command: "ls \\0"}}', "command: no program can be given a NUL character"),
         ('students: {a: {command: ls, env: {A: "\\0"}}}', "env: no program can be given a NUL"),

@@ -75,14 +75,14 @@ def test_lines_of_all_nodes_come_as_they_were_printed_each_once(cluster: Cluster
     cluster.pod("a-1", "2026-01-01T10:00:00.5Z one", "2026-01-01T10:00:02.25Z three")
     cluster.pod("a-2", "2026-01-01T12:00:01+02:00 two", node=2)
     logs = cluster.logs
-    assert logs.new() == ["node 1 | one", "node 2 | two", "node 1 | three"]
-    assert logs.new() == []
+    assert logs.read_new() == ["node 1 | one", "node 2 | two", "node 1 | three"]
+    assert logs.read_new() == []
     same = "2026-01-01T10:00:02.25Z"  # a clock that did not move between two lines
     cluster.printed["a-1"] += [f"{same} four", f"{same} five"]
     cluster.printed["a-2"] += ["2026-01-01T12:00:01.000000001+02:00  indented "]
-    assert logs.new() == ["node 2 |  indented ", "node 1 | four", "node 1 | five"]
+    assert logs.read_new() == ["node 2 |  indented ", "node 1 | four", "node 1 | five"]
     cluster.printed["a-1"] += [f"{same} six"]
-    assert logs.new() == ["node 1 | six"]
+    assert logs.read_new() == ["node 1 | six"]
     assert {one["container"] for one in cluster.asked} == {"node"}
 
 
@@ -92,8 +92,8 @@ def test_the_last_lines_of_a_long_log_and_words_of_the_server_are_shown_once(
     cluster.pod("a-1", *(f"2026-01-01T10:00:00.{n:09}Z {n}" for n in range(TAIL + 6)), "it is gone")
     logs = cluster.logs
     numbers = [f"node 1 | {number}" for number in range(7, TAIL + 6)]
-    assert logs.new() == [*numbers, "node 1 | it is gone"]
-    assert logs.new() == []
+    assert logs.read_new() == [*numbers, "node 1 | it is gone"]
+    assert logs.read_new() == []
 
 
 def test_pods_that_have_not_begun_or_have_gone_or_are_of_another_job_say_nothing(
@@ -110,9 +110,9 @@ def test_pods_that_have_not_begun_or_have_gone_or_are_of_another_job_say_nothing
         "begins": ManifestRefused("creating"),
     }
     logs = cluster.logs
-    assert logs.new() == []
+    assert logs.read_new() == []
     cluster.refuses.clear()
-    assert logs.new() == ["node 1 | gone", "node 1 | begins"]
+    assert logs.read_new() == ["node 1 | gone", "node 1 | begins"]
 
 
 def test_an_outage_loses_nothing_and_a_pod_that_has_ended_is_read_once_more(
@@ -123,13 +123,13 @@ def test_an_outage_loses_nothing_and_a_pod_that_has_ended_is_read_once_more(
     cluster.refuses = {"a-2": KubernetesUnavailable("away")}
     logs = cluster.logs
     with pytest.raises(KubernetesUnavailable):
-        logs.new()
+        logs.read_new()
     cluster.refuses.clear()
-    assert logs.new() == ["node 1 | line 1", "node 2 | line 2"]
+    assert logs.read_new() == ["node 1 | line 1", "node 2 | line 2"]
     for pod in cluster.pods.values():
         pod["status"]["phase"] = "Failed"
     cluster.printed["a-1"] += ["2026-01-01T10:00:03Z bye"]
-    assert logs.new() == ["node 1 | bye"]
+    assert logs.read_new() == ["node 1 | bye"]
     asked = len(cluster.asked)
-    assert logs.new() == []
+    assert logs.read_new() == []
     assert len(cluster.asked) == asked

@@ -99,8 +99,11 @@ def test_what_stands_in_a_file_and_is_left_out_is_said() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        (QueuedJobSpec("a", command="x"), "image: a job on Kubernetes names the image"),
-        (QueuedJobSpec("A", command="x", image="i"), "name: on Kubernetes 1 to 52 small letters"),
+        (QueuedJobSpec("a", command="x"), "image: a job on Kubernetes needs a container image"),
+        (
+            QueuedJobSpec("A", command="x", image="i"),
+            "name: on Kubernetes a name is 1 to 52 small letters",
+        ),
         (QueuedJobSpec("a" * 53, command="x", image="i"), "name: on Kubernetes"),
     ],
 )
