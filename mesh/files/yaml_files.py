@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -208,9 +208,11 @@ def _union(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> A
         except UsageError as error:
             errors.append(error)
     if len(errors) > 1:
-        wholly = [str(error).partition(": expects ")[2].partition(", got ")[0] for error in errors]
-        if all(wholly):
-            location.fail(node, f"expects {_either(wholly)}, got {describe_node(node)}")
+        expected = [
+            str(error).partition(": expects ")[2].partition(", got ")[0] for error in errors
+        ]
+        if all(expected):
+            location.fail(node, f"expects {_either(expected)}, got {describe_node(node)}")
     raise errors[-1]
 
 
@@ -235,12 +237,17 @@ def write(path: str | os.PathLike[str], value: object, heading: str = "") -> Non
         part.write_text(text, encoding="utf-8")
 
 
+def _default(field: Field[Any]) -> Any:
+    factory = field.default_factory
+    return field.default if factory is MISSING else factory()
+
+
 def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: _plain(getattr(value, field.name))
             for field in fields(value)
-            if field.init and getattr(value, field.name) != field.default
+            if field.init and getattr(value, field.name) != _default(field)
         }
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -174,7 +174,7 @@ def string(node: yaml.Node, location: FileLocation) -> str:
         location.fail(node, f"expects text, got {describe_node(node)}")
     if node.tag != f"{_TAG}str":
         location.fail(
-            node, f"expects text, got {describe_node(node)}: put it in quotes if it is meant so"
+            node, f"expects text, got {describe_node(node)}: put it in quotes if it is text"
         )
     return str(node.value)
 
@@ -208,9 +208,9 @@ def number(node: yaml.Node, location: FileLocation, rule: Number) -> float:
 
 
 def _complaint(kind: str, rule: Number, value: float | None, node: yaml.Node) -> str:
-    far = value is not None and not sensible(value)
-    most = f"; no figure here is beyond {LARGEST:g}, or nearer to 0 than {1 / LARGEST:g}"
-    return f"expects {describe_number(kind, rule)}, got {describe_node(node)}{most if far else ''}"
+    limits = f"; numbers are 0, or from {1 / LARGEST:g} to {LARGEST:g}, also negative"
+    hint = limits if value is not None and not sensible(value) else ""
+    return f"expects {describe_number(kind, rule)}, got {describe_node(node)}{hint}"
 
 
 def _written(node: yaml.Node) -> str | None:
