@@ -57,9 +57,9 @@ def chaos(
 ) -> None:
     """Inject faults into a real mesh on this machine and check its invariants.
 
-    Starts four teachers, two students, a manager and Redis, each as a process.
-    About every two seconds one is killed, suspended, partitioned, delayed,
-    drained or made to answer wrongly.
+    Starts four teachers, four misconfigured ones, two students, a manager and
+    Redis, each as a process. About every two seconds one is killed, suspended,
+    partitioned, delayed, drained or made to answer wrongly.
 
     Exit code 0: every sample arrived once, in order, with its labels; the streams
     kept moving, memory did not grow, and nothing is left behind.

@@ -18,7 +18,7 @@ from .run_trace import InjectedFault, read_stats
 
 #: Delay of each chunk by "delay-teacher", in each direction.
 DELAY_S = 0.2
-#: A healed fault counts as active for its settle time, or for this time if that is shorter.
+#: A fault that is healed late counts as active for its settle time, but at most for this time.
 LATE_SETTLE_S = 2.0
 #: Kinds that are healed as soon as they are injected.
 _INSTANT = ("break-teacher", "kill-engine")
@@ -71,7 +71,7 @@ class FaultInjector:
         return skipped
 
     def heal(self, fault: Fault) -> None:
-        """Undo a fault, or restart the process that it killed, unless it is healed or skipped."""
+        """Undo a fault or restart the killed process, unless the fault is healed or was skipped."""
         with self._lock:
             injected = self._injected[fault.number]
         if injected.healed_s is not None:
@@ -115,19 +115,19 @@ class FaultInjector:
         """Begin a fault; return the reason if it cannot begin, otherwise an empty text."""
         if fault.kind == "kill-engine":
             return self._kill_engine(fault.target)
-        struck = self._mesh.processes[fault.target]
+        target = self._mesh.processes[fault.target]
         if fault.kind == "add-teacher":
-            if struck.alive:
+            if target.alive:
                 return "it was already running"
-            struck.start()
+            target.start()
             return ""
-        if not struck.is_ready:
+        if not target.is_ready:
             return "it was not up"
         match fault.kind:
             case "kill-teacher" | "kill-manager" | "kill-redis":
-                struck.process.kill()
+                target.process.kill()
             case "suspend-teacher":
-                struck.process.send_signal(signal.SIGSTOP)
+                target.process.send_signal(signal.SIGSTOP)
             case "drain-teacher":
                 self._in_thread(self._drain, fault)
         for link in self._links(fault):
@@ -157,7 +157,7 @@ class FaultInjector:
             link.heal()
 
     def _links(self, fault: Fault) -> Sequence[ChaosProxy | ResponseCorruptor]:
-        """Return what a fault of traffic acts on; empty: the fault is of a process."""
+        """Return the proxies or the corruptor of a fault; empty for a fault of a process."""
         if not KIND_BY_NAME[fault.kind].effect_unit:
             return ()
         if fault.kind == "silence-manager":
@@ -187,7 +187,7 @@ class FaultInjector:
                 return
 
     def _drain(self, fault: Fault) -> None:
-        """Drain a teacher; the fault is healed once a guest has exited, another one restarted."""
+        """Drain a teacher. A guest is healed once it has exited, others once they are restarted."""
         teacher = self._mesh.teachers[fault.target]
         was_ready = teacher.is_ready  # a teacher that is still starting may exit with any code
         teacher.process.send_signal(signal.SIGTERM)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from random import Random
 
 from ...runtime.errors import UsageError
@@ -53,10 +54,10 @@ class ChaosSettings:
     deceive: bool = False
 
     def __post_init__(self) -> None:
-        if self.seconds < MIN_SECONDS:
+        if not MIN_SECONDS <= self.seconds < inf:
             raise UsageError(
-                f"a run of {self.seconds:g} s is too short for chaos: give --minutes at least"
-                f" {MIN_SECONDS / 60:.2g}"
+                f"a chaos run of {self.seconds:g} s is not possible: --minutes is a finite number"
+                f" of at least {MIN_SECONDS / 60:.2g}"
             )
 
     @property
@@ -120,7 +121,7 @@ class FaultKind:
         name: name in reports.
         target: what the fault strikes.
         description: description for reports.
-        min_duration_s: shortest duration; both durations are 0 for an instant fault.
+        min_duration_s: shortest duration; both are 0 if nothing has to be undone.
         max_duration_s: longest duration.
         settle_s: seconds after the fault in which its target still counts as faulty in the plan;
             the invariants ignore them.

@@ -317,11 +317,13 @@ class ElasticTraining:
         """
         if importlib.util.find_spec("paddle") is None:
             return
-        problem = "the elastic training does not start"
+        timeout_s = TRAINING_START_TIMEOUT_S
         node = self._start_node("node-1")
-        wait_for(lambda: self._last_step() > 0, [node], TRAINING_START_TIMEOUT_S, problem, check)
+        problem = "the elastic training does not start"
+        wait_for(lambda: self._last_step() > 0, [node], timeout_s, problem, check)
         second = self._start_node("node-2", "--seed", 7)
-        wait_for(lambda: not second.alive, [node], TRAINING_START_TIMEOUT_S, problem, check)
+        problem = "the training ended, or the node with another seed did not"
+        wait_for(lambda: not second.alive, [node], timeout_s, problem, check)
 
     def stop(self) -> None:
         """Stop the node, which writes a checkpoint. Idempotent. Raises ProcessFailed."""
