@@ -76,7 +76,7 @@ class RepeatedChurn:
         self._began = batch
         self._rounds.append(
             TeacherChurn(
-                hold=self._mesh.suspend,
+                suspend=self._mesh.suspend,
                 resume=self._mesh.resume,
                 kill=self._mesh.kill,
                 start=self._start,

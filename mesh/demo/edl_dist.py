@@ -168,7 +168,7 @@ def _make_churn(
             meter.add("teachers", mesh.start_teacher(teacher_id, spec).pid)
 
     return TeacherChurn(
-        hold=mesh.suspend,
+        suspend=mesh.suspend,
         resume=mesh.resume,
         kill=kill,
         start=start,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def load_paddle() -> Any:
     """Import Paddle without its log, and restore Python's handler of SIGTERM."""
-    paddle = import_paddle()  # each time it removes the handler in the system, unknown to Python
+    paddle = import_paddle()  # it resets the handler in the operating system, not in Python
     handler = signal.getsignal(signal.SIGTERM)
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
@@ -186,7 +186,7 @@ def _writing_to(folder: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: Paddle on a full disk
         raise UsageError(
-            f"the teacher's model cannot be written to {folder}: {_first_line(error)}."
+            f"the teacher's model cannot be written to {folder}: {_last_line(error)}."
             " Make room, or set XDG_CACHE_HOME to another folder"
         ) from error
 
@@ -288,6 +288,6 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _first_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -45,7 +45,7 @@ class TeacherChurn:
     next try follows. After three fifths of the run a teacher is killed in any case.
 
     Args:
-        hold: suspends a teacher by teacher_id.
+        suspend: suspends a teacher by teacher_id.
         resume: resumes a teacher by teacher_id.
         kill: kills a teacher by teacher_id.
         start: starts a new teacher with a teacher_id and returns at once.
@@ -61,7 +61,7 @@ class TeacherChurn:
     def __init__(
         self,
         *,
-        hold: TeacherAction,
+        suspend: TeacherAction,
         resume: TeacherAction,
         kill: TeacherAction,
         start: TeacherAction,
@@ -71,7 +71,7 @@ class TeacherChurn:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.events: list[TeacherEvent] = []
-        self._hold_teacher = hold
+        self._suspend_teacher = suspend
         self._resume_teacher = resume
         self._kill_teacher = kill
         self._start_teacher = start
@@ -82,9 +82,9 @@ class TeacherChurn:
         self._say = say
         self._clock = clock
         self._began = clock()
-        self._held_at = 0.0
+        self._suspended_at = 0.0
         self._victim = ""
-        self._next_step: Callable[[int, ReaderStats], bool] | None = self._hold
+        self._next_step: Callable[[int, ReaderStats], bool] | None = self._suspend
 
     def update(self, batch: int, stats: ReaderStats) -> None:
         """Take all steps that are due.
@@ -104,7 +104,7 @@ class TeacherChurn:
     # Each step returns whether it was due. It sets the next step before it acts, so that an action
     # that raises is not repeated.
 
-    def _hold(self, batch: int, stats: ReaderStats) -> bool:
+    def _suspend(self, batch: int, stats: ReaderStats) -> bool:
         if batch < self._kill_from or not stats.teachers:
             return False
         in_flight = dict(stats.in_flight)
@@ -113,16 +113,16 @@ class TeacherChurn:
             return False
         self._next_step = self._kill
         self._victim = victim
-        self._held_at = self._clock()
-        self._hold_teacher(self._victim)
+        self._suspended_at = self._clock()
+        self._suspend_teacher(self._victim)
         return True
 
     def _kill(self, batch: int, stats: ReaderStats) -> bool:
-        if self._clock() - self._held_at < MAX_STATS_AGE_S:
+        if self._clock() - self._suspended_at < MAX_STATS_AGE_S:
             return False
         in_flight = dict(stats.in_flight).get(self._victim, 0)
         if not in_flight and batch < self._kill_at_latest:
-            self._next_step = self._hold
+            self._next_step = self._suspend
             self._resume_teacher(self._victim)
             return True
         self._next_step = self._replace

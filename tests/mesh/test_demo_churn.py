@@ -22,7 +22,7 @@ class Mesh:
         self.stats: dict[str, Any] = {"teachers": ("a", "b")}
         self.works(1, 2)
         self.churn = TeacherChurn(
-            hold=self.done.hold,
+            suspend=self.done.hold,
             resume=self.done.resume,
             kill=self.done.kill,
             start=self.done.start,
