@@ -17,12 +17,13 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final, Self
+from typing import IO, BinaryIO, Final, Self
 
-from ...runtime.errors import UsageError
+from ...proto.dataclass_json import from_plain, to_plain
+from ...runtime.errors import UsageError, WireError
 from ...runtime.supervise import Identity
 
 _VERSION: Final = 1
@@ -76,24 +77,16 @@ class MeshRecord:
 
     def to_json(self) -> str:
         """Return the record as text for `from_json`."""
-        return json.dumps({"version": _VERSION, **asdict(self)}, indent=1)
+        return json.dumps({"version": _VERSION, **to_plain(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
         """Return the record in a text of `to_json`; None: it is invalid or of another version."""
         try:
             value = json.loads(text)
-            if value.pop("version") != _VERSION:
-                return None
-            entries = tuple(map(_entry, value.pop("entries")))
-            return cls(keeper=Identity(**value.pop("keeper")), entries=entries, **value)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return from_plain(cls, value) if value["version"] == _VERSION else None
+        except (ValueError, TypeError, KeyError, WireError):
             return None
-
-
-def _entry(value: Any) -> ProcessRecord:
-    process = value.pop("process")
-    return ProcessRecord(process=None if process is None else Identity(**process), **value)
 
 
 @dataclass(frozen=True, slots=True)

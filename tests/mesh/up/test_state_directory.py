@@ -66,7 +66,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     told = already_up(Path("mesh.yaml"), state_of(tmp_path, here))
     assert all(part in told for part in (f"pid {here.pid}", "redis://***@127.0.0.1:1"))
     assert "try again" in already_up(Path("mesh.yaml"), None)
-    for text in ("", "[]", "{}", '{"version": 1}', '{"version": 99}', "\xff"):
+    wrong = state.to_json().replace(f'"pid": {STRANGER.pid}', '"pid": "1"')
+    for text in ("", "[]", "{}", '{"version": 1}', '{"version": 99}', "\xff", wrong):
         place.pid_file.write_text(text)
         assert place.read() is None, "it has another form"
 
