@@ -201,7 +201,8 @@ def decode_request(
 
     Args:
         head: the JSON object.
-        raw: what follows it. The arrays refer to it, so it must not be changed while they live.
+        raw: the bytes behind it. The arrays refer to them, so they must not be changed while the
+            arrays live.
         read: reads inputs that lie in shared memory.
         model_name: from the request's path.
         model_version: from the path; empty lets the server choose.
@@ -305,7 +306,8 @@ def decode_response(head: memoryview, raw: memoryview) -> LabelResponse:
 
     Args:
         head: the JSON object.
-        raw: what follows it. The arrays refer to it, so it must not be changed while they live.
+        raw: the bytes behind it. The arrays refer to them, so they must not be changed while the
+            arrays live.
 
     Raises:
         WireError: the body is malformed, truncated or contradictory.
@@ -393,7 +395,7 @@ def _read_arrays(
     Args:
         message: the JSON object.
         key: "inputs" or "outputs".
-        raw: what follows the JSON object.
+        raw: the bytes behind the JSON object.
         read: reads tensors in shared memory; None refuses them.
         parameters_of: reads the parameters of a tensor.
 

@@ -412,7 +412,7 @@ class OipHttpClient:
             return answer
         try:
             message = _encoded(request, binary=False)
-        except RequestRefused:  # JSON cannot carry it: what the server says of the bytes counts
+        except RequestRefused:  # JSON cannot carry it, so the answer to the binary body counts
             raise error_from_http(reply) from None
         answer = decode_labels(self._post(message, request, until_s))
         self.binary = False

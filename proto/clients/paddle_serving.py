@@ -144,7 +144,7 @@ def read_npy(raw: bytes) -> Array:
 PIPELINE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 GENERAL_MODEL = "/baidu.paddle_serving.predictor.general_model.GeneralModelService/inference"
 
-_PROBE_SERVICE = "edl-is-anybody-there"
+_PROBE_SERVICE = "edl-probe"
 #: Error number: the server has no service of this name.
 NO_SERVICE = 3002
 #: First error number of each range, and its error; a range ends where the next one begins.

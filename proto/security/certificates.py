@@ -94,7 +94,7 @@ def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         ) from None
     except _PasswordAsked:
         raise UsageError(
-            f"key {key} has a password, and nobody is there to type it: remove it with "
+            f"key {key} has a password, which cannot be entered here: remove it with "
             f"'openssl pkey -in {key} -out NEW', and keep the file to yourself"
         ) from None
     except OSError as error:  # it does not say which file
@@ -258,8 +258,8 @@ class Reloaded(Generic[_T]):
     """The content of files, reloaded when they change. Safe to use from several threads.
 
     A change that cannot be used (a missing, incomplete or unprotected file) is logged once, and the
-    previous content stays in force: a mistake in an editor must lock nobody out. To revoke
-    something, write a file without it.
+    previous content stays in force: a mistake in a file locks no caller out. To revoke a
+    credential, write a file without it.
 
     Args:
         paths: the files; a change of any of them reloads all.
