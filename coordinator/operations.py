@@ -184,16 +184,18 @@ def _similar(name: str, known: Iterable[str]) -> str:
 def parse_deploy_request(request: pb.DeployRequest) -> Deployment:
     """Return the deployment that a message describes. Raises UsageError if it is invalid."""
     return Deployment(
-        request.service,
-        request.model_url,
-        request.content_id,
-        parse_options(request.options),
-        request.min,
-        request.max,
-        request.priority,
-        request.price_per_hour,
-        request.freeze_seconds,
-        request.cost_ceiling_per_hour if request.HasField("cost_ceiling_per_hour") else None,
+        service=request.service,
+        model_url=request.model_url,
+        content_id=request.content_id,
+        options=parse_options(request.options),
+        min=request.min,
+        max=request.max,
+        priority=request.priority,
+        price_per_hour=request.price_per_hour,
+        freeze_s=request.freeze_seconds,
+        cost_ceiling_per_hour=(
+            request.cost_ceiling_per_hour if request.HasField("cost_ceiling_per_hour") else None
+        ),
     )
 
 

@@ -168,16 +168,16 @@ class NodeInfo:
     def live_node(self, node: Node, seen_s: float = 0.0) -> LiveNode:
         """Return this node as the world reducer takes it; `seen_s`: seconds since first seen."""
         return LiveNode(
-            node.node_id,
-            node.joined,
-            seen_s,
-            self.phase,
-            self.generation,
-            self.ending,
-            self.failures,
-            self.snapshot,
-            self.leaving,
-            self.fingerprint,
+            node=node.node_id,
+            joined=node.joined,
+            seen_s=seen_s,
+            phase=self.phase,
+            generation=self.generation,
+            ending=self.ending,
+            failures=self.failures,
+            snapshot=self.snapshot,
+            leaving=self.leaving,
+            fingerprint=self.fingerprint,
         )
 
 
@@ -237,17 +237,18 @@ class Generation:
                 NodeEndpoints(one["node"], tuple(one["endpoints"]), one.get("host", ""))
                 for one in body["nodes"]
             )
+            origin = body.get("origin")
             world = World(
-                number,
-                tuple(one.node for one in nodes),
-                None if (origin := body.get("origin")) is None else CheckpointEntry(**origin),
-                body["keeper"],
-                tuple(map(RankFailure.from_json, body["failures"])),
-                tuple(body["barred"]),
-                body["reason"],
-                body.get("fingerprint", {}),
-                tuple(body.get("untried", ())),
-                body.get("data_order", {}),
+                number=number,
+                nodes=tuple(one.node for one in nodes),
+                origin=None if origin is None else CheckpointEntry(**origin),
+                keeper=body["keeper"],
+                failures=tuple(map(RankFailure.from_json, body["failures"])),
+                barred=tuple(body["barred"]),
+                reason=body["reason"],
+                fingerprint=body.get("fingerprint", {}),
+                untried=tuple(body.get("untried", ())),
+                data_order=body.get("data_order", {}),
             )
             history = CheckpointHistory.from_json(record.history)
             return cls(world, nodes, body["previous_ranks"], history)

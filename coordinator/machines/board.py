@@ -133,12 +133,12 @@ class MachineBoard:
         (orders,) = self.store.read(ORDERS)
         found = [
             Machine(
-                one.member,
-                one.incarnation,
-                one.joined,
-                Report.from_json(load_facts(one.facts.get("report", ""))),
-                order_from(orders.get(one.member)),
-                one.remaining_s,
+                machine_id=one.member,
+                incarnation=one.incarnation,
+                joined=one.joined,
+                report=Report.from_json(load_facts(one.facts.get("report", ""))),
+                order=order_from(orders.get(one.member)),
+                expires_in_s=one.remaining_s,
             )
             for one in living
         ]

@@ -218,8 +218,8 @@ def _placed_machine(machine: Machine, by_service: Mapping[str, Deployment]) -> P
     blocked = set(report.blocked)
     return PlacedMachine(
         machine.machine_id,
-        service,
-        report.content_id if ordered is None else ordered.content_id,
+        service=service,
+        content_id=report.content_id if ordered is None else ordered.content_id,
         serves=report.state == "serving" and report.service == service,
         available=report.state != "yielded" and not report.leaving,
         refuses=frozenset(name for name, one in by_service.items() if retry_key(one) in blocked),

@@ -267,10 +267,10 @@ class Deployment:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Parse the fields. Raises UsageError if they are invalid."""
-        told = _typed_fields(cls, value)
+        values = _typed_fields(cls, value)
         try:
-            options = tuple((name, value) for name, value in told.get("options", ()))
-            return cls(**{**told, "options": options})
+            options = tuple((name, value) for name, value in values.get("options", ()))
+            return cls(**{**values, "options": options})
         except (TypeError, ValueError) as error:
             raise UsageError(f"a deployment is invalid: {error}") from None
 
@@ -297,10 +297,10 @@ class MachineOrder:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Parse the fields. Raises UsageError if they are invalid."""
-        told = _typed_fields(cls, value)
-        deployment = told.get("deployment")
+        values = _typed_fields(cls, value)
+        deployment = values.get("deployment")
         made = None if deployment is None else Deployment.from_json(deployment)
-        return cls(**{**told, "deployment": made})
+        return cls(**{**values, "deployment": made})
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,17 +346,17 @@ class Report:
 
     def trouble_with(self, deployment: Deployment) -> str:
         """Return what went wrong with a deployment lately, as text; empty: nothing."""
-        told = dict(zip(self.blocked, self.troubles, strict=False))
-        return told.get(retry_key(deployment), "")
+        troubles = dict(zip(self.blocked, self.troubles, strict=False))
+        return troubles.get(retry_key(deployment), "")
 
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Parse the fields; invalid ones are ignored, and long ones cut off."""
-        told = value if isinstance(value, Mapping) else {}
+        values = value if isinstance(value, Mapping) else {}
         plain = cls()
         found: dict[str, Any] = {}
         for one in fields(cls):
-            given, usual = told.get(one.name), getattr(plain, one.name)
+            given, usual = values.get(one.name), getattr(plain, one.name)
             if isinstance(usual, tuple):
                 if isinstance(given, list | tuple) and all(isinstance(g, str) for g in given):
                     found[one.name] = tuple(g[:_TEXT] for g in given[:256])
@@ -445,12 +445,12 @@ def _typed_fields(cls: type[Any], value: object) -> dict[str, Any]:
     """Return the known fields of a record. Raises UsageError if one has the wrong type."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{cls.__name__}: expects a mapping, got {type(value).__name__}")
-    told = {}
+    values = {}
     for one in fields(cls):
         if one.name not in value:
             continue
         given = value[one.name]
         if (expected := _KINDS.get(str(one.type))) and type(given) not in expected:
             raise UsageError(f"{one.name} of {cls.__name__} must be {one.type}")
-        told[one.name] = given
-    return told
+        values[one.name] = given
+    return values

@@ -110,15 +110,15 @@ class Overview:
             for member in cache.members.values()
         )
         return _ServiceRecords(
-            name,
-            dict(cache.members),
-            {member.member: member for member in registry.members("students", name)},
-            registry.table(name, None),
-            self._leader_of(name),
-            registry.plan(name),
-            admitted,
-            _refusals(registry.events(name, last=_LOG_ENTRIES)) if waiting else {},
-            registry.desired(name),
+            name=name,
+            teachers=dict(cache.members),
+            students={member.member: member for member in registry.members("students", name)},
+            table=registry.table(name, None),
+            leader=self._leader_of(name),
+            plan=registry.plan(name),
+            admitted=admitted,
+            refused=_refusals(registry.events(name, last=_LOG_ENTRIES)) if waiting else {},
+            desired=registry.desired(name),
         )
 
 

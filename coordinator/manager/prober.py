@@ -176,13 +176,13 @@ class GrpcProber:
             timeout=self._answer_s,
             metadata=((instance.CHALLENGE, challenge), (instance.INSTANCE, member.member)),
         )
-        said = {name: str(value) for name, value in call.trailing_metadata() or ()}
-        if said.get(instance.INCARNATION, "") == str(member.incarnation) and instance.verify(
+        metadata = {name: str(value) for name, value in call.trailing_metadata() or ()}
+        if metadata.get(instance.INCARNATION, "") == str(member.incarnation) and instance.verify(
             member.facts[INSTANCE_KEY],
             member.member,
             member.incarnation,
             challenge,
-            said.get(instance.PROOF, ""),
+            metadata.get(instance.PROOF, ""),
             vouched,
         ):
             return Verdict("ok")

@@ -57,9 +57,9 @@ class JobState:
 
     @property
     def step(self) -> int:
-        told = [int(one.facts.get("step", 0)) for one in self.reports]
+        reached = [int(one.facts.get("step", 0)) for one in self.reports]
         ended = int(self.outcome.get("step", 0)) if self.outcome else 0
-        return max([*told, ended])
+        return max([*reached, ended])
 
     @property
     def steps(self) -> int:

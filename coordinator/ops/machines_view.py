@@ -123,8 +123,8 @@ def _placed(state: MachinesState) -> Counter[str]:
 
 
 def _troubles(state: MachinesState, deployment: Deployment) -> dict[str, str]:
-    told = {one.machine_id: one.report.trouble_with(deployment) for one in state.machines}
-    return {machine: trouble for machine, trouble in told.items() if trouble}
+    troubles = {one.machine_id: one.report.trouble_with(deployment) for one in state.machines}
+    return {machine: trouble for machine, trouble in troubles.items() if trouble}
 
 
 def _deployments(state: MachinesState) -> Table:

@@ -378,11 +378,11 @@ class Registry:
         """Return the declared content of a service."""
         (found,) = self.store.read(service_key(service, "plan"))
         return Plan(
-            found.get("content_id", ""),
-            found.get("next_content_id", ""),
-            found.get("at", ""),
-            number(found.get("version", "")),
-            number(found.get("since_ms", "")),
+            content_id=found.get("content_id", ""),
+            next_content_id=found.get("next_content_id", ""),
+            at=found.get("at", ""),
+            version=number(found.get("version", "")),
+            since_ms=number(found.get("since_ms", "")),
         )
 
     def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
