@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ..coordinator.ops.options import Json
 from ..coordinator.options import DEFAULT_LISTEN
 from ..proto.security import options as credentials
 from ..runtime import supervise
@@ -87,7 +86,7 @@ def fingerprint(
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
     canary: Canary = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a model's content_id, numerics_id, inputs and outputs; write its canary."""
     from .config import PredictorConfig
@@ -132,7 +131,7 @@ def bench(
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
     plot: Plot = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Time a model at several batch sizes, and mark the one to choose."""
     from .config import PredictorConfig

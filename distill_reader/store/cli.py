@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ...coordinator.ops.options import Json
 from ...runtime.errors import LabelStoreUnavailable
 from ...runtime.structured_option import AsJson, Given, Key, StructuredOption
 
@@ -56,7 +55,7 @@ def inspect(
             help="Check every row against its checksum instead; exit code 65 if any is damaged.",
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the content of a store: rows, bytes, models, forms, hits, age.
 
@@ -121,7 +120,7 @@ def export(
         list[Given] | None, FORM.option("Form of the labels, as in topk:8,temperature=2.")
     ] = None,
     rows_per_file: Annotated[int, typer.Option(min=1, help="Most rows of one .npz.")] = 10_000,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write keys, ids and labels to numpy files: labels-00000.npz and so on, and labels.json.
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...coordinator.ops.options import Json
 from ...runtime.files import FORMATS, check_plot, check_writable
 from ...runtime.structured_option import AsJson
 from ...scheduler.planner import MeshPlan
@@ -56,7 +55,7 @@ def plan(
     aim: AimedAt = "fastest",
     teachers: Teachers = None,
     what_if: WhatIf = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
     plot: Plot = None,
     scenario: Scenario = None,
 ) -> None:

@@ -13,7 +13,6 @@ from typing import Annotated, Final
 
 import typer
 
-from ...coordinator.ops.options import Json
 from ...runtime.errors import UsageError
 from ...runtime.files import FORMATS, check_plot, check_writable
 from ...runtime.structured_option import AsJson
@@ -49,7 +48,7 @@ def simulate(
     seed: Seed = None,
     plot: Plot = None,
     trace: Trace = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Simulate a mesh in virtual time: its throughput, its cost, and the effect of faults.
 

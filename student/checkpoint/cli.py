@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...coordinator.ops.options import Json
 from ...runtime.errors import CheckpointDamaged, UsageError
 from ...runtime.structured_option import AsJson
 
@@ -42,7 +41,7 @@ def list_(
             " is damaged.",
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List checkpoints, the newest first.
 
@@ -91,7 +90,7 @@ def prune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed; remove nothing.")
     ] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove all checkpoints but the newest whole ones.
 
