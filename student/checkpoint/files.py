@@ -27,7 +27,7 @@ from ...runtime.errors import CheckpointUnavailable, EdlError, UsageError
 
 Piece = bytes | memoryview
 
-#: Bytes that are write_pieces and added to a checksum at once; other threads run in between.
+#: Bytes that are written and added to a checksum at once; other threads run in between.
 PIECE_BYTES: Final = 8 << 20
 #: Age in seconds at which unfinished folders are removed if no lock shows that the writer lives.
 LEFTOVER_S: Final = 24 * 3600.0
@@ -37,14 +37,14 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """Length and SHA-256, in hexadecimal, of a write_pieces file."""
+    """Length and SHA-256, in hexadecimal, of a written file."""
 
     nbytes: int
     sha256: str
 
 
 class Draft(Protocol):
-    """A checkpoint that is being write_pieces; it becomes visible by `commit`."""
+    """A checkpoint that is being written; it becomes visible by `commit`."""
 
     def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
         """Write one file. Raises CheckpointUnavailable."""
@@ -53,7 +53,7 @@ class Draft(Protocol):
         """Make it a checkpoint atomically; return its name. Raises CheckpointUnavailable."""
 
     def abort(self) -> None:
-        """Remove all write_pieces files; never raises."""
+        """Remove all written files; never raises."""
 
 
 class Files(Protocol):

@@ -1,7 +1,7 @@
 """Checkpoints at a URL of fsspec: s3, gs, hdfs and all others.
 
 Object stores cannot rename folders. So each save has a unique name, and becomes a checkpoint by its
-manifest, which is write_pieces last and removed first.
+manifest, which is written last and removed first.
 """
 
 from __future__ import annotations

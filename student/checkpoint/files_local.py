@@ -1,4 +1,4 @@
-"""Checkpoints in a folder of a file system: write_pieces to a temporary folder, synced, renamed.
+"""Checkpoints in a folder of a file system: written to a temporary folder, synced, renamed.
 
 So after a crash of the process or the machine, a checkpoint is complete or does not exist.
 """
