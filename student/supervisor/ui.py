@@ -23,22 +23,22 @@ class NodeReporter:
 
     Args:
         display: the display.
-        events: event files, which get the steps, too; None: none are written.
+        events: event files, which record each step as well; None: no event files.
     """
 
     def __init__(self, display: Display, events: EventFiles | None = None) -> None:
         self._display = display
-        self._shows_steps: list[Display | EventFiles] = [display]
+        self._step_outputs: list[Display | EventFiles] = [display]
         if events is not None:
-            self._shows_steps.append(events)
+            self._step_outputs.append(events)
         self._waits = self._leader_waits = ""
-        self._world = 0
+        self._rank_count = 0
 
     def generation(self, generation: Generation, ours: bool) -> None:
         """Show that a generation begins; `ours`: it has ranks of this node."""
         world = generation.world
-        self._world = len(generation.endpoints)
-        ranks = "1 rank" if self._world == 1 else f"{self._world} ranks"
+        self._rank_count = len(generation.endpoints)
+        ranks = "1 rank" if self._rank_count == 1 else f"{self._rank_count} ranks"
         text = f"generation {world.number}: {ranks} on {', '.join(world.nodes)}"
         begin = f"from the checkpoint of step {world.restored}" if world.restored else "from step 0"
         self.say(f"{text}, {begin}; {world.reason}" + ("" if ours else "; this node is in reserve"))
@@ -60,10 +60,10 @@ class NodeReporter:
         """Show a message of a rank."""
         match message:
             case Ready() if rank.order.local_rank == 0:
-                for one in self._shows_steps:
-                    one.begin(rank.order.generation, self._world, message.step, message.steps)
+                for one in self._step_outputs:
+                    one.begin(rank.order.generation, self._rank_count, message.step, message.steps)
             case Progress():
-                for one in self._shows_steps:
+                for one in self._step_outputs:
                     one.progress(rank.number, message)
             case Scaled() if rank.number == 0:
                 self.say(f"scaled from {message.old} to {message.new} ranks")
@@ -72,12 +72,15 @@ class NodeReporter:
                     self.line(rank.number, line)
 
     def failed(self, failure: RankFailure) -> None:
-        """Show a failure of a rank of this node; the command itself reports a final one."""
+        """Show a failure of a rank of this node; a final one is the command's error instead."""
         if not failure.is_final:
             self.say(failure.in_words())
 
     def line(self, rank: int, text: str) -> None:
-        """Show a line that a rank printed; log records as JSON already name their rank."""
+        """Show a line that a rank printed, after its number.
+
+        JSON log records get no number: their field `student` has it.
+        """
         if logs.is_json() and text.startswith('{"time":'):
             logs.write_line(text)
         else:
@@ -89,7 +92,7 @@ class NodeReporter:
 
     def close(self) -> None:
         """Close the display and the event files."""
-        for one in self._shows_steps:
+        for one in self._step_outputs:
             one.close()
 
 
@@ -108,7 +111,10 @@ class DisplayHandler(logging.Handler):
 
 
 def report_of(rank: RankProcess) -> dict[str, Any]:
-    """Return the report of a rank for `edl status` and the leader."""
+    """Return the report of a rank for `edl status` and the leader.
+
+    `began_at` is the step at which its generation began.
+    """
     report: dict[str, Any] = {
         "node": rank.order.node,
         "pid": rank.process.pid,
