@@ -1,8 +1,9 @@
 """The state of an elastic job: how its nodes end, when it is over, and when a node is retried.
 
-A job has succeeded when one of its nodes finished by itself and no other node is left. It has
-failed when more of its nodes failed than may be retried. Nodes that were told to leave count for
-neither.
+A job has succeeded when a node has finished and no node is left. It has failed when its nodes
+failed more often than may be retried, or one of them in a way that a retry would repeat. A node
+that was told to leave counts for neither, but an `edl student train` that exits with 0 always has
+finished.
 """
 
 from __future__ import annotations
@@ -12,33 +13,34 @@ from typing import Final, Literal
 
 from .backoff import ceiling_s
 
-#: creating: no node has run yet, or none runs now; running: it has its target number of nodes;
-#: scaling: on the way there; the others are final.
+#: creating: no node runs, or the job has not yet had its minimum of nodes; running: it has its
+#: target number of nodes, or one has finished and the others are ending; scaling: nodes are
+#: starting or leaving, also when the job stops or has failed; the others are final.
 ElasticJobState = Literal["creating", "running", "scaling", "succeeded", "failed", "stopped"]
 #: left: it was told to; done: the job is finished; failed: a retry may work; hopeless: a retry
 #: would fail too.
 NodeEnding = Literal["left", "done", "failed", "hopeless"]
 
-#: Exit code of `edl student train` for a node that can never work.
+#: Exit code of a command of `edl` with wrong options or files: a retry would fail too.
 USAGE_CODE: Final = 2
 _FIRST_DELAY_S: Final = 0.5
 _LONGEST_DELAY_S: Final = 30.0
 
 
-def ending_of(code: int, told: bool, trains: bool) -> NodeEnding:
+def ending_of(code: int, told: bool, is_edl: bool) -> NodeEnding:
     """Classify the end of a node.
 
     Args:
         code: its exit code, -N after signal N.
         told: it was told to leave.
-        trains: it is an `edl student train`, with known exit codes: the signal after leaving, 0
-            when the training is finished, 2 when it can never work.
+        is_edl: it is an `edl student train`, with known exit codes: -N if it left after signal N,
+            0 if the training is finished, `USAGE_CODE` if it can never work.
     """
-    if told and not (trains and code == 0):
+    if told and not (is_edl and code == 0):
         return "left"
     if code == 0:
         return "done"
-    return "hopeless" if trains and code == USAGE_CODE else "failed"
+    return "hopeless" if is_edl and code == USAGE_CODE else "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ class NodeEndings:
         Args:
             ending: how it ended.
             pausing: within `delay_s` of another node's failure. Nodes that fail together, mostly
-                for one cause, use one retry: otherwise a job of many nodes would have none left at
-                once.
+                for one cause, count once: otherwise that cause would use up all retries of a large
+                job.
         """
         match ending:
             case "failed" if pausing:
@@ -84,18 +86,18 @@ class NodeEndings:
         return self.hopeless or self.failures > self.retries
 
     @property
-    def grows(self) -> bool:
-        """Whether its nodes may still be started."""
+    def may_start_nodes(self) -> bool:
+        """Whether more nodes may be started."""
         return not (self.done or self.broken)
 
     @property
     def delay_s(self) -> float:
-        """Seconds from a node's failure to the start of another one."""
+        """Seconds to wait after a failure before another node starts."""
         return ceiling_s(max(self.failures - 1, 0), _FIRST_DELAY_S, _LONGEST_DELAY_S)
 
 
 def limits_of(
-    endings: NodeEndings, least: int, most: int, *, asked: int | None, nodes: int
+    endings: NodeEndings, least: int, most: int, *, node_limit: int | None, nodes: int
 ) -> tuple[int, int]:
     """Return the fewest and the most nodes that a job may have now.
 
@@ -103,14 +105,14 @@ def limits_of(
         endings: the endings of its nodes.
         least: as submitted.
         most: as submitted.
-        asked: requested limit; None: no limit was requested.
+        node_limit: requested limit of nodes; None: no limit was requested.
         nodes: running nodes that were not told to leave.
     """
-    if not endings.grows:  # the job is at its end: fewer nodes, never more
+    if not endings.may_start_nodes:  # the job is at its end: fewer nodes, never more
         most = max(1, nodes)
         return min(least, most), most
-    if asked is not None:  # a limit reduces the nodes, but not below the minimum
-        most = max(least, min(asked, most))
+    if node_limit is not None:  # a limit reduces the nodes, but not below the minimum
+        most = max(least, min(node_limit, most))
     return least, most
 
 

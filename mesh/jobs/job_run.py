@@ -264,20 +264,22 @@ class JobRun:
             self.endings,
             self.spec.min_nodes,
             self.spec.max_nodes,
-            asked=self.job.desired.nodes,
+            node_limit=self.job.desired.nodes,
             nodes=len(self.nodes.staying),
         )
 
     def view(self) -> ElasticJob | None:
         """Return the job as input of `scheduler.elastic`; None: there is nothing to decide."""
-        if self.stopping or (not self.endings.grows and not self.nodes.staying):
+        if self.stopping or (not self.endings.may_start_nodes and not self.nodes.staying):
             return None
         least, most = self.limits
         return ElasticJob(
             self.name,
             least,
             most,
-            min(self.target, len(self.nodes.staying)) if not self.endings.grows else self.target,
+            self.target
+            if self.endings.may_start_nodes
+            else min(self.target, len(self.nodes.staying)),
             self.nodes.leaving,
             priority=self.spec.priority,
             submitted_s=self._submitted_s,
@@ -350,7 +352,7 @@ class JobRun:
         if self.stopping:
             why = "it was asked to stop" if self.job.desired.stop else self._why_failed
             return f"its nodes are leaving: {why}"[:_REASON_CHARS]
-        if not self.endings.grows:
+        if not self.endings.may_start_nodes:
             return "a node has finished; waiting for the others"
         if self.endings.failures and len(self.nodes.staying) < self.target:
             return f"a node is started again: {self._why_failed}"[:_REASON_CHARS]

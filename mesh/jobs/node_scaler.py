@@ -218,7 +218,7 @@ class NodeScaler:
 
     def _grow(self, job: JobRun, now_s: float) -> None:
         missing = job.target - len(job.nodes.staying)
-        if not job.endings.grows or now_s < job.not_before_s:
+        if not job.endings.may_start_nodes or now_s < job.not_before_s:
             return
         for slot in self.slots.free[: max(0, missing)]:
             cards = self._config.cards

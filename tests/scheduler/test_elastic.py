@@ -173,7 +173,7 @@ def state(life: NodeEndings, **given: object) -> str:
 
 class TestJobStates:
     @pytest.mark.parametrize(
-        ("code", "told", "trains", "ending"),
+        ("code", "told", "is_edl", "ending"),
         [
             (0, False, False, "done"),
             (0, True, False, "left"),  # a program that ends in order when it is told to
@@ -188,22 +188,22 @@ class TestJobStates:
         ],
     )
     def test_ending_of_a_node(
-        self, code: int, told: bool, trains: bool, ending: NodeEnding
+        self, code: int, told: bool, is_edl: bool, ending: NodeEnding
     ) -> None:
-        assert ending_of(code, told, trains) == ending
+        assert ending_of(code, told, is_edl) == ending
 
     def test_failures_are_retried_later_each_time(self) -> None:
         life, delays = NodeEndings(retries=50), []
         for _ in range(40):
             life = life.after("failed")
-            assert life.grows
+            assert life.may_start_nodes
             delays.append(life.delay_s)
         assert delays[:3] == [0.5, 1.0, 2.0]
         assert delays == sorted(delays)
         assert delays[-1] == 30.0
 
     @pytest.mark.parametrize(
-        ("life", "asked", "nodes", "limits"),
+        ("life", "node_limit", "nodes", "limits"),
         [
             (NodeEndings(), None, 0, (2, 4)),
             (NodeEndings(), 3, 4, (2, 3)),
@@ -219,8 +219,10 @@ class TestJobStates:
             (NodeEndings(hopeless=True), 4, 0, (1, 1)),
         ],
     )
-    def test_limits(self, life: NodeEndings, asked: int | None, nodes: int, limits: object) -> None:
-        assert limits_of(life, 2, 4, asked=asked, nodes=nodes) == limits
+    def test_limits(
+        self, life: NodeEndings, node_limit: int | None, nodes: int, limits: object
+    ) -> None:
+        assert limits_of(life, 2, 4, node_limit=node_limit, nodes=nodes) == limits
 
     @pytest.mark.parametrize(
         ("given", "expected"),
@@ -252,14 +254,14 @@ class TestJobStates:
     ) -> None:
         life = NodeEndings(retries)
         for ending in endings:
-            grew = life.grows
+            could_start = life.may_start_nodes
             life = life.after(ending)
-            assert grew or not life.grows, "what is over stays over"
+            assert could_start or not life.may_start_nodes, "what is over stays over"
         bad = sum(ending in ("failed", "hopeless") for ending in endings)
         assert life.failures == bad
         found = state(life, stop=stop, nodes=count, leaving=leaving, begun=begun)
         ended = found in ("succeeded", "failed", "stopped")
-        assert ended == (count + leaving == 0 and (stop or not life.grows))
+        assert ended == (count + leaving == 0 and (stop or not life.may_start_nodes))
         if ended:
             assert (found == "failed") == (bad > retries or "hopeless" in endings)
             assert found != "succeeded" or "done" in endings

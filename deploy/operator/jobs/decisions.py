@@ -65,7 +65,7 @@ def _start(case: AssessedJob) -> tuple[int, ...]:
     if (
         missing <= 0
         or ledger.retry_at_s is not None
-        or not case.endings.grows
+        or not case.endings.may_start_nodes
         or case.job.wanted.spec_error
     ):
         return ()
@@ -104,7 +104,7 @@ def _state(case: AssessedJob, ledger: PodLedger, least: int, runs: int) -> Elast
     leaving = sum(pod.leaves for pod in job.pods)
     begun = ledger.started_s is not None
     if runs + leaving == 0 and job.staying:  # its pods do not run yet
-        over = job.wanted.stop or not endings.grows
+        over = job.wanted.stop or not endings.may_start_nodes
         return "scaling" if begun or over else "creating"
     return state_of(
         endings,
@@ -139,7 +139,7 @@ def _reason(case: AssessedJob, target: Target | None, state: ElasticJobState, no
     if wanted.stop or endings.broken:
         why = "it was asked to stop" if wanted.stop else ledger.why
         return f"its nodes are leaving: {why}"
-    if not endings.grows:
+    if not endings.may_start_nodes:
         return "a node has finished; waiting for the others"
     if wanted.spec_error:
         return f"the spec is invalid: {wanted.spec_error}"
@@ -258,15 +258,15 @@ def _view(case: AssessedJob) -> ElasticJob | None:
     staying = len(job.staying)
     if wanted.stop or endings.broken or ledger.end or case.held:
         return None
-    if not staying and (not endings.grows or wanted.spec_error):
+    if not staying and (not endings.may_start_nodes or wanted.spec_error):
         return None
     if wanted.spec_error:  # its nodes run by the former spec and are left alone
         least = most = nodes = staying
     else:
         least, most = case.limits
-        if ledger.placeable is not None and endings.grows:
+        if ledger.placeable is not None and endings.may_start_nodes:
             most = max(least, min(most, ledger.placeable))
-        nodes = ledger.target if endings.grows else min(ledger.target, staying)
+        nodes = ledger.target if endings.may_start_nodes else min(ledger.target, staying)
     return ElasticJob(
         job.name,
         least,

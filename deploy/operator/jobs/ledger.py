@@ -224,7 +224,7 @@ class AssessedJob:
         """Its least and its greatest number of nodes now."""
         wanted, nodes = self.job.wanted, len(self.job.staying)
         return limits_of(
-            self.endings, wanted.least, wanted.most, asked=wanted.fixed_nodes, nodes=nodes
+            self.endings, wanted.least, wanted.most, node_limit=wanted.fixed_nodes, nodes=nodes
         )
 
 
@@ -234,7 +234,7 @@ def assess_job(job: ObservedJob, now: float, config: OperatorConfig) -> Assessed
     ledger, notices = _note_ends(job, now, config)
     ledger, more = _note_unplaced(job, ledger, now, config)
     held = ledger.placeable is not None and ledger.placeable < job.wanted.least
-    held = held and endings_of(job, ledger).grows and not job.wanted.spec_error
+    held = held and endings_of(job, ledger).may_start_nodes and not job.wanted.spec_error
     if held and ledger.unplaced_since_s is None:
         ledger = replace(ledger, unplaced_since_s=now)
     elif sum(pod.runs for pod in job.staying) >= job.wanted.least:
@@ -352,7 +352,7 @@ def _note_unplaced(
     job: ObservedJob, ledger: PodLedger, now: float, config: OperatorConfig
 ) -> tuple[PodLedger, list[ResourceEvent]]:
     """Limit a job to the nodes that could be placed, for a while."""
-    if not endings_of(job, ledger).grows or job.wanted.spec_error:
+    if not endings_of(job, ledger).may_start_nodes or job.wanted.spec_error:
         return ledger, []  # pods of an invalid spec are left alone
     unplaced = [pod for pod in job.staying if pod.unplaced_since_s is not None]
     if not any(now - (pod.unplaced_since_s or 0.0) >= config.place_within_s for pod in unplaced):
