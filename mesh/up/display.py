@@ -28,16 +28,16 @@ _STYLES: Final = {"ready": "green", "runs": "green", "done": "green", "failed": 
 
 
 @dataclass(slots=True)
-class RunningProcess:
-    """The latest start of a process.
+class ProcessRun:
+    """The latest run of a process, which may have ended.
 
     Attributes:
         process: the process; None: it could not be started.
-        identity: identity for the record; None: it does not run.
+        identity: identity for the `MeshRecord`; None: it does not run.
         started_s: monotonic time of the start.
         ready: line with which it said that it is ready.
         address: address of its server; empty: none.
-        last: last line that it printed.
+        last: last line that it printed, or the reason why it could not be started.
     """
 
     process: Process | None
@@ -54,14 +54,14 @@ class MeshView:
 
     Attributes:
         mesh: state of the processes.
-        running: latest start of each process that was started, by name.
+        latest_runs: latest run of each process that was started, by name.
         url: Redis URL; empty: unknown.
         up_s: seconds until all processes were ready; None: they have not been yet.
         now_s: current monotonic time.
     """
 
     mesh: MeshState
-    running: dict[str, RunningProcess]
+    latest_runs: dict[str, ProcessRun]
     url: str
     up_s: float | None
     now_s: float
@@ -70,7 +70,7 @@ class MeshView:
 def changes(
     before: MeshState,
     after: MeshState,
-    running: Mapping[str, RunningProcess],
+    latest_runs: Mapping[str, ProcessRun],
     logs: Path,
 ) -> list[str]:
     """Return a line for each change.
@@ -78,7 +78,7 @@ def changes(
     Args:
         before: the former state.
         after: the current state.
-        running: latest start of each process that was started, by name.
+        latest_runs: latest run of each process that was started, by name.
         logs: folder of logs.
     """
     lines = []
@@ -89,7 +89,7 @@ def changes(
     for old, new in zip(before.processes, after.processes, strict=True):
         if old.phase == new.phase and old.starts == new.starts:
             continue
-        lines += _change(old, new, running.get(new.spec.name), logs)
+        lines += _change(old, new, latest_runs.get(new.spec.name), logs)
     return lines
 
 
@@ -103,12 +103,10 @@ def _ending(mesh: MeshState) -> list[str]:
     return ["ending: students leave first, then teachers, then the coordinator"]
 
 
-def _change(
-    old: ProcessState, new: ProcessState, running: RunningProcess | None, logs: Path
-) -> list[str]:
+def _change(old: ProcessState, new: ProcessState, run: ProcessRun | None, logs: Path) -> list[str]:
     name, role = new.spec.name, new.spec.role
-    address = "" if running is None else running.address
-    last = "" if running is None else shortened(running.last)
+    address = "" if run is None else run.address
+    last = "" if run is None else shortened(run.last)
     again = f" again (start {new.starts})" if new.starts > 1 else ""
     behind = f"; its last line: {last}" if last else ""
     match new.phase:
@@ -163,7 +161,7 @@ def shortened(line: str) -> str:
 
 
 def line_prefixes(names: Collection[str] | None, members: Mapping[str, str]) -> dict[str, str]:
-    """Return the prefix of each line of the processes with output to show, by name.
+    """Return the line prefix of each process whose output is shown, by name of the process.
 
     Args:
         names: names of processes, services or students; empty: all processes; None: no process.
@@ -239,7 +237,7 @@ def render(view: MeshView, title: str) -> Any:
         table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     for one in view.mesh.processes:
-        table.add_row(*_row(one, view.running.get(one.spec.name), view.now_s))
+        table.add_row(*_row(one, view.latest_runs.get(one.spec.name), view.now_s))
     up = "starting" if view.up_s is None else f"up in {view.up_s:.1f} s"
     state = "ending" if view.mesh.stopping else up
     running = sum(one.phase in ("running", "done") for one in view.mesh.processes)
@@ -248,15 +246,15 @@ def render(view: MeshView, title: str) -> Any:
     return Group(head, table)
 
 
-def _row(one: ProcessState, running: RunningProcess | None, now_s: float) -> list[Text]:
+def _row(one: ProcessState, run: ProcessRun | None, now_s: float) -> list[Text]:
     state = _state_of(one, now_s)
-    there = running is not None and one.alive
-    for_s = f"{now_s - one.since_s:.0f} s" if one.starts else ""
+    there = run is not None and one.alive
+    duration = f"{now_s - one.since_s:.0f} s" if one.starts else ""
     return [
         Text(f"  {one.spec.name}"),
         Text(state, style=_STYLES.get(state, "yellow")),
-        Text(for_s, style="dim"),
+        Text(duration, style="dim"),
         Text(f"{one.failures} ended" if one.failures else "", style="red"),
-        Text(running.address if running is not None and there else ""),
-        Text(shortened(running.last) if running is not None else "", style="dim"),
+        Text(run.address if run is not None and there else ""),
+        Text(shortened(run.last) if run is not None else "", style="dim"),
     ]

@@ -66,10 +66,10 @@ class MeshRun:
 
 
 def _entry(one: ProcessState, view: MeshView) -> ProcessRecord:
-    running = view.running.get(one.spec.name)
-    if running is None or not one.alive:
+    run = view.latest_runs.get(one.spec.name)
+    if run is None or not one.alive:
         return ProcessRecord(one.spec.name, one.spec.role, one.phase)
-    return ProcessRecord(one.spec.name, one.spec.role, one.phase, running.identity, running.address)
+    return ProcessRecord(one.spec.name, one.spec.role, one.phase, run.identity, run.address)
 
 
 def run_mesh(mesh: MeshRun, display: MeshDisplay, stop: Stop) -> int:
@@ -140,8 +140,8 @@ def _prepare(mesh: MeshRun) -> None:
 def _exit_code(view: MeshView, display: MeshDisplay) -> int:
     """Return the exit code of a mesh that has ended; raise an error if the mesh has failed."""
     if (broken := view.mesh.broken) is not None:
-        running = view.running.get(broken.spec.name)
-        last = shortened(running.last) if running is not None else ""
+        run = view.latest_runs.get(broken.spec.name)
+        last = shortened(run.last) if run is not None else ""
         kind = UsageError if broken.code == USAGE_CODE else ProcessFailed
         raise kind(
             f"{broken.spec.name} {describe_end(broken.code)}" + (f": {last}" if last else "")

@@ -14,7 +14,7 @@ from ...coordinator.store.redis_url import masked
 from ...runtime.errors import ProcessFailed, UsageError
 from ...runtime.lifecycle import Stop
 from ...runtime.supervise import Process, identity_of, start, stop_all
-from .display import MeshDisplay, MeshView, RunningProcess, changes, up_line
+from .display import MeshDisplay, MeshView, ProcessRun, changes, up_line
 from .mesh_state import MeshState, decide, ended, initial_state, ready, started, stop_requested
 from .plan import COORDINATOR, LaunchPlan
 
@@ -47,7 +47,7 @@ class MeshRunner:
         self._display, self._record = display, record
         self._rng = random.Random()
         self._mesh = initial_state(plan.processes, keep)
-        self._running: dict[str, RunningProcess] = {}
+        self._latest_runs: dict[str, ProcessRun] = {}
         self._has_ready = threading.Event()
         self._url = plan.redis
         self._up_s: float | None = None
@@ -64,7 +64,7 @@ class MeshRunner:
             while not self._mesh.over:
                 self._step(stop)
         finally:  # leave no process after an error
-            left = [one.process for one in self._running.values() if one.process is not None]
+            left = [one.process for one in self._latest_runs.values() if one.process is not None]
             stop_all([process for process in left if process.alive], 0.0)
         return self._view()
 
@@ -105,11 +105,13 @@ class MeshRunner:
             self._unrecorded = False
 
     def _view(self) -> MeshView:
-        return MeshView(self._mesh, self._running, self._url or "", self._up_s, time.monotonic())
+        return MeshView(
+            self._mesh, self._latest_runs, self._url or "", self._up_s, time.monotonic()
+        )
 
     def _set_state(self, mesh: MeshState) -> None:
         """Set the state, and print its changes."""
-        for line in changes(self._mesh, mesh, self._running, self._logs):
+        for line in changes(self._mesh, mesh, self._latest_runs, self._logs):
             self._display.say(line)
         self._mesh = mesh
 
@@ -119,45 +121,45 @@ class MeshRunner:
 
         def on_line(line: str) -> None:
             if line.strip():
-                running.last = line
+                run.last = line
             self._display.print_output(name, line)
             if spec.ready and (match := re.search(spec.ready, line)):
-                running.ready = match
+                run.ready = match
                 self._has_ready.set()
 
-        running = self._running[name] = RunningProcess(None, None, now)
+        run = self._latest_runs[name] = ProcessRun(None, None, now)
         try:
-            running.process = start(self._plan.command(spec, self._url, self._logs), echo=on_line)
+            run.process = start(self._plan.command(spec, self._url, self._logs), echo=on_line)
         except ProcessFailed as error:
-            running.last = str(error)
+            run.last = str(error)
             self._set_state(ended(self._mesh, name, _NOT_STARTED, 0.0, now, self._rng))
             return
-        running.identity = identity_of(running.process.pid)
+        run.identity = identity_of(run.process.pid)
         if not spec.ready:
             self._set_state(ready(self._mesh, name, now))
 
     def _process(self, name: str) -> Process:
-        process = self._running[name].process
+        process = self._latest_runs[name].process
         assert process is not None, "decide() acts only on processes that run"
         return process
 
     def _note_ready(self) -> None:
-        for name, running in self._running.items():
-            if running.ready is None or self._mesh.of(name).phase != "starting":
+        for name, run in self._latest_runs.items():
+            if run.ready is None or self._mesh.of(name).phase != "starting":
                 continue
-            groups = running.ready.groups()
+            groups = run.ready.groups()
             if name == COORDINATOR:
                 self._url = self._plan.redis or groups[0]
-            running.address = groups[-1]
+            run.address = groups[-1]
             self._set_state(ready(self._mesh, name, time.monotonic()))
 
     def _note_ended(self) -> None:
         now = time.monotonic()
-        for name, running in self._running.items():
-            process = running.process
+        for name, run in self._latest_runs.items():
+            process = run.process
             if process is None or process.alive or not self._mesh.of(name).alive:
                 continue
             code = process.returncode or 0
-            ran_s = now - running.started_s
-            running.address, running.identity = "", None
+            ran_s = now - run.started_s
+            run.address, run.identity = "", None
             self._set_state(ended(self._mesh, name, code, ran_s, now, self._rng))

@@ -77,7 +77,7 @@ def test_it_comes_in_order_heals_and_goes_in_order(tmp_path: Path) -> None:
         assert mesh.said[:3] == ["coordinator is ready: h:1", "t is ready: h:2", "u runs"]
         mesh.until(r"^u \| redis://r:1")
         mesh.writable = False
-        process = mesh.views[-1].running["t"].process
+        process = mesh.views[-1].latest_runs["t"].process
         assert process is not None
         process.kill()
         mesh.until(r"^t is ready again \(start 2\)")
@@ -91,7 +91,7 @@ def test_it_comes_in_order_heals_and_goes_in_order(tmp_path: Path) -> None:
     assert (ended.mesh.exit_code, ended.url) == (0, "redis://r:1")
     assert (tmp_path / "logs" / "t.log").read_text() == f"{TEACHER}\n" * 2
     assert mesh.views[-1].mesh.over
-    assert mesh.views[-1].running["u"].identity is None
+    assert mesh.views[-1].latest_runs["u"].identity is None
 
 
 def test_all_is_killed_when_it_is_urgent(tmp_path: Path) -> None:
