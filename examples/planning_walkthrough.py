@@ -51,14 +51,16 @@ job = Distillation(
 # %% [markdown]
 # ## The plan
 #
-# It starts from the paper's ratio n = ceil(t_t / t_s) and accounts for losses, such as jitter.
+# The planner predicts many fleets, with losses such as jitter, and takes the fastest; of those that
+# are about as fast, the cheapest. The paper's ratio n = ceil(t_t / t_s) is printed for comparison.
 
 # %%
 planned = plan(cluster, job)
 assert planned.mesh is not None
 assert planned.prediction is not None
 teachers = planned.mesh.teachers
-print(f"by the ratio {planned.needed} teachers for a student; planned: {teachers} for 4")
+print(f"planned: {teachers} teachers for {job.students} students")
+print(f"the ratio alone: {planned.needed} teachers for each student")
 for way in planned.ways:
     if not way.why_not:
         hours = way.total_s / 3600
@@ -74,10 +76,10 @@ print("; ".join(planned.verdict.reasons))
 
 # %%
 for count in (8, 12, 16, 20, 24, 28):
-    fewer = plan(cluster, job, teachers=count)
-    assert fewer.prediction is not None
-    bar = "#" * round(fewer.prediction.samples_per_s / 25)
-    print(f"{count:3} teachers {fewer.prediction.samples_per_s:8,.0f} samples/s {bar}")
+    variant = plan(cluster, job, teachers=count)
+    assert variant.prediction is not None
+    bar = "#" * round(variant.prediction.samples_per_s / 25)
+    print(f"{count:3} teachers {variant.prediction.samples_per_s:8,.0f} samples/s {bar}")
 
 # %% [markdown]
 # ## The same mesh, simulated

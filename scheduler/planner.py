@@ -161,7 +161,7 @@ def plan(
     Args:
         cluster: its devices.
         job: the distillation.
-        aim: what to optimise, within the deadline and the budget.
+        aim: what to optimise, within the deadline and the budget if a mesh can keep them.
         teachers: exact number of teachers; None: any.
 
     Raises:

@@ -17,7 +17,7 @@ MOST = 1 << 14
 #: N-training uses no teacher; Online runs it on the student's device; with the offline store
 #: teachers label only the first epoch; in the mesh they label each epoch.
 Method = Literal["N-training", "Online", "offline store", "mesh"]
-#: What a plan optimises, within its deadline and budget.
+#: What a plan optimises, within its deadline and budget if it can keep them.
 Aim = Literal["fastest", "cheapest"]
 
 
@@ -127,7 +127,7 @@ def _against_online(
     if ours.total_s * EQUAL < online.total_s:
         words = f"the mesh is {_percent(faster - 1)} faster than Online"
         if ours.cost <= online.cost * EQUAL:
-            return [f"{words} and costs no more: {sums}"]
+            return [f"{words} at no notable extra cost: {sums}"]
         saved_h = (online.total_s - ours.total_s) / 3600
         each = (ours.cost - online.cost) / saved_h
         return [f"{words}; it costs {sums}: {money(each)} {cluster.currency} an hour saved"]
@@ -166,7 +166,7 @@ def _against_none(by: dict[Method, MethodEstimate]) -> list[str]:
     ours, alone = by["mesh"], by["N-training"]
     more = ours.total_s / alone.total_s - 1
     if more < EQUAL - 1:
-        return ["it takes no longer than training without a teacher"]
+        return [f"it takes at most {_percent(EQUAL - 1)} longer than training without a teacher"]
     return [f"it takes {_percent(more)} longer than training without a teacher"]
 
 

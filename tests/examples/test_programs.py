@@ -58,7 +58,7 @@ def test_planning_walkthrough(tmp_path: Path) -> None:
     mesh, calm, rough = walked(
         "planning",
         tmp_path,
-        r"planned: (\d+) for 4",
+        r"planned: (\d+) teachers for 4 students",
         r"planned ([\d,]+), simulated ([\d,]+) samples/s",
         r"without (\d+) of (\d+): ([\d,]+) samples/s",
     )
