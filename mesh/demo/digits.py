@@ -78,10 +78,13 @@ def choose_labelled(label: Labels, count: int, seed: int) -> npt.NDArray[np.int6
 
 
 def augment(rng: np.random.Generator, image: Images, *, shift_pixels: int, noise: float) -> Images:
-    """Shift each image by up to `shift_pixels` in each direction, and add grey noise."""
+    """Shift each image by up to `shift_pixels` in each direction, and add Gaussian noise.
+
+    `noise` is its standard deviation; a pixel is 0 to 255.
+    """
     count, span = len(image), 2 * shift_pixels + 1
-    room = np.pad(image[:, 0], ((0, 0), (shift_pixels,) * 2, (shift_pixels,) * 2))
-    windows = np.lib.stride_tricks.sliding_window_view(room, image.shape[2:], axis=(1, 2))
+    padded = np.pad(image[:, 0], ((0, 0), (shift_pixels,) * 2, (shift_pixels,) * 2))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, image.shape[2:], axis=(1, 2))
     at = np.arange(count), rng.integers(0, span, count), rng.integers(0, span, count)
     shifted = windows[at].astype(np.float32)
     shifted += rng.normal(0, noise, shifted.shape).astype(np.float32)
@@ -96,7 +99,7 @@ class BatchSource:
 
     Args:
         digits: the data set.
-        settings: seeds, steps, batch size and number of labelled digits.
+        settings: numbers of students (`seeds`), steps and labelled digits, and batch size.
         augmentation: changes the images; None: shifts and noise of the settings.
     """
 
