@@ -237,8 +237,9 @@ _BATCHES: Final = (
     ),
     _counter(
         "poison_batches",
-        "Batches refused by three teachers that label other batches, or by all such teachers if "
-        "there are fewer; or that crashed a lone teacher three times.",
+        "Batches that were given up: three teachers that label other batches (or all such "
+        "teachers, if fewer) refused them or crashed on them, or a single teacher crashed three "
+        "times.",
         lambda m: m.poisoned,
     ),
     _counter(
@@ -264,7 +265,7 @@ _TEACHERS: Final = (
     ),
     _gauge(
         "teacher_seconds_per_sample",
-        "t_t: mean over the teachers; 0 while unknown.",
+        "t_t: harmonic mean of the teachers' medians; 0 while unknown.",
         lambda m: m.core.stats.t_t_s or 0.0,
     ),
     _gauge(
