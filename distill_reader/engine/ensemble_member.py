@@ -308,17 +308,17 @@ class EnsembleMember:
                 self.handle(ev.Probed(name, link.number, link.model.most_rows, words, kinds))
             case LinkFailure(None, error):
                 self.handle(ev.ProbeFailed(name, link.number, *failure_of(error)))
-            case LinkFailure(TeacherRequest() as job, error):
-                about = {"service": self.config.service, **job.about(name)}
+            case LinkFailure(TeacherRequest() as request, error):
+                about = {"service": self.config.service, **request.about(name)}
                 log.debug("%s does not label a request: %s", name, error, extra=about)
-                is_void = any(span.batch not in self._batches for span in job.spans)
+                is_void = any(span.batch not in self._batches for span in request.spans)
                 failure = failure_of(error)
                 self.handle(
-                    ev.RequestFailed(name, link.number, job.request, *failure, void=is_void)
+                    ev.RequestFailed(name, link.number, request.number, *failure, void=is_void)
                 )
 
     def _on_done(self, link: TeacherLink, done: RequestDone, now: float) -> None:
-        name, job = link.peer.teacher_id, done.job
+        name, request = link.peer.teacher_id, done.request
         is_open, misfit = link.number in self.links, ""
         if is_open:
             try:
@@ -327,22 +327,22 @@ class EnsembleMember:
                 misfit = str(error)
         self._listener.on_outcome(self, name, done, now, is_open and not misfit)
         if log.isEnabledFor(logging.DEBUG):
-            about = {"service": self.config.service, **job.about(name)}
+            about = {"service": self.config.service, **request.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
-        rows, nbytes = job.rows, sum([label.nbytes for label in done.labels.values()])
+        rows, nbytes = request.rows, sum([label.nbytes for label in done.labels.values()])
         answer = ev.AnswerCame(
             name,
             link.number,
-            job.request,
+            request.number,
             rows,
             -(-nbytes // rows),
             done.device_s,
-            job.samples,
+            request.samples,
             done.numerics_id,
             done.draining,
             misfit,
             self._kept.agreeing(
-                job.request,
+                request.number,
                 done.labels,
                 partial(self.core.teachers.comparisons.tolerance, name, done.numerics_id),
             ),

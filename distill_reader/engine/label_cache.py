@@ -226,8 +226,8 @@ class LabelCache:
         model_id = self._model_id(done.content_id, done.numerics_id)
         self._learn(ServiceModel(model_id, tuple(inputs)))
         at = 0
-        for span in done.job.spans:
-            rows, at = done.rows[at : at + span.rows], at + span.rows
+        for span in done.request.spans:
+            rows, at = done.store_rows[at : at + span.rows], at + span.rows
             batch = batches.get(span.batch)
             if span in accepted and rows and batch is not None and batch.can_split:
                 known = self._keys_of(batch, model_id)

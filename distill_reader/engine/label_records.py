@@ -64,7 +64,7 @@ class LabelRecords:
         """Raise BadAnswer if names, shapes or dtypes differ from other rows of their batches."""
         if not self._kept:  # the usual case if batches are not split
             return
-        for span, batch, rows in self._parts(done.job):
+        for span, batch, rows in self._parts(done.request):
             if (known := self._kept.get(span.batch)) is None or batch.is_all_of(span):
                 continue
             there, here = self.arrays(known), _rows(done.labels, rows)
@@ -76,12 +76,12 @@ class LabelRecords:
 
     def write(self, done: RequestDone, wanted: Collection[Span]) -> None:
         """Copy the labels of the spans `wanted` into their batches' records."""
-        spans = done.job.spans
+        spans = done.request.spans
         if len(spans) == 1 and (batch := self._batches.get(spans[0].batch)) is not None:
             if spans[0] in wanted:  # the usual case
                 self._write_span(spans[0], batch, done.labels)
             return
-        for span, batch, rows in self._parts(done.job):
+        for span, batch, rows in self._parts(done.request):
             if span in wanted:
                 self._write_span(span, batch, _rows(done.labels, rows))
 
@@ -195,12 +195,12 @@ class LabelRecords:
         except OSError as error:
             raise memory_refused(self._arena, error) from error
 
-    def _parts(self, job: TeacherRequest) -> Iterator[tuple[Span, BatchMetadata, slice]]:
+    def _parts(self, request: TeacherRequest) -> Iterator[tuple[Span, BatchMetadata, slice]]:
         """Yield the spans of known batches, each with its rows of the response."""
         at = 0
-        for span in job.spans:
+        for span in request.spans:
             if (batch := self._batches.get(span.batch)) is not None:
-                whole = len(job.spans) == 1 or not batch.can_split
+                whole = len(request.spans) == 1 or not batch.can_split
                 yield span, batch, _ALL if whole else slice(at, at + span.rows)
             at += span.rows
 

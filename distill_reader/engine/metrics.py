@@ -418,7 +418,7 @@ class Exporter:
         """Record a response of a teacher."""
         self._seconds.labels(*_of(member.config)).observe(done.seconds)
         times = self._times[member]
-        times.answered(teacher, done.job.samples, done.seconds, time.monotonic())
+        times.answered(teacher, done.request.samples, done.seconds, time.monotonic())
 
     def show(
         self,

@@ -318,7 +318,7 @@ class RequestSender:
             self._checked = send.spans[0].batch
         if ask.in_own_memory:
             inputs, locations, stamps = own_copies(inputs), {}, ()
-        job = TeacherRequest(
+        request = TeacherRequest(
             send.request,
             send.spans,
             inputs,
@@ -330,9 +330,12 @@ class RequestSender:
         )
         level = logging.INFO if send.attempt > 1 else logging.DEBUG
         if log.isEnabledFor(level):
-            rows, about = _shown(send.spans), {"service": config.service, **job.about(send.teacher)}
+            rows, about = (
+                _shown(send.spans),
+                {"service": config.service, **request.about(send.teacher)},
+            )
             log.log(level, "%s go to %s, attempt %d", rows, send.teacher, send.attempt, extra=about)
-        link.send(job)
+        link.send(request)
 
     def _check(self, inputs: Mapping[str, Input]) -> None:
         """Raise UsageError if the inputs fit no teacher's model, once all have been probed."""

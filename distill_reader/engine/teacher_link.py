@@ -82,18 +82,18 @@ class PendingRequest(NamedTuple):
     """A request without a response yet.
 
     Attributes:
-        job: the rows to label.
+        request: the rows to label.
         template: template of the request.
-        request: the request as sent.
+        message: the request as sent.
         sent_at: time of sending, by the monotonic clock.
         deadline: by the monotonic clock.
         in_flight: requests in flight at the time of sending, this one included; over connections
             of the pool, or by threads.
     """
 
-    job: TeacherRequest
+    request: TeacherRequest
     template: RequestTemplate
-    request: LabelRequest
+    message: LabelRequest
     sent_at: float
     deadline: float
     in_flight: int
@@ -133,7 +133,7 @@ class ConnectionPool:
         self._is_opening = False
         self._closed = False
 
-    def enqueue(self, job: TeacherRequest, template: RequestTemplate, timeout_s: float) -> bool:
+    def enqueue(self, request: TeacherRequest, template: RequestTemplate, timeout_s: float) -> bool:
         """Queue a request, to be sent before the engine's thread waits again.
 
         Returns:
@@ -152,15 +152,15 @@ class ConnectionPool:
         self.wants_connection = connection is None
         if connection is None:
             return False
-        request = template.request(job)
+        message = template.message_of(request)
         is_waiting = bool(connection.unsent)
-        if not connection.put(job.request, request, timeout_s, job.locations):
+        if not connection.put(request.number, message, timeout_s, request.locations):
             return False
         if not is_waiting:
             self._inbox.put_off(partial(self._flush, connection))
         now = time.monotonic()
-        pending = PendingRequest(job, template, request, now, now + timeout_s, in_flight)
-        self._connections[connection][job.request] = pending
+        pending = PendingRequest(request, template, message, now, now + timeout_s, in_flight)
+        self._connections[connection][request.number] = pending
         return True
 
     def open(self, connect: Callable[[], TransportConnection | None]) -> None:
@@ -190,12 +190,12 @@ class ConnectionPool:
         for connection, pending in list(self._connections.items()):
             late = [one for one in pending.values() if one.deadline <= now]
             for one in late:
-                del pending[one.job.request]
+                del pending[one.request.number]
             if late:
                 self._drop(connection)
             for one in late:
                 error = DeadlineExceeded(f"no response within {one.deadline - one.sent_at:g} s")
-                self._post(LinkFailure(one.job, error))
+                self._post(LinkFailure(one.request, error))
 
     def close(self) -> None:
         """Close all connections; their requests get no outcome."""
@@ -242,7 +242,7 @@ class ConnectionPool:
             one, is_refused = pending.pop(number), isinstance(outcome, AccessError)
             refused |= is_refused
             if without_memory or is_refused:
-                self._send_by_thread(one.job)
+                self._send_by_thread(one.request)
             else:
                 self._post(self._to_outcome(one, outcome))
         # If its credentials have expired, a new connection sends the current ones.
@@ -255,7 +255,7 @@ class ConnectionPool:
         self._inbox.unwatch(connection)
         connection.close()
         for pending in lost.values():
-            self._send_by_thread(pending.job)
+            self._send_by_thread(pending.request)
 
 
 class TeacherLink:
@@ -294,13 +294,13 @@ class TeacherLink:
         self._config = config
         self._inbox = inbox
         self._ring = ring
-        self._jobs: SimpleQueue[TeacherRequest | None] = SimpleQueue()
+        self._requests: SimpleQueue[TeacherRequest | None] = SimpleQueue()
         self._closed = threading.Event()
         self._client: TeacherClient | None = None
         self._pool: ConnectionPool | None = None
-        self._agreed: tuple[str, ...] = ()  # its outputs, if the server does not publish them
+        self._learned_outputs: tuple[str, ...] = ()  # if the server does not publish them
         self._lock = threading.Lock()
-        self._unfinished = self._senders = 0  # jobs, threads
+        self._unfinished = self._senders = 0  # requests, threads
         self._in_flight = ConcurrencyCounter()
         self._make_template()
 
@@ -311,18 +311,18 @@ class TeacherLink:
         except RuntimeError as error:  # the system refuses a thread
             self.post(self, LinkFailure(None, _as_edl_error(error)))
 
-    def send(self, job: TeacherRequest) -> None:
+    def send(self, request: TeacherRequest) -> None:
         """Send a request; posts `RequestDone` or `LinkFailure`."""
-        pool = self._pool
-        if pool is None or not pool.enqueue(job, self._template, self._config.timeouts.request_s):
-            self._send_by_thread(job)
+        pool, timeout_s = self._pool, self._config.timeouts.request_s
+        if pool is None or not pool.enqueue(request, self._template, timeout_s):
+            self._send_by_thread(request)
 
     def check_deadlines(self, now: float) -> None:
         """Fail overdue requests."""
         if self._pool is not None:
             self._pool.check_deadlines(now)
 
-    def _send_by_thread(self, job: TeacherRequest) -> None:
+    def _send_by_thread(self, request: TeacherRequest) -> None:
         """Queue a request for the sending threads; starts another one if all are busy."""
         with self._lock:
             self._unfinished += 1
@@ -332,11 +332,11 @@ class TeacherLink:
                 except RuntimeError as error:  # the system refuses a thread
                     if not self._senders:
                         self._unfinished -= 1
-                        self.post(self, LinkFailure(job, _as_edl_error(error)))
+                        self.post(self, LinkFailure(request, _as_edl_error(error)))
                         return
                 else:
                     self._senders += 1
-        self._jobs.put(job)
+        self._requests.put(request)
 
     def close(self) -> None:
         """Close all connections; outcomes of requests in flight may still be posted."""
@@ -344,7 +344,7 @@ class TeacherLink:
         if self._pool is not None:
             self._pool.close()
         for _ in range(self._senders):
-            self._jobs.put(None)
+            self._requests.put(None)
         if (client := self._client) is not None:
             client.close()
 
@@ -380,30 +380,30 @@ class TeacherLink:
     # --- requests
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (request := self._requests.get()) is not None:
             try:
-                outcome: Outcome = self._request(job)
+                outcome: Outcome = self._request(request)
             except Exception as error:
-                outcome = LinkFailure(job, _as_edl_error(error))
+                outcome = LinkFailure(request, _as_edl_error(error))
             self.post(self, outcome)
-            del job, outcome  # do not keep their memory until the next one
+            del request, outcome  # do not keep their memory until the next one
             self._open_connection()
             with self._lock:  # this thread is free from now on
                 self._unfinished -= 1
 
-    def _request(self, job: TeacherRequest) -> RequestDone:
+    def _request(self, request: TeacherRequest) -> RequestDone:
         client = self._client
         assert client is not None  # requests are sent after a successful probe
         started = time.monotonic()
         template = self._template
-        request = template.request(job)
+        message = template.message_of(request)
         with self._in_flight as in_flight:
             answer: LabelResponse | EdlError
             try:
-                answer = client.infer(request, self._config.timeouts.request_s)
+                answer = client.infer(message, self._config.timeouts.request_s)
             except EdlError as error:
                 answer = error
-            pending = PendingRequest(job, template, request, started, inf, in_flight)
+            pending = PendingRequest(request, template, message, started, inf, in_flight)
             return self._checked(pending, answer)
 
     def _on_answer(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> Outcome:
@@ -411,12 +411,12 @@ class TeacherLink:
         try:
             return self._checked(pending, answer)
         except Exception as error:
-            return LinkFailure(pending.job, _as_edl_error(error))
+            return LinkFailure(pending.request, _as_edl_error(error))
 
     def _make_template(self) -> None:
         """Make the template of requests for the model as it is known now."""
         with self._lock:
-            self._template = template_of(self._config, self.peer, self.model, self._agreed)
+            self._template = template_of(self._config, self.peer, self.model, self._learned_outputs)
 
     def _open_connection(self) -> None:
         """Open a connection of the pool if it needs one, so that requests need no thread."""
@@ -426,24 +426,24 @@ class TeacherLink:
 
     def _checked(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> RequestDone:
         """Check a response and convert it to labels; raises EdlError if that fails."""
-        job, now = pending.job, time.monotonic()
+        request, now = pending.request, time.monotonic()
         try:
             if isinstance(answer, EdlError):
                 raise answer
             expected = pending.template.expected
             if not expected.outputs:
-                expected = self._expected_once_agreed(pending, answer)
-            labels = checked_labels(answer, expected, job.samples)
+                expected = self._expected_once_learned(pending, answer)
+            labels = checked_labels(answer, expected, request.samples)
         except WireError as error:
             raise BadAnswer(str(error)) from None
         except RateLimited:
             raise
         except RetryableError as error:
-            if words := input_mismatch(self.model.inputs, job.inputs):
+            if words := input_mismatch(self.model.inputs, request.inputs):
                 raise RequestRefused(f"{words} (the server says: {error})") from None
             raise
         except BadAnswer:
-            check_inputs_finite(job.inputs)  # bad inputs may be the cause
+            check_inputs_finite(request.inputs)  # bad inputs may be the cause
             raise
         parameters = answer.parameters
         elapsed_s = now - pending.sent_at
@@ -455,10 +455,12 @@ class TeacherLink:
         if self._config.store is not None and content_id:
             model_id = ModelId(content_id, numerics_id if self._config.deterministic else "")
             rows = rows_of(answer, expected, model_id, self.peer.teacher_id)
-        took_s = now - job.asked_at
-        return RequestDone(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
+        took_s = now - request.asked_at
+        return RequestDone(
+            request, labels, device_s, draining, took_s, content_id, numerics_id, rows
+        )
 
-    def _expected_once_agreed(
+    def _expected_once_learned(
         self, pending: PendingRequest, answer: LabelResponse
     ) -> ExpectedResponse:
         """Repeat a request to find the outputs of a model that does not publish them.
@@ -470,17 +472,17 @@ class TeacherLink:
             BadAnswer: the responses have different outputs.
         """
         expected = self._template.expected
-        if expected.outputs:  # agreed since the request was sent
+        if expected.outputs:  # learned since the request was sent
             return expected
         assert self._client is not None
         outputs = [with_requested_names(answer, expected)[1]]
         while (step := reachability.believed_outputs(outputs)) == "ask":
-            again = self._client.infer(pending.request, self._config.timeouts.request_s)
+            again = self._client.infer(pending.message, self._config.timeouts.request_s)
             outputs.append(with_requested_names(again, expected)[1])
         if step == "contradiction":
             first, *_, last = map(list, outputs)
             raise BadAnswer(f"its outputs are {first}, and {last} when asked again")
-        self._agreed = outputs[0]
+        self._learned_outputs = outputs[0]
         self._make_template()
         return self._template.expected
 

@@ -35,7 +35,7 @@ class TeacherRequest(NamedTuple):
     """Rows of batches for a teacher to label.
 
     Attributes:
-        request: its number in the ledger.
+        number: its number in the ledger.
         spans: the rows, in the order of sending.
         inputs: inputs of the model, by name.
         samples: rows of the inputs and of each output.
@@ -45,7 +45,7 @@ class TeacherRequest(NamedTuple):
         is_current: returns whether the inputs' memory still has these rows.
     """
 
-    request: int
+    number: int
     spans: tuple[Span, ...]
     inputs: Mapping[str, Input]
     samples: int
@@ -61,7 +61,7 @@ class TeacherRequest(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of rows, counted as in `BatchMetadata.rows`."""
+        """Number of rows that can be sent separately; a batch that cannot be split counts as 1."""
         return sum([span.rows for span in self.spans])
 
 
@@ -76,31 +76,31 @@ class RequestDone(NamedTuple):
     """The labels of a request, checked.
 
     Attributes:
-        job: the request.
+        request: the request.
         labels: by name, as the training loop gets them; in the memory of the response.
         device_s: seconds of work of the teacher's device.
-        draining: the teacher accepts no more requests.
+        draining: the teacher is about to leave and asks for no more requests.
         seconds: since the request was sent.
         content_id: content of the model; empty: unknown.
         numerics_id: numerics of the labels; empty: unknown.
-        rows: rows for the label store; empty without a store.
+        store_rows: rows for the label store; empty without a store.
     """
 
-    job: TeacherRequest
+    request: TeacherRequest
     labels: Mapping[str, Array]
     device_s: float
     draining: bool
     seconds: float
     content_id: str = ""
     numerics_id: str = ""
-    rows: Sequence[LabelRow] = ()
+    store_rows: Sequence[LabelRow] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFailure:
-    """A request failed; or the probe, if `job` is None."""
+    """A request failed; or the probe, if `request` is None."""
 
-    job: TeacherRequest | None
+    request: TeacherRequest | None
     error: EdlError
 
 
@@ -108,7 +108,7 @@ Outcome = TeacherReady | RequestDone | LinkFailure
 
 
 def failure_of(error: EdlError) -> tuple[FailureCause, str, float | None]:
-    """Return `failure`, `reason` and `room_in_s` of the event that reports an error to the core."""
+    """Convert an error to the fields `failure`, `reason` and `room_in_s` of the core's events."""
     room_in_s = error.retry_after_s if isinstance(error, errors.RateLimited) else None
     return _cause(error), str(error), room_in_s
 
@@ -149,24 +149,24 @@ class RequestTemplate:
     output_parameters: dict[str, dict[str, Any]]
     expected: ExpectedResponse
 
-    def request(self, job: TeacherRequest) -> LabelRequest:
+    def message_of(self, request: TeacherRequest) -> LabelRequest:
         return LabelRequest(
-            job.inputs,
+            request.inputs,
             self.outputs,
-            job.name,
+            request.name,
             self.parameters,
             self.output_parameters,
-            job.is_current,
+            request.is_current,
         )
 
 
 def template_of(
-    config: ReaderConfig, peer: Peer, model: ModelDescription, agreed: tuple[str, ...] = ()
+    config: ReaderConfig, peer: Peer, model: ModelDescription, learned_outputs: tuple[str, ...] = ()
 ) -> RequestTemplate:
     """Make the template of requests to `peer`; for the arguments see `expected_of`."""
     instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
     known = tuple(tensor.name for tensor in model.outputs)
-    fetches = _fetched(config.fetches, known, peer.foreign)
+    fetches = _outputs_to_request(config.fetches, known, peer.foreign)
     outputs = fetches or known
     asked = {name: config.labels.of(name) for name in outputs}
     forms = {name: form.parameters() for name, form in asked.items() if form is not None}
@@ -174,12 +174,12 @@ def template_of(
         outputs if forms else fetches,
         instance if peer.incarnation else {},
         forms,
-        expected_of(config, peer, model, agreed),
+        expected_of(config, peer, model, learned_outputs),
     )
 
 
 def expected_of(
-    config: ReaderConfig, peer: Peer, model: ModelDescription, agreed: tuple[str, ...] = ()
+    config: ReaderConfig, peer: Peer, model: ModelDescription, learned_outputs: tuple[str, ...] = ()
 ) -> ExpectedResponse:
     """Return what responses of `peer` are checked against.
 
@@ -187,11 +187,11 @@ def expected_of(
         config: settings of the member.
         peer: the teacher.
         model: description of its model by its server.
-        agreed: names of the outputs that repeated responses had, if the server does not publish
-            them; empty: unknown.
+        learned_outputs: names of the outputs, learned by repeating a request, if the server does
+            not publish them; empty: unknown.
     """
     teacher_id = peer.teacher_id if peer.incarnation else ""
-    known = tuple(tensor.name for tensor in model.outputs) or agreed
+    known = tuple(tensor.name for tensor in model.outputs) or learned_outputs
     return ExpectedResponse(
         teacher_id,
         peer.incarnation,
@@ -224,7 +224,7 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, model: ModelDescription
             return f"feeds has no field for the model's inputs {missing}"
     if not outputs:
         return ""
-    fetched = _fetched(config.fetches, tuple(outputs), peer.foreign)
+    fetched = _outputs_to_request(config.fetches, tuple(outputs), peer.foreign)
     if wrong := [name for name in fetched or config.fetches if name not in outputs]:
         return f"fetches names output {wrong[0]!r}, the model has {outputs}"
     if not peer.foreign and (wrong := [n for n in config.labels.outputs if n not in outputs]):
@@ -248,15 +248,17 @@ def published_kinds(
     config: ReaderConfig, peer: Peer, model: ModelDescription
 ) -> tuple[PublishedKind, ...]:
     """Return the kinds that `peer` publishes for the requested outputs."""
-    fetched = _fetched(config.fetches, tuple(spec.name for spec in model.outputs), peer.foreign)
+    fetched = _outputs_to_request(
+        config.fetches, tuple(spec.name for spec in model.outputs), peer.foreign
+    )
     return tuple(
-        PublishedKind(spec.name, spec.kind, is_label=not _is_made(config.labels.of(spec.name)))
+        PublishedKind(spec.name, spec.kind, is_label=not _is_converted(config.labels.of(spec.name)))
         for spec in model.outputs
         if spec.kind and spec.name in (fetched or (spec.name,))
     )
 
 
-def _is_made(form: LabelForm | None) -> bool:
+def _is_converted(form: LabelForm | None) -> bool:
     """Whether the teacher converts every kind of output to the same kind of labels."""
     return form is not None and (form.k > 0 or form.temperature is not None)
 
@@ -276,7 +278,9 @@ def _contradiction(spec: TensorSpec, form: LabelForm | None, stated: SoftLabelIs
     )
 
 
-def _fetched(fetches: tuple[str, ...], known: tuple[str, ...], foreign: bool) -> tuple[str, ...]:
+def _outputs_to_request(
+    fetches: tuple[str, ...], known: tuple[str, ...], foreign: bool
+) -> tuple[str, ...]:
     """Return the outputs to request, by the server's names; empty: all.
 
     A foreign server may have another name for its only output, or not publish its outputs.

@@ -376,16 +376,16 @@ class Timeline:
         """Trace an outcome that a teacher's link has posted."""
         args: dict[str, Any]
         match outcome:
-            case RequestDone(job=job):
-                name, end = _batches(job), job.asked_at + outcome.seconds
+            case RequestDone(request=request):
+                name, end = _batches(request), request.asked_at + outcome.seconds
                 args = {"device_ms": round(outcome.device_s * 1e3, 3)}
-            case LinkFailure(TeacherRequest() as job, error):
-                name, end = f"failed: {_batches(job)}", now
+            case LinkFailure(TeacherRequest() as request, error):
+                name, end = f"failed: {_batches(request)}", now
                 args = {"error": str(error)[:300]}
             case _:
                 return
-        args |= {"request": job.request, "samples": job.samples}
-        self._writer.request(teacher, name, job.asked_at, end, args)
+        args |= {"request": request.number, "samples": request.samples}
+        self._writer.request(teacher, name, request.asked_at, end, args)
 
     # --- states
 
@@ -405,8 +405,8 @@ class Timeline:
         self._writer.end(now)
 
 
-def _batches(job: TeacherRequest) -> str:
-    numbers = sorted({span.batch for span in job.spans})
+def _batches(request: TeacherRequest) -> str:
+    numbers = sorted({span.batch for span in request.spans})
     if len(numbers) == 1:
         return f"batch {numbers[0]}"
     return f"batches {numbers[0]} to {numbers[-1]}"

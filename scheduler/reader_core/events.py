@@ -276,7 +276,7 @@ class AnswerCame(NamedTuple):
         device_s: seconds of the teacher's device; <= 0: unknown.
         samples: samples of the request; equal to `rows` if batches can be cut.
         numerics_id: identifies the numerics of the labels; empty: unknown.
-        draining: the teacher takes no more requests.
+        draining: the teacher is about to leave and asks for no more requests.
         misfit: why these labels cannot be combined with others of the batch; empty: they can.
         agrees: teachers with a kept answer to the request that agrees with this one.
     """

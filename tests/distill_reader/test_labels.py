@@ -169,7 +169,7 @@ def test_labels_of_another_shape_than_the_other_rows_have_are_refused(world: Wor
     world.labels.write(world.done(Span(0, 0, 2)), {Span(0, 0, 2)})
     odd = world.done(Span(0, 2, 4))
     odd = RequestDone(
-        odd.job, {"soft": odd.labels["soft"][:, :2], "sum": odd.labels["sum"]}, 0, False, 0
+        odd.request, {"soft": odd.labels["soft"][:, :2], "sum": odd.labels["sum"]}, 0, False, 0
     )
     with pytest.raises(BadAnswer, match="those of other rows"):
         world.labels.check(odd)

@@ -300,11 +300,11 @@ class EngineWorld(RuleBasedStateMachine):
         soft = np.concatenate(rows)
         if len(self.engine.members) > 1:  # then logits are asked for
             soft = np.log(soft)
-        job = TeacherRequest(request, spans, {"x": soft}, len(soft))
+        sent = TeacherRequest(request, spans, {"x": soft}, len(soft))
         done = (
-            RequestDone(job, {"soft": soft}, 0.001, False, 0.01)
+            RequestDone(sent, {"soft": soft}, 0.001, False, 0.01)
             if error is None
-            else LinkFailure(job, error)
+            else LinkFailure(sent, error)
         )
         self.post(link_of(member, name), done)
         if error is not None:

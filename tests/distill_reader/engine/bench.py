@@ -158,18 +158,18 @@ class Bench:
         link = self.link(teacher, service) if isinstance(teacher, str) else teacher
         member._on_outcome(link, outcome)  # noqa: SLF001  # links post it
 
-    def jobs(self, name: str, service: str | None = None) -> list[TeacherRequest]:
+    def requests(self, name: str, service: str | None = None) -> list[TeacherRequest]:
         """What a teacher was sent and has not answered, the longest first."""
         requests = self.of(service).ledger.requests_at(name)
         return [TeacherRequest(one.request, one.spans, {}, one.rows) for one in requests]
 
     def batches_at(self, name: str) -> list[int]:
-        return [span.batch for job in self.jobs(name) for span in job.spans]
+        return [span.batch for request in self.requests(name) for span in request.spans]
 
-    def job(self, name: str, number: int | None, service: str | None = None) -> TeacherRequest:
+    def request(self, name: str, number: int | None, service: str | None = None) -> TeacherRequest:
         """The request for a batch; None: the first one."""
-        jobs = self.jobs(name, service)
-        return next(j for j in jobs if number is None or number in [s.batch for s in j.spans])
+        requests = self.requests(name, service)
+        return next(r for r in requests if number is None or number in [s.batch for s in r.spans])
 
     def answer(
         self,
@@ -180,20 +180,20 @@ class Bench:
         numerics_id: str = "",
         service: str | None = None,
     ) -> None:
-        job = self.job(name, number, service)
-        rows = np.concatenate([labels(s.batch, width)[s.start : s.stop] for s in job.spans])
-        done = RequestDone(job, {"soft": rows}, 0.001, False, 0.01, numerics_id=numerics_id)
+        request = self.request(name, number, service)
+        rows = np.concatenate([labels(s.batch, width)[s.start : s.stop] for s in request.spans])
+        done = RequestDone(request, {"soft": rows}, 0.001, False, 0.01, numerics_id=numerics_id)
         self.outcome(name, done, service)
 
     def answer_all(self, name: str, *, width: int = 2, service: str | None = None) -> None:
         """What a teacher has, and gets because it answers."""
-        while self.jobs(name, service):
+        while self.requests(name, service):
             self.answer(name, width=width, service=service)
 
     def fail(
         self, name: str, error: EdlError, number: int | None = None, service: str | None = None
     ) -> None:
-        self.outcome(name, LinkFailure(self.job(name, number, service), error), service)
+        self.outcome(name, LinkFailure(self.request(name, number, service), error), service)
 
     # --- what it reports
 

@@ -97,7 +97,7 @@ def test_a_batch_that_crashes_predictors_is_poison() -> None:
             bench.answer_all(name)
         bench.batch(4)
         for _ in range(3):
-            (name,) = (one for one in "abcd" if bench.jobs(one))
+            (name,) = (one for one in "abcd" if bench.requests(one))
             bench.fail(name, PredictorCrashed("the predictor ended while it computed this request"))
         assert bench.told("poison")[0]["number"] == 4
 
@@ -198,7 +198,7 @@ def test_others_are_asked_for_until_one_that_refuses_everything_has_labelled() -
         before = core.decision.want
         for number in range(3):
             bench.batch(number)
-        while bench.jobs("a"):
+        while bench.requests("a"):
             bench.fail("a", RequestRefused("wrong settings"))
         assert len(core.unavailable) == 1
 
@@ -266,7 +266,7 @@ def content_of(bench: Bench) -> str:
 def test_a_change_of_content_now_voids_what_is_not_delivered(upgrade: Bench) -> None:
     member, old = upgrade.member, upgrade.link("a")
     upgrade.answer("a", 3)
-    late = upgrade.job("a", 2)
+    late = upgrade.request("a", 2)
     assert member.labels.nbytes > 0
     upgrade.assign(NEW, advice=Advice("new", "", 1))
     assert member.labels.nbytes == 0
@@ -509,12 +509,12 @@ def exchange(bench: Bench) -> None:
 
 def test_after_an_exchange_only_rows_that_the_store_lacks_are_sent(stored: Bench) -> None:
     exchange(stored)
-    assert stored.jobs("b") == []
+    assert stored.requests("b") == []
     stored.store_has(1, "new")
     stored.store_has(2, "new", rows=3)
     np.testing.assert_array_equal(stored.labelled()[1], labels(1))
-    (job,) = stored.jobs("b")
-    assert job.spans == (ev.Span(2, 3, ROWS),)
+    (request,) = stored.requests("b")
+    assert request.spans == (ev.Span(2, 3, ROWS),)
     stored.answer_all("b")
     np.testing.assert_array_equal(stored.labelled()[2], labels(2))
 

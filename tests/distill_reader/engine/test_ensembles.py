@@ -59,7 +59,7 @@ def test_a_batch_that_one_service_refuses_is_poison_and_freed(
     assert two.metric("poison_batches") == 1
     if not answers_first:  # it is not asked of the other service any more
         two.outcome("b", TeacherReady(("x",)), "b")
-        assert two.jobs("b", "b") == []
+        assert two.requests("b", "b") == []
     two.release()
     assert two.arena.used_bytes == 0
 
@@ -106,7 +106,7 @@ def test_a_refused_batch_that_another_service_still_looks_up_is_not_sent_there(
     assert stored.labelled() == {}
     stored.take(1)
     search(stored, 1, "b")
-    assert stored.jobs("b", "b") == []
+    assert stored.requests("b", "b") == []
     label_whole(stored, 2)
 
 
@@ -120,7 +120,7 @@ def test_a_refused_batch_passes_another_service_in_its_turn(stored: Bench) -> No
     assert stored.told("poison") == [], "batch 1 comes first"
     search(stored, 1, "b")
     search(stored, 2, "b")
-    assert stored.jobs("b", "b") == [stored.job("b", 1, "b")]
+    assert stored.requests("b", "b") == [stored.request("b", 1, "b")]
     answer(stored, "b")
     assert [*stored.labelled()] == [1]
     stored.take(1)
@@ -141,7 +141,7 @@ def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both(
     two.batch(1, "held", labels_nbytes=32, makers=makers, released=released)
     two.tell_ledger(ev.InvalidateTeacher("liar"))
     assert len(two.told("withdraw")) == (not released)
-    assert len(two.jobs("a", "a")) == len(two.jobs("b", "b")) == (not released)
+    assert len(two.requests("a", "a")) == len(two.requests("b", "b")) == (not released)
     if not released:
         answer(two, "a")
         assert two.labelled() == {}

@@ -65,9 +65,9 @@ class Neighbour:
         number = next(self._numbers)
         record = self._arena.put([array(ROWS, 4) + np.float32(start)])
         x = self._arena.get(record.arrays[0])
-        job = TeacherRequest(number, (Span(number, 0, ROWS),), {inputs: x}, ROWS)
-        self.link.send(job)
-        return job
+        request = TeacherRequest(number, (Span(number, 0, ROWS),), {inputs: x}, ROWS)
+        self.link.send(request)
+        return request
 
     def go_out(self) -> None:
         """Have requests go out, as before the engine's thread waits."""
@@ -84,16 +84,16 @@ class Neighbour:
         return self.outcomes.popleft()
 
     def done(self) -> list[TeacherRequest]:
-        """The jobs of the next two outcomes, which are labels."""
+        """The requests of the next two outcomes, which are labels."""
         outcomes = [self.outcome(), self.outcome()]
-        return [outcome.job for outcome in outcomes if isinstance(outcome, RequestDone)]
+        return [outcome.request for outcome in outcomes if isinstance(outcome, RequestDone)]
 
     def label(self, start: float = 0.0) -> None:
         """Have a batch labelled."""
-        job, done = self.send(start), self.outcome()
+        request, done = self.send(start), self.outcome()
         assert isinstance(done, RequestDone)
-        assert done.job is job
-        x = job.inputs["x"]
+        assert done.request is request
+        x = request.inputs["x"]
         assert isinstance(x, np.ndarray)
         np.testing.assert_array_equal(done.labels["double"], x * 2)
 
@@ -306,24 +306,24 @@ def test_no_thread_sends_once_a_connection_is_open(near: Neighbour) -> None:
     before = near.by_threads
     for number in range(20):
         near.label(number)
-    jobs = [near.send(number) for number in (5, 6)]
-    assert {job.request for job in near.done()} == {job.request for job in jobs}
+    requests = [near.send(number) for number in (5, 6)]
+    assert {request.number for request in near.done()} == {request.number for request in requests}
     assert near.by_threads == before
 
 
 @pytest.mark.parametrize("method", ["send", "receive"])
 def test_resend_after_break(near: Neighbour, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    jobs = [near.send(number) for number in (5, 6)]
+    requests = [near.send(number) for number in (5, 6)]
     break_next(monkeypatch, method)
-    assert {job.request for job in near.done()} == {job.request for job in jobs}
+    assert {request.number for request in near.done()} == {request.number for request in requests}
     near.warm_up()
 
 
 def test_a_refusal_is_what_the_teacher_says(near: Neighbour) -> None:
-    job, before = near.send(inputs="other"), near.by_threads
+    request, before = near.send(inputs="other"), near.by_threads
     broke = near.outcome()
     assert isinstance(broke, LinkFailure)
-    assert (broke.job, near.by_threads) == (job, before)
+    assert (broke.request, near.by_threads) == (request, before)
     assert isinstance(broke.error, RequestRefused)
     near.label()
 
@@ -331,23 +331,23 @@ def test_a_refusal_is_what_the_teacher_says(near: Neighbour) -> None:
 @pytest.mark.parametrize("out", [True, False])
 def test_an_answer_that_is_late_is_not_waited_for(near: Neighbour, bench: Bench, out: bool) -> None:
     with held(bench):
-        job = near.send()
+        request = near.send()
         if out:
             near.go_out()
         near.link.check_deadlines(time.monotonic() + WAIT_S)
         broke = near.outcome()
     assert isinstance(broke, LinkFailure)
-    assert broke.job is job
+    assert broke.request is request
     assert isinstance(broke.error, DeadlineExceeded)
     near.warm_up()
 
 
 def test_all_late_requests_of_a_connection_fail(near: Neighbour, bench: Bench) -> None:
     with held(bench):
-        jobs, before = [near.send(number) for number in (5, 6)], near.by_threads
+        requests, before = [near.send(number) for number in (5, 6)], near.by_threads
         near.link.check_deadlines(time.monotonic() + WAIT_S)
         broke = [near.outcome(), near.outcome()]
-    assert [one.job for one in broke if isinstance(one, LinkFailure)] == jobs
+    assert [one.request for one in broke if isinstance(one, LinkFailure)] == requests
     assert near.by_threads == before, "one was sent again"
 
 
@@ -395,9 +395,9 @@ def test_what_was_lost_with_a_connection_breaks_where_no_thread_can_be_started(
     with held(bench), monkeypatch.context() as patch:
         no_threads = mock.Mock(side_effect=RuntimeError("no threads"))
         patch.setattr(threading.Thread, "start", no_threads)
-        jobs = [near.send(number) for number in (5, 6)]
+        requests = [near.send(number) for number in (5, 6)]
         break_next(patch, "send")
         broke = [near.outcome(), near.outcome()]
-    assert [one.job for one in broke if isinstance(one, LinkFailure)] == jobs
+    assert [one.request for one in broke if isinstance(one, LinkFailure)] == requests
     assert all("no threads" in str(one.error) for one in broke if isinstance(one, LinkFailure))
     near.warm_up()
