@@ -328,7 +328,7 @@ class LimitKeys:
         Key(
             "memory for requests that are being received or answered, in MiB; one caller at one "
             "address gets a quarter. A call of gRPC counts with message-mib until its request is "
-            "there.",
+            "there, a stream until it ends.",
             "EDL_REQUEST_MEMORY_MIB",
             at_least=1,
         ),

@@ -76,10 +76,10 @@ class _Agent:
         self._board = board
         self._incarnation = incarnation
         self._changed = threading.Event()
-        # After an operator has drained its teacher, the machine stays free until somebody runs
+        # After an operator has drained its teacher, the machine gets no teacher until somebody runs
         # 'edl agent yield --end'.
-        keep_free = partial(directory.request_yield, None)
-        self._host = TeacherHost(settings, cache, self._changed.set, keep_free)
+        yield_without_end = partial(directory.request_yield, None)
+        self._host = TeacherHost(settings, cache, self._changed.set, yield_without_end)
         self._order = MachineOrder()
         self._lending = LendingDecision(True)
         self._lending_memory = LendingMemory()
@@ -91,7 +91,7 @@ class _Agent:
         self._cached: tuple[str, ...] = cache.contents()
         self._sent: Report | None = None
         self._written_state = ""
-        self._beat_s = 0.0
+        self._beat_due_s = 0.0
         self._redis_answers = True
 
     def run(self, stop: Stop, say: Callable[[str], None]) -> None:
@@ -113,7 +113,7 @@ class _Agent:
             self._leave()
 
     def _leave(self) -> None:
-        """Drain the teacher. The machine stays registered until then, but follows no order."""
+        """Drain the teacher without following new orders, then end the registration."""
         ending = threading.Thread(target=self._host.stop, name="edl-host-end", daemon=True)
         ending.start()
         while ending.is_alive():
@@ -131,9 +131,9 @@ class _Agent:
         now = time.monotonic()
         if self._other_load is not None and now - self._measured_s >= _LOAD_S:
             self._load, self._measured_s = self._other_load.cores(), now
-        asked_s, before = self._directory.yield_left_s(), self._lending
+        yield_left_s, before = self._directory.yield_left_s(), self._lending
         self._lending, self._lending_memory = decide_lending(
-            self._load, asked_s, self._lending_memory, now, self._settings.lending
+            self._load, yield_left_s, self._lending_memory, now, self._settings.lending
         )
         if before.lent != self._lending.lent:
             log.info("%s", self._lending.why or "this machine is lent to the mesh again")
@@ -144,11 +144,11 @@ class _Agent:
         if report.state != self._written_state:
             self._directory.write_state(report.state)
             self._written_state = report.state
-        changed = self._sent is None or _urgent(report) != _urgent(self._sent)
+        changed = self._sent is None or _urgent_fields(report) != _urgent_fields(self._sent)
         # While Redis does not answer, changes wait for the next heartbeat.
-        if now < self._beat_s and not (changed and self._redis_answers):
+        if now < self._beat_due_s and not (changed and self._redis_answers):
             return
-        self._beat_s = now + self._settings.beat_s
+        self._beat_due_s = now + self._settings.beat_s
         try:
             self._send_beat(report if report != self._sent else None)
             if not self._redis_answers:
@@ -176,7 +176,7 @@ class _Agent:
         report = self._report(False)
         own = self._settings
         self._board.join(own.machine_id, self._incarnation, report, own.ttl_s)
-        self._sent, self._beat_s = report, 0.0
+        self._sent, self._beat_due_s = report, 0.0
 
     def _report(self, leaving: bool) -> Report:
         found, own = self._host.status, self._settings
@@ -200,7 +200,7 @@ class _Agent:
         )
 
 
-def _urgent(report: Report) -> tuple[object, ...]:
+def _urgent_fields(report: Report) -> tuple[object, ...]:
     """Return the fields of a report that are sent at once when they change."""
     return report.state, report.service, report.why, report.blocked, report.leaving
 

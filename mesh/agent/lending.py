@@ -63,7 +63,7 @@ class LendingDecision:
 
 def decide_lending(
     load: float,
-    asked_s: float | None,
+    yield_left_s: float | None,
     memory: LendingMemory,
     now: float,
     config: LendingConfig,
@@ -72,8 +72,8 @@ def decide_lending(
 
     Args:
         load: CPU cores that other processes kept busy since the latest decision.
-        asked_s: seconds for which the owner still wants the machine; inf: no end; None: the owner
-            does not want it.
+        yield_left_s: seconds for which the owner still wants the machine; inf: no end; None: the
+            owner does not want it.
         memory: state after the latest decision.
         now: seconds of a monotonic clock.
         config: conditions of the owner.
@@ -83,9 +83,9 @@ def decide_lending(
     """
     memory = _averaged(load, memory, now, config)
     memory = _overloaded(memory, now, config)
-    if asked_s is not None:
+    if yield_left_s is not None:
         why = "it was asked for by 'edl agent yield' or 'edl drain'"
-        return LendingDecision(False, why, 0.0 if asked_s == inf else asked_s), memory
+        return LendingDecision(False, why, 0.0 if yield_left_s == inf else yield_left_s), memory
     if memory.overloaded:
         why = (
             f"other processes kept more than {config.max_load:g} cores busy; the machine is lent"

@@ -84,7 +84,7 @@ class HttpConnectionPool:
         self._connector = connector
         self._lock = threading.Lock()
         self._open: dict[http.client.HTTPConnection, socket.socket] = {}
-        self._idle: list[http.client.HTTPConnection] = []  # the last one used is the next one
+        self._idle: list[http.client.HTTPConnection] = []  # the one used last is reused first
         self._closed = False
 
     def call(
@@ -144,7 +144,7 @@ class HttpConnectionPool:
     # --- connections
 
     def _take_idle(self) -> http.client.HTTPConnection | None:
-        """Return an idle connection or None; drop those on which data or the end has arrived."""
+        """Return an idle connection or None; drop those that the server closed or wrote to."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -182,18 +182,18 @@ class HttpConnectionPool:
     def _exchange_on(
         self, connection: http.client.HTTPConnection, request: _HttpRequest, until_s: float
     ) -> HttpReply:
-        keeps = False
+        is_reusable = False
         try:
-            reply, keeps = _exchange(connection, request, until_s)
+            reply, is_reusable = _exchange(connection, request, until_s)
             return reply
         except (http.client.HTTPException, OSError) as error:
             raise self._error_from(error) from None
         finally:
             with self._lock:
-                keeps = keeps and not self._closed
-                if keeps:
+                is_reusable = is_reusable and not self._closed
+                if is_reusable:
                     self._idle.append(connection)
-            if not keeps:
+            if not is_reusable:
                 self._drop(connection)
 
     def _error_from(self, error: http.client.HTTPException | OSError) -> EdlError:
@@ -261,7 +261,7 @@ def _check_size(nbytes: int) -> None:
 class _TimedResponse(http.client.HTTPResponse):
     """A response whose reads all respect one deadline.
 
-    The timeout of a socket bounds each single read, and a line of a header may take thousands.
+    The timeout of a socket limits only one read, and one line of a header may take thousands.
     """
 
     def __init__(self, until_s: float, sock: socket.socket, *args: Any, **named: Any) -> None:
@@ -289,7 +289,7 @@ class _Timed(io.RawIOBase):
 
 
 def _is_readable(connection: socket.socket) -> bool:
-    """Return whether data or the end has arrived."""
+    """Return whether there is data to read, or the peer has closed the connection."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     pending = isinstance(connection, ssl.SSLSocket) and connection.pending()
@@ -314,7 +314,7 @@ _ERROR_OF_STATUS: Final[dict[int, type[EdlError]]] = {
     502: TeacherLost,  # from a proxy that cannot reach its server
     504: DeadlineExceeded,
 }
-#: The error of other statuses: of those from the given one up to the previous range.
+#: Errors of all other statuses, by the lowest status of each range.
 _ERROR_OF_RANGE: Final[tuple[tuple[int, type[EdlError]], ...]] = (
     (500, RetryableError),
     (300, RequestRefused),  # a redirect is refused, too
@@ -374,7 +374,8 @@ class OipHttpClient:
         security: credentials for the server; None for no token.
 
     Attributes:
-        binary: whether the server accepts tensors as bytes; None before the first request.
+        binary: whether the server accepts tensors as bytes; None until a request has been
+            answered with labels.
 
     Raises:
         UsageError: the URL is invalid, or a file of `security` cannot be used.

@@ -5,10 +5,10 @@ such calls never cause a refusal: when there is no room, the oldest one of the c
 of them is ended for the new call. A client that sends its request along with the call, as all do,
 is never affected.
 
-Memory is reserved before a request is received: the length that HTTP and our own transport
-announce, and the largest message for gRPC, which announces none. A stream keeps its reservation
-because it may send the next request at any moment. An idle stream may be ended for another call,
-and so may a call that has not sent its request within a second.
+Memory is reserved before a request is received: its announced length, or the largest allowed one
+for gRPC and chunked HTTP, which announce none. A gRPC stream keeps the reservation for one request,
+though two may be in work, because it may send the next one at any moment. An idle stream may be
+ended for another call, and so may a call that has not sent its request within a second.
 
 A request that has arrived takes one of the slots for requests that wait for the model or run in it.
 """

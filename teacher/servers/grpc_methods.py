@@ -1,15 +1,16 @@
 """The methods of the Open Inference Protocol over gRPC, unary and streaming.
 
-Unary methods are served as streams, and one message is read. The bytes on the wire are the same,
-but the caller can be checked before its request is read, and the request has a timeout. gRPC
-receives only what a handler reads, so an unread request costs only its sender's memory. A request
-that is read costs ours, up to the limit for all requests.
+Unary methods are served as streams of one request. The bytes on the wire are the same, but the
+caller can be checked before its request is read, and the request has a timeout. A request without
+fields is never read. gRPC receives only what a handler reads, so an unread request costs only its
+sender's memory. A request that is read costs ours, up to the limit for all requests.
 
 `ModelStreamInfer` carries many requests over one call, answered in order. A stream that waits for
 its next request can be evicted, like a unary call without a request; a stream with requests in work
 cannot. An error of one request goes into the `error_message` of its answer, and the stream
 continues. Two requests of a stream are in work at a time, so that one travels while the model has
-the other.
+the other. But a stream reserves memory for one request of the largest size only, so the requests of
+streams can take up to twice the limit.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class _InferStream:
         context: _Context,
         call: AdmittedCall,
         infer: Infer,
-        refused: Callable[[EdlError], None],
+        on_refused: Callable[[EdlError], None],
     ) -> None:
         self._context = context
         self._call = call
         self._infer = infer
-        self._refused = refused
-        self._to_read = asyncio.Lock()
+        self._on_refused = on_refused
+        self._read_lock = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         #: Done when the latest request is answered.
         self._last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -86,7 +87,7 @@ class _InferStream:
 
     async def _work(self) -> None:
         while True:
-            async with self._to_read:
+            async with self._read_lock:
                 data = await self._read()
                 if data is None:
                     return
@@ -122,7 +123,7 @@ class _InferStream:
         self._over = True
         if data is not None and not self._context.peer():
             # gRPC refused a message above the limit, and cleared the peer to say so.
-            self._refused(RequestTooLarge("a request of a stream is larger than max"))
+            self._on_refused(RequestTooLarge("a request of a stream is larger than max"))
             raise asyncio.CancelledError
         return None
 
@@ -131,7 +132,7 @@ class _InferStream:
         try:
             response = await self._infer(data)
         except EdlError as error:
-            self._refused(error)
+            self._on_refused(error)
             return _failed(error, data)
         return bytes_field(_RESPONSE, len(response)) + response
 
@@ -149,7 +150,7 @@ def _failed(error: EdlError, data: bytes) -> bytes:
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 STREAM: Final = "ModelStreamInfer"
-#: Seconds from the end of a broken call's messages until gRPC cancels it.
+#: Seconds to wait for gRPC to cancel a call that ended without a request.
 _HANG_UP_S: Final = 0.1
 
 _Metadata = tuple[tuple[str, str], ...]
@@ -187,7 +188,7 @@ class GrpcMethods:
         methods |= {
             "ServerMetadata": self._with_trailing_metadata(self._proof, methods["ServerMetadata"]),
             "ModelMetadata": self._with_trailing_metadata(self._offer, methods["ModelMetadata"]),
-            "ModelInfer": self._read(
+            "ModelInfer": self._with_request(
                 "student", self._admission.infer_calls, self._servicer.model_infer
             ),
         }
@@ -221,7 +222,7 @@ class GrpcMethods:
             try:
                 if not self._leaving:
                     async with call.request_timeout(self._receive_s):
-                        # Memory for one request, as long as the stream is open.
+                        # For one request, as long as the stream is open; two may be in work.
                         await call.wait_and_reserve(self._max_message_bytes)
                     await stream.serve()
             finally:
@@ -253,7 +254,9 @@ class GrpcMethods:
                 entry.model = request.name or None
             return method.answer(request, caller).SerializeToString()
 
-        return self._read(method.access, self._admission.small_calls, parsed) if fields else unread
+        if not fields:
+            return unread
+        return self._with_request(method.access, self._admission.small_calls, parsed)
 
     def _with_trailing_metadata(
         self, metadata: Callable[[_Context], _Metadata], answer: _Serve
@@ -267,13 +270,13 @@ class GrpcMethods:
 
         return serve
 
-    def _read(self, access: AccessLevel, calls: CallTable, answer: _Answer) -> _Serve:
+    def _with_request(self, access: AccessLevel, calls: CallTable, answer: _Answer) -> _Serve:
         """Return a method that reads its request after its caller has been checked."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
             caller = self._admission.admit(CallCredentials.from_context(context), access)
             with calls.begin(caller.owner) as call:
-                data = await self._request(context, call, entry)
+                data = await self._receive(context, call, entry)
                 call.request_received(len(data))
                 entry.received_bytes = len(data)
                 return await answer(data, caller, _deadline_s(context), entry)
@@ -298,7 +301,7 @@ class GrpcMethods:
 
         return called
 
-    async def _request(self, context: _Context, call: AdmittedCall, entry: CallRecord) -> bytes:
+    async def _receive(self, context: _Context, call: AdmittedCall, entry: CallRecord) -> bytes:
         """Receive a request within its time limit."""
         async with call.request_timeout(self._receive_s):
             await call.wait_and_reserve(self._max_message_bytes)

@@ -43,8 +43,8 @@ class TestLending:
         assert "more than 1 cores" in why
 
     def test_yielded_until(self) -> None:
-        for asked_s, left_s in ((25.0, 25.0), (inf, 0.0)):
-            found, memory = decide_lending(0.0, asked_s, LendingMemory(), 5.0, OWNED)
+        for yield_left_s, left_s in ((25.0, 25.0), (inf, 0.0)):
+            found, memory = decide_lending(0.0, yield_left_s, LendingMemory(), 5.0, OWNED)
             assert (found.lent, found.left_s) == (False, left_s)
             assert "edl agent yield" in found.why
         assert decide_lending(0.0, None, memory, 6.0, OWNED)[0].lent
