@@ -67,8 +67,14 @@ _OF_LEADER_TOTAL: Final[_Metrics[LeaderView]] = {
 #: Metrics of the manager's subscriptions to a service.
 _OF_HUB: Final[_Metrics[HubView]] = {
     "streams": (lambda view: view.streams, "Subscriptions that this manager holds."),
-    "wanted_teachers": (lambda view: view.wanted, "Teachers that students want."),
-    "assigned_teachers": (lambda view: view.assigned, "Teachers that are assigned to students."),
+    "wanted_teachers": (
+        lambda view: view.wanted,
+        "Teachers that students want, summed over students.",
+    ),
+    "assigned_teachers": (
+        lambda view: view.assigned,
+        "Teachers assigned to students, summed over students: a shared one counts for each.",
+    ),
     "samples_per_second": (
         lambda view: view.samples_per_second,
         "Samples per second, summed over students.",

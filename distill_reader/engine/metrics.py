@@ -208,7 +208,7 @@ _STREAM: Final = (
     MetricFamily(
         "gauge",
         "threshold_bytes",
-        "Pulling pauses above ut and resumes below lt.",
+        "Pulling pauses above `upper_bytes` (ut) and resumes below `lower_bytes` (lt).",
         lambda seen: [
             (("ut",), seen.member.config.upper_bytes),
             (("lt",), seen.member.config.lower_bytes),
@@ -270,7 +270,7 @@ _TEACHERS: Final = (
     ),
     _gauge(
         "student_seconds_per_sample",
-        "t_s: time of the training step; 0 while unknown.",
+        "t_s: seconds per sample of the training step and of calls; 0 while unknown.",
         lambda m: m.core.stats.t_s_s or 0.0,
     ),
     MetricFamily(

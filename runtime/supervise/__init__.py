@@ -1,4 +1,4 @@
-"""Child processes. Only this folder starts programs that run on, so that none is left behind.
+"""Child processes. Only this folder starts long-running processes, so that none is left behind.
 
 Each child has its own session and process group (Ctrl-C at a terminal reaches only the parent), and
 its output is kept. It ends with its parent: only the parent holds the write end of a pipe, so the
