@@ -5,11 +5,11 @@ Operators set its *desired state*: the number of nodes, or that it stops. One *r
 leads the queue, and only the runner writes the *progress* of jobs. A *reservation* keeps slots of
 the runner's machine free for an online service, and lasts as long as its owner renews it.
 
-All keys of one queue are in one slot, so that scripts can use them together.
+All keys of one queue are in one hash slot of Redis Cluster, so that scripts can use them together.
 
 | key | type | holds |
 |---|---|---|
-| `edl:{queue:q}:specs` | hash, expires | job -> `number submitted_ms JSON`; `=number`: last one |
+| `edl:{queue:q}:specs` | hash, expires | job -> `number submitted_ms JSON`; `=number`: the last |
 | `edl:{queue:q}:wishes` | hash, expires | job -> its desired state (JSON) |
 | `edl:{queue:q}:progress` | hash, expires | job -> its progress (`ended JSON`) |
 | `edl:{queue:q}:runner` | hash, expires | the runner: holder, token, until_ms, facts (JSON) |
@@ -74,7 +74,7 @@ def check_name(what: str, name: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Return whether a text is a valid name; also for services and students in a queue."""
+    """Return whether a text is a valid name, as for `check_name`."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -101,7 +101,7 @@ EVENTS_KEPT: Final = 400
 PIECES_KEPT: Final = 400
 
 STATES: Final[tuple[ElasticJobState, ...]] = get_args(ElasticJobState)
-ENDS: Final = frozenset({"succeeded", "failed", "stopped"})
+END_STATES: Final = frozenset({"succeeded", "failed", "stopped"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class JobProgress:
         running: number of its nodes, including those that are stopping.
         reason: reason of the state, as text; of a failed job with its last output.
         first_ms: when it first had its least number of nodes, which ends its pending time, in
-            milliseconds since 1970 by the board's clock; 0: not yet.
-        ended_ms: when it ended; 0: not yet.
+            milliseconds since 1970 by the store's clock; 0: not yet.
+        ended_ms: when it ended, likewise; 0: not yet.
         failures: number of failures of nodes; nodes that fail together count once.
         slots: numbers of the slots of the fleet's machine that its nodes use.
     """
@@ -151,7 +151,7 @@ class JobProgress:
     @property
     def ended(self) -> bool:
         """Whether the job has ended."""
-        return self.state in ENDS
+        return self.state in END_STATES
 
     def to_json(self) -> Facts:
         return {**asdict(self), "slots": list(self.slots)}
@@ -159,8 +159,12 @@ class JobProgress:
     @classmethod
     def from_json(cls, value: Facts) -> Self:
         """Parse `to_json`; invalid fields are ignored."""
-        usual = cls().to_json()
-        known = {key: value[key] for key in usual if type(value.get(key)) is type(usual[key])}
+        defaults = cls().to_json()
+        known = {
+            key: value[key]
+            for key, default in defaults.items()
+            if type(value.get(key)) is type(default)
+        }
         slots = tuple(slot for slot in known.pop("slots", ()) if isinstance(slot, int))
         if known.get("state") not in STATES:
             known.pop("state", None)
@@ -175,7 +179,7 @@ class QueuedJob:
         name: name of the job.
         number: grows with each submission.
         spec: the submitted spec.
-        submitted_ms: when it was submitted, by the board's clock.
+        submitted_ms: when it was submitted, by the store's clock.
         desired: its desired state.
         progress: its progress.
     """
@@ -188,7 +192,10 @@ class QueuedJob:
     progress: JobProgress = JobProgress()
 
     def pending_s(self, now_ms: int) -> float:
-        """Return seconds from its submission until it had its least number of nodes, or now."""
+        """Return seconds from its submission until it first had its least number of nodes.
+
+        If it never had them: until it ended, or until `now_ms`.
+        """
         until_ms = self.progress.first_ms or self.progress.ended_ms or now_ms
         return max(0.0, (until_ms - self.submitted_ms) / 1000)
 
@@ -292,12 +299,10 @@ class QueueBoard:
             unchanged = [FieldIs(self._specs, name, spec), FieldIs(self._progress, name, progress)]
             if self.store.commit(unchanged, changes) == 0:
                 return True
-            former, (spec, progress) = (
-                spec,
-                self._read_job(name),
-            )  # its runner wrote progress
+            former, (spec, progress) = spec, self._read_job(name)
             if spec != former:
                 return False  # that job has ended, and another one has its name
+            # Else its runner has only written progress: try again.
         raise RedisUnavailable(
             f"the desired state of job {name} was not written: others change queue {self._queue}"
             " too often; try again"
@@ -378,7 +383,9 @@ class QueueBoard:
         """Give the lead of the queue back; no effect if another runner has it."""
         self.store.resign(self._runner, check_name("runner", runner_id))
 
-    def write_progress(self, fence: Leads, name: str, number: int, progress: JobProgress) -> bool:
+    def write_progress(
+        self, fence: Leads, name: str, job_number: int, progress: JobProgress
+    ) -> bool:
         """Write the progress of a job.
 
         Returns:
@@ -387,7 +394,7 @@ class QueueBoard:
         """
         text = f"{int(progress.ended)} {dump_facts(progress.to_json())}"
         spec, _ = self._read_job(name)
-        if _number(spec) != number:
+        if _number(spec) != job_number:
             return False
         changes: list[Change] = [Put(self._progress, {name: text}), self._expiry()]
         return self.store.commit([fence, FieldIs(self._specs, name, spec)], changes) == 0

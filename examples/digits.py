@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 
 from edl.student import Distill
 
-LABELLED = 200  # digits for training; all others measure the accuracy
+TRAINING_SAMPLES = 200  # digits for training; all others measure the accuracy
 
 
 class Student(nn.Layer):  # type: ignore[misc]  # paddle has no types
@@ -77,10 +77,10 @@ def feed(split: str) -> Any:
     digits = load_digits()
     image, label = digits.images[:, None].astype("uint8"), digits.target.astype("int64")
     if split == "train":
-        train = Digits(image[:LABELLED], label[:LABELLED], shift=True)
+        train = Digits(image[:TRAINING_SAMPLES], label[:TRAINING_SAMPLES], shift=True)
         return paddle.io.DataLoader(train, batch_size=50, shuffle=True)
     return paddle.io.DataLoader(
-        Digits(image[LABELLED:], label[LABELLED:], shift=False), batch_size=256
+        Digits(image[TRAINING_SAMPLES:], label[TRAINING_SAMPLES:], shift=False), batch_size=256
     )
 
 

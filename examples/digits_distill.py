@@ -23,7 +23,7 @@ from edl.distill_reader import DistilReader
 from edl.student import DistillLoss, accuracy
 
 EPOCHS = 40
-LABELLED = 200  # digits for training; all others measure the accuracy
+TRAINING_SAMPLES = 200  # digits for training; all others measure the accuracy
 
 
 class DigitsDataset(paddle.io.Dataset):  # type: ignore[misc]  # paddle has no types
@@ -45,7 +45,7 @@ def main(coordinator: str) -> None:
     paddle.seed(1)
     digits = load_digits()
     image, label = digits.images[:, None].astype("uint8"), digits.target.astype("int64")
-    train = DigitsDataset(image[:LABELLED], label[:LABELLED])
+    train = DigitsDataset(image[:TRAINING_SAMPLES], label[:TRAINING_SAMPLES])
     data_loader = paddle.io.DataLoader(train, batch_size=50, shuffle=True, num_workers=2)
 
     student = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -62,10 +62,9 @@ def main(coordinator: str) -> None:
                 optimizer.clear_grad()
             print(f"epoch {epoch + 1}: loss {float(loss):.3f}  {loader.stats.line()}", flush=True)
 
-    held_out = image[LABELLED:].astype("float32") / 16.0
-    print(
-        f"accuracy on {len(held_out)} others: {accuracy(student, held_out, label[LABELLED:]):.3f}"
-    )
+    held_out = image[TRAINING_SAMPLES:].astype("float32") / 16.0
+    reached = accuracy(student, held_out, label[TRAINING_SAMPLES:])
+    print(f"accuracy on {len(held_out)} others: {reached:.3f}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ digits = load_digits()
 image: Array = digits.images[order].reshape(-1, 64).astype(np.uint8)
 label: Array = digits.target[order]
 taught, own, held_out = slice(0, 900), slice(900, 1500), slice(1500, None)
-LABELLED = 40
+LABELLED_DIGITS = 40
 
 # %% [markdown]
 # ## The teacher
@@ -147,8 +147,8 @@ class Student:
 
 alone = Student()
 for _ in range(600):
-    alone.step(image[own][:LABELLED], np.eye(10)[label[own][:LABELLED]])
-print(f"student with {LABELLED} labels: {alone.accuracy():.3f} of held-out digits")
+    alone.step(image[own][:LABELLED_DIGITS], np.eye(10)[label[own][:LABELLED_DIGITS]])
+print(f"student with {LABELLED_DIGITS} labels: {alone.accuracy():.3f} of held-out digits")
 
 # %% [markdown]
 # ## Training while a teacher dies

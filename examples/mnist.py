@@ -20,7 +20,7 @@ from paddle import nn
 
 from edl.student import Distill
 
-LABELLED = 1000  # images for training the student
+TRAINING_SAMPLES = 1000  # images for training the student
 
 
 class Cnn(nn.Layer):  # type: ignore[misc]  # paddle has no types
@@ -79,7 +79,9 @@ def optimizer(parameters: Any) -> Any:
 
 def feed(split: str) -> Any:
     if split == "train":
-        return paddle.io.DataLoader(Mnist("train", LABELLED, 2), batch_size=64, shuffle=True)
+        return paddle.io.DataLoader(
+            Mnist("train", TRAINING_SAMPLES, 2), batch_size=64, shuffle=True
+        )
     return paddle.io.DataLoader(Mnist("t10k", None, 0), batch_size=256)
 
 

@@ -22,7 +22,7 @@ from edl.distill_reader import DistilReader
 
 ARMS = 3
 HIDDEN = 64
-LABELLED = 150  # points of the student; a third of them get a random label
+TRAINING_SAMPLES = 150  # points of the student; a third of them get a random label
 ROWS = 64
 STEPS = 100  # in an epoch
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,16 +42,16 @@ class Points:
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(1)
-        self.point, self.label = spirals(LABELLED, self.rng)
-        wrong = self.rng.random(LABELLED) < 1 / 3
-        self.label = np.where(wrong, self.rng.integers(0, ARMS, LABELLED), self.label)
+        self.point, self.label = spirals(TRAINING_SAMPLES, self.rng)
+        wrong = self.rng.random(TRAINING_SAMPLES) < 1 / 3
+        self.label = np.where(wrong, self.rng.integers(0, ARMS, TRAINING_SAMPLES), self.label)
 
     def __len__(self) -> int:
         return STEPS
 
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
         for _ in range(STEPS):
-            row = self.rng.integers(0, LABELLED, ROWS)
+            row = self.rng.integers(0, TRAINING_SAMPLES, ROWS)
             noise = self.rng.normal(0, 0.1, (ROWS, 2)).astype(np.float32)
             yield self.point[row] + noise, self.label[row]
 

@@ -23,7 +23,7 @@ from edl.student import Distill
 
 LENGTH = 96  # characters of a review that are used
 CODES = 4096  # codes of characters; 0 is padding
-LABELLED = 2000  # reviews for training the student
+TRAINING_SAMPLES = 2000  # reviews for training the student
 HELD_OUT = 10  # every tenth review measures the accuracy
 
 
@@ -96,7 +96,7 @@ def optimizer(parameters: Any) -> Any:
 
 def feed(split: str) -> Any:
     if split == "train":
-        return paddle.io.DataLoader(Reviews(split, LABELLED), batch_size=64, shuffle=True)
+        return paddle.io.DataLoader(Reviews(split, TRAINING_SAMPLES), batch_size=64, shuffle=True)
     return paddle.io.DataLoader(Reviews(split, None), batch_size=256)
 
 
@@ -111,7 +111,7 @@ def distill() -> Distill:
 
 
 def main(folder: Path, epochs: int = 3) -> None:
-    """Train the teacher on all labels and export it."""
+    """Train the teacher on all reviews that are not held out, and export it to `folder`."""
     paddle.seed(7)
     teacher = Convolutions()
     adam = paddle.optimizer.Adam(2e-3, parameters=teacher.parameters())

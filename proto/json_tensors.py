@@ -184,8 +184,8 @@ BINARY_DEFAULT: Final = "binary_data_output"
 
 #: Types of the parameters of a response that are kept.
 _PLAIN: Final = (bool, int, float, str)
-#: Text of at most this size behind the JSON object decodes quickly.
-_LIGHT_BYTES: Final = 64 << 10
+#: With at most this many bytes behind the JSON object, inputs of BYTES decode quickly.
+_QUICK_BYTES: Final = 64 << 10
 
 
 def decode_request(
@@ -195,7 +195,7 @@ def decode_request(
     *,
     model_name: str,
     model_version: str = "",
-    light: bool = False,
+    refuse_slow: bool = False,
 ) -> InferRequest:
     """Decode the body of an inference request.
 
@@ -206,18 +206,18 @@ def decode_request(
         read: reads inputs that lie in shared memory.
         model_name: from the request's path.
         model_version: from the path; empty lets the server choose.
-        light: raise SlowToDecode instead of decoding a body that takes long.
+        refuse_slow: raise SlowToDecode instead of decoding a body that takes long.
 
     Returns:
-        The request; its arrays are read-only.
+        The request. Its arrays are read-only, except for views of `raw` if that is writable.
 
     Raises:
         WireError: the body is malformed, truncated or contradictory. `read` may raise other errors.
-        SlowToDecode: `light` is set, and `raw` is large and holds an input of BYTES. Callers check
-            the size of `head`.
+        SlowToDecode: `refuse_slow` is set, and `raw` is large and holds an input of BYTES. Callers
+            check the size of `head`.
     """
     message = parse_object(head)
-    if light and len(raw) > _LIGHT_BYTES:
+    if refuse_slow and len(raw) > _QUICK_BYTES:
         kinds = [text_in(tensor, "datatype") for tensor in objects_in(message, "inputs")]
         if "BYTES" in kinds:
             raise SlowToDecode
@@ -289,8 +289,8 @@ def encode_request(request: LabelRequest, *, binary: bool) -> tuple[bytes, list[
     tensors = [_tensor(name, value, raws if binary else None) for name, value in inputs.items()]
     wanted: list[dict[str, Any]] = []
     for name in request.outputs:
-        own = {**output_parameters.get(name, {}), **({BINARY: True} if binary else {})}
-        wanted.append({"name": name, **({"parameters": own} if own else {})})
+        asked = {**output_parameters.get(name, {}), **({BINARY: True} if binary else {})}
+        wanted.append({"name": name, **({"parameters": asked} if asked else {})})
     parameters = {**request.parameters, **({BINARY_DEFAULT: True} if binary else {})}
     message = {
         **({"id": request.request_id} if request.request_id else {}),
@@ -315,17 +315,20 @@ def decode_response(head: memoryview, raw: memoryview) -> LabelResponse:
     message = parse_object(head)
     if "outputs" not in message:
         raise WireError("it names no outputs")
-    outputs = _read_arrays(message, "outputs", raw, parameters_of=_plain_parameters)
+    outputs = _read_arrays(message, "outputs", raw, read_parameters=_plain_parameters)
     described = zip(outputs, map(_plain_parameters, message["outputs"]), strict=True)
-    own_parameters = {name: own for name, own in described if own}
-    return LabelResponse(outputs, _plain_parameters(message), own_parameters)
+    output_parameters = {name: parameters for name, parameters in described if parameters}
+    return LabelResponse(outputs, _plain_parameters(message), output_parameters)
 
 
 def is_binary(request: InferRequest, name: str) -> bool:
-    """Return whether the output `name`, or the output that it is a part of, is wanted as bytes."""
+    """Return whether an output is wanted as bytes.
+
+    A part of an output, such as `x.indices`, follows the request for that output, `x`.
+    """
     asked = request.output_parameters
-    own = asked.get(name) or asked.get(name.rpartition(".")[0]) or {}
-    return own.get(BINARY, request.parameters.get(BINARY_DEFAULT, False)) is True
+    parameters = asked.get(name) or asked.get(name.rpartition(".")[0]) or {}
+    return parameters.get(BINARY, request.parameters.get(BINARY_DEFAULT, False)) is True
 
 
 def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memoryview]:
@@ -388,16 +391,16 @@ def _read_arrays(
     key: Literal["inputs", "outputs"],
     raw: memoryview,
     read: ReadBuffer | None = None,
-    parameters_of: Callable[[JsonObject], dict[str, Parameter]] = parameters_of,
+    read_parameters: Callable[[JsonObject], dict[str, Parameter]] = parameters_of,
 ) -> dict[str, Array]:
-    """Decode the tensors of a body, read-only and in their order.
+    """Decode the tensors of a body, in their order.
 
     Args:
         message: the JSON object.
         key: "inputs" or "outputs".
         raw: the bytes behind the JSON object.
         read: reads tensors in shared memory; None refuses them.
-        parameters_of: reads the parameters of a tensor.
+        read_parameters: reads the parameters of a tensor.
 
     Raises:
         WireError: as for `decode_request`.
@@ -408,10 +411,10 @@ def _read_arrays(
         if name in arrays:
             raise WireError(f"{key[:-1]} {quoted(name)} is given twice")
         try:
-            parameters, own = parameters_of(tensor), None
+            parameters, elements = read_parameters(tensor), None
             if (size := parameters.get(BINARY_SIZE)) is not None:
-                raw, own = _cut(raw, size)
-            arrays[name] = _array(tensor, parameters, own, read)
+                raw, elements = _cut(raw, size)
+            arrays[name] = _array(tensor, parameters, elements, read)
         except WireError as error:
             raise WireError(f"{key[:-1]} {quoted(name)}: {error}") from None
     if len(raw):

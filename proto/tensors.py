@@ -61,7 +61,7 @@ _FIELDS = {
 }
 
 #: A message with no more bytes than this, apart from arrays that become views, decodes quickly.
-_LIGHT_BYTES = 64 << 10
+_QUICK_BYTES = 64 << 10
 
 #: Returns the bytes at a location in shared memory.
 ReadBuffer = Callable[[BufferRef], memoryview]
@@ -128,7 +128,7 @@ def encode_request(model_name: str, request: LabelRequest) -> bytes:
 
 
 def decode_request(
-    data: Buffer, read: ReadBuffer | None = None, *, light: bool = False
+    data: Buffer, read: ReadBuffer | None = None, *, refuse_slow: bool = False
 ) -> InferRequest:
     """Decode a serialised `ModelInferRequest`.
 
@@ -136,7 +136,7 @@ def decode_request(
         data: the message. The arrays refer to it, so it must not be changed while they live.
         read: reads inputs that lie in shared memory; None refuses shared memory for inputs and
             outputs.
-        light: raise SlowToDecode instead of decoding a message that takes long.
+        refuse_slow: raise SlowToDecode instead of decoding a message that takes long.
 
     Returns:
         The request. Arrays are read-only. Raw arrays of fixed-size datatypes are views into `data`
@@ -144,14 +144,18 @@ def decode_request(
 
     Raises:
         WireError: the message is malformed, truncated or contradictory.
-        SlowToDecode: `light` is set, and the message without raw arrays is large, or a large
+        SlowToDecode: `refuse_slow` is set, and the message without raw arrays is large, or a large
             message holds an input of BYTES.
     """
     rest, raws = split_bytes_field(data, _RAW_INPUTS)
-    if light and len(rest) > _LIGHT_BYTES:
+    if refuse_slow and len(rest) > _QUICK_BYTES:
         raise SlowToDecode
     message = _parse(pb.ModelInferRequest, rest)
-    if light and len(data) > _LIGHT_BYTES and any(t.datatype == "BYTES" for t in message.inputs):
+    if (
+        refuse_slow
+        and len(data) > _QUICK_BYTES
+        and any(t.datatype == "BYTES" for t in message.inputs)
+    ):
         raise SlowToDecode
     for wanted in message.outputs:
         _check_parameters(wanted.name, wanted.parameters, read)

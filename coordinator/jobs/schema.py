@@ -86,7 +86,7 @@ class GenerationRecord:
     Attributes:
         number: counts from 1.
         body: what its leader wrote: nodes, ranks, checkpoint and reason.
-        at_ms: when it was published, in milliseconds since 1970 by the board's clock.
+        at_ms: when it was published, in milliseconds since 1970 by the store's clock.
         history: history of the job's checkpoints; {}: unknown.
     """
 

@@ -211,7 +211,7 @@ class Deployment:
         freeze_s: seconds for which the number of teachers stays after a change.
         cost_ceiling_per_hour: of all its teachers, in the same currency; None: the coordinator's.
         withdrawn: the service is giving all its machines back; then the record is deleted.
-        since_ms: when it was deployed, by the board's clock.
+        since_ms: when it was deployed, by the store's clock.
     """
 
     service: str

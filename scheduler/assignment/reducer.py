@@ -136,7 +136,7 @@ def _reason(working: WorkingState, name: str, old: StudentEntry | None, new: Stu
     for teacher in new.teachers:
         if teacher in had or teacher in told:
             continue
-        if working.holders[teacher] > 1:
+        if working.students_per_teacher[teacher] > 1:
             causes.append(f"shares teacher {teacher}")
         elif old is not None:
             causes.append(why.get(teacher, f"teacher {teacher} was free"))
@@ -150,7 +150,8 @@ def _count(working: WorkingState, entry: StudentEntry) -> str:
     if len(entry.teachers) >= entry.want:
         return has
     content = entry.content_id
-    serving, asking = len(working.pools.get(content, ())), working.asking[content]
+    serving = len(working.pools.get(content, ()))
+    asking = working.asking_per_content[content]
     if not serving:
         return f"{has}, as no teacher serves{f' {content}' if content else ''}"
     teachers = "1 teacher serves" if serving == 1 else f"{serving} teachers serve"

@@ -34,8 +34,9 @@ from .state import (
     want_without_replacements,
 )
 
-#: Up to this many teachers without labels, or as many as the student asks for if that is more, are
-#: replaced. More of them count in its share, so a student that cannot use most of the service does
+#: Of a student's teachers that give it no labels, at most this many do not count in its share, so
+#: that others replace them; or as many as it wants without replacements, if that is more; none if
+#: it is cut off. The rest counts in its share: a student that cannot use most of the service must
 #: not collect all of it.
 MAX_REPLACED = 3
 
@@ -73,12 +74,12 @@ class WorkingState:
         return pools(self.teachers)
 
     @cached_property
-    def asking(self) -> Counter[str]:
+    def asking_per_content(self) -> Counter[str]:
         """How many students need teachers, by content, after the contents are settled."""
         return Counter(entry.content_id for entry in self.students.values() if entry.need > 0)
 
     @cached_property
-    def holders(self) -> Counter[str]:
+    def students_per_teacher(self) -> Counter[str]:
         """How many students each teacher has, after assigning."""
         return Counter(name for entry in self.students.values() for name in entry.teachers)
 

@@ -34,8 +34,8 @@ from ..backends.tensor_specs import datatype_named, with_declared_shapes
 from ..config import PredictorConfig, TeacherConfig
 from ..pool import CRASHES_AT_MOST
 from ..register.config import RegisterConfig
+from ..register.server_test import ServerTest
 from ..register.sidecar import register
-from ..register.trial import ServerTest
 from ..registration import advertised, split
 from ..self_test import Canary
 

@@ -51,7 +51,7 @@ from ...scheduler.admission import (
 from ..registration import InstanceIdentity, advertised, kinds_fact, new_incarnation, split
 from ..self_test import Canary
 from .config import RegisterConfig, with_canary
-from .trial import ServerTest, TrialResult
+from .server_test import ServerTest, ServerTestResult
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 #: Requests and answers have a few hundred bytes.
@@ -86,8 +86,8 @@ class AttestationServer:
             maximum_concurrent_rpcs=_CONCURRENT_CALLS,
         )
         methods = {
-            "ServerLive": _anybody(lambda: pb.ServerLiveResponse(live=True)),
-            "ServerReady": _anybody(
+            "ServerLive": _unauthenticated_handler(lambda: pb.ServerLiveResponse(live=True)),
+            "ServerReady": _unauthenticated_handler(
                 lambda: pb.ServerReadyResponse(ready=self.identity is not None)
             ),
             "ServerMetadata": grpc.unary_unary_rpc_method_handler(self._metadata),
@@ -117,7 +117,7 @@ class AttestationServer:
         return response.SerializeToString()
 
 
-def _anybody(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
+def _unauthenticated_handler(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the handler of a probe without authentication: load balancers have no token."""
 
     def serve(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -127,15 +127,18 @@ def _anybody(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.unary_unary_rpc_method_handler(serve)
 
 
+#: Timeout of a probe for the protocol of an endpoint, in seconds.
 _ANSWER_S: Final = 2.0
 
 
 def resolve_endpoint(
     config: RegisterConfig, stop: Stop, on_progress: Callable[[str], None]
 ) -> RegisterConfig | None:
-    """Return `config` with a scheme in its endpoint, after waiting until the server answers.
+    """Find out whether a server of the Open Inference Protocol speaks gRPC or HTTP.
 
-    gRPC is tried first, as it is faster. An endpoint with a scheme is returned at once.
+    Waits until the server answers, and returns `config` with the scheme in its endpoint. gRPC is
+    tried first, as it is faster. If the endpoint has a scheme, or the protocol is another one,
+    `config` is returned unchanged, at once.
 
     Returns:
         None if `stop` was requested before the server answered.
@@ -147,20 +150,20 @@ def resolve_endpoint(
         return config
     reported = ""
     while not stop.requested:
-        silent: list[str] = []
+        problems: list[str] = []
         for endpoint in (f"grpc://{config.endpoint}", f"http://{config.endpoint}"):
-            if (why := _why_silent(config, endpoint)) is None:
+            if (problem := _protocol_problem(config, endpoint)) is None:
                 return replace(config, endpoint=endpoint)
-            silent.append(f"{endpoint}: {why}")
+            problems.append(f"{endpoint}: {problem}")
         where = f"{config.model} at {config.endpoint}"
-        if (text := f"{where} is not registered: {'; '.join(silent)}") != reported:
+        if (text := f"{where} is not registered: {'; '.join(problems)}") != reported:
             reported = text
             on_progress(text)
         stop.wait(config.health_check.every_s)
     return None
 
 
-def _why_silent(config: RegisterConfig, endpoint: str) -> str | None:
+def _protocol_problem(config: RegisterConfig, endpoint: str) -> str | None:
     """Return why no server at `endpoint` speaks the protocol; None if one does."""
     try:
         client = open_client(config.protocol, endpoint, config.model, config.client)
@@ -172,7 +175,7 @@ def _why_silent(config: RegisterConfig, endpoint: str) -> str | None:
         client.probe(_ANSWER_S)
     except (TeacherLost, BadAnswer) as error:
         return str(error)
-    except EdlError:  # not ready, or no access: the trial reports that
+    except EdlError:  # not ready, or no access: the test reports that
         return None
     finally:
         client.close()
@@ -194,8 +197,8 @@ def register(
 ) -> None:
     """Keep a foreign server registered while it answers well, until `stop` is requested.
 
-    Names, canary, registry and port are checked first. Then this function waits for a server that
-    does not answer, or does not answer well.
+    Names, canary, registry and port are checked first. Then this function waits until the server
+    answers well.
 
     Args:
         config: the server.
@@ -204,7 +207,8 @@ def register(
         on_progress: called with findings, in words.
 
     Raises:
-        UsageError: the service, the id, the endpoint or a file cannot be used.
+        UsageError: the service, the id, the endpoint or a file cannot be used; the inputs of the
+            server's model are unknown or invalid; or the server is a teacher of ours.
         ModelError: the canary cannot be read, or is of another content.
         RedisUnavailable: Redis does not answer.
         AccessError: Redis refuses the user or password of its URL.
@@ -232,9 +236,9 @@ def register(
             return
         config = found
         client = open_client(config.protocol, config.address, config.model, config.client)
-        trial = ServerTest(client, config, canary)
-        leaving.callback(trial.close)
-        Sidecar(config, trial, attestation, registry, stop, on_ready, on_progress).run()
+        server_test = ServerTest(client, config, canary)
+        leaving.callback(server_test.close)
+        Sidecar(config, server_test, attestation, registry, stop, on_ready, on_progress).run()
 
 
 @dataclass(eq=False)
@@ -243,7 +247,7 @@ class Sidecar:
 
     Attributes:
         config: the server.
-        trial: tests it.
+        server_test: tests it.
         attestation: answers managers while the server is registered.
         registry: of the mesh.
         stop: requests the end; a failure or an order to drain requests it too.
@@ -252,14 +256,14 @@ class Sidecar:
     """
 
     config: RegisterConfig
-    trial: ServerTest
+    server_test: ServerTest
     attestation: AttestationServer
     registry: Registry
     stop: Stop
     on_ready: Reporter
     on_progress: Reporter
     _health: HealthCheck = field(default_factory=HealthCheck)
-    _result: TrialResult | None = None
+    _result: ServerTestResult | None = None
     _heartbeat: Heartbeat | None = None  # while the server is registered
     _draining: bool = False
     _failure: Exception | None = None
@@ -271,7 +275,7 @@ class Sidecar:
         watching.start()
         try:
             self.stop.wait()
-            self.trial.close()  # ends the running test
+            self.server_test.close()  # ends the running test
             watching.join()
             if self._failure is not None:
                 raise self._failure
@@ -310,11 +314,11 @@ class Sidecar:
     def _check(self, mode: CheckMode) -> tuple[CheckResult, str]:
         try:
             if mode == "ask":
-                self.trial.check_ready(PROBE_S)
+                self.server_test.check_ready(PROBE_S)
             elif self._health.registered:
-                self.trial.repeat()
+                self.server_test.repeat()
             else:
-                self._result = self.trial.run()
+                self._result = self.server_test.run()
         except ModelError as error:
             return "wrong", str(error)
         except UsageError:  # the operator must act: another try would fail as well
@@ -354,7 +358,7 @@ class Sidecar:
 
     # --- the lease; each new one has a new incarnation
 
-    def _start_lease(self, result: TrialResult) -> None:
+    def _start_lease(self, result: ServerTestResult) -> None:
         """Register the server and start its heartbeat.
 
         Raises:
@@ -408,7 +412,7 @@ class Sidecar:
         if self._heartbeat is not None:
             self._heartbeat.stop(leave=True)
 
-    def _facts(self, identity: InstanceIdentity, result: TrialResult) -> dict[str, str]:
+    def _facts(self, identity: InstanceIdentity, result: ServerTestResult) -> dict[str, str]:
         config = self.config
         address = config.address.rpartition("://")[2].partition("/")[0]
         return {

@@ -43,7 +43,7 @@ from ..recorder import CallRecord, Recorder
 from ..request import RequestTooLarge
 from .admission import AdmittedCall
 from .callers import CallCredentials
-from .servicer import LIGHT_BYTES, MAX_SMALL_REQUEST_BYTES, ServerContext
+from .servicer import MAX_SMALL_REQUEST_BYTES, QUICK_BYTES, ServerContext
 
 #: Key in the `state` of a request: the common name of the caller's certificate.
 COMMON_NAME: Final = "common_name"
@@ -237,8 +237,8 @@ class _JsonCodec:
         self._version: str = request.path_params.get("version", "")
         self.threads = None if len(self._head) <= _PARALLEL_JSON_BYTES else json_reader
 
-    def decode(self, read: ReadBuffer, *, light: bool = False) -> InferRequest:
-        if light and len(self._head) > _INLINE_JSON_BYTES:
+    def decode(self, read: ReadBuffer, *, refuse_slow: bool = False) -> InferRequest:
+        if refuse_slow and len(self._head) > _INLINE_JSON_BYTES:
             raise SlowToDecode
         return decode_request(
             self._head,
@@ -246,12 +246,12 @@ class _JsonCodec:
             read,
             model_name=self._model,
             model_version=self._version,
-            light=light,
+            refuse_slow=refuse_slow,
         )
 
-    def is_light(self, request: InferRequest, name: str, array: Array) -> bool:
+    def is_quick_to_encode(self, request: InferRequest, name: str, array: Array) -> bool:
         is_bytes = is_binary(request, name) and not array.dtype.hasobject
-        return array.nbytes <= (LIGHT_BYTES if is_bytes else _INLINE_JSON_BYTES)
+        return array.nbytes <= (QUICK_BYTES if is_bytes else _INLINE_JSON_BYTES)
 
     def encode(
         self, request: InferRequest, response: LabelResponse, in_shared_memory: Collection[str]

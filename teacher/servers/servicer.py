@@ -73,7 +73,7 @@ EXTENSIONS: Final = (
 )
 
 #: Larger outputs are encoded in a thread, not in the event loop.
-LIGHT_BYTES: Final = 1 << 20
+QUICK_BYTES: Final = 1 << 20
 
 
 class InferCodec(Protocol[_Answer_co]):
@@ -83,15 +83,15 @@ class InferCodec(Protocol[_Answer_co]):
     def threads(self) -> Executor | None:
         """The pool that decodes slow requests; None for the event loop's default pool."""
 
-    def decode(self, read: ReadBuffer, *, light: bool = False) -> InferRequest:
-        """Decode the request; with `light`, raise SlowToDecode if that takes long.
+    def decode(self, read: ReadBuffer, *, refuse_slow: bool = False) -> InferRequest:
+        """Decode the request; with `refuse_slow`, raise SlowToDecode if that takes long.
 
         Args:
             read: reads inputs that lie in shared memory.
-            light: this is the thread of the event loop.
+            refuse_slow: this is the thread of the event loop.
         """
 
-    def is_light(self, request: InferRequest, name: str, array: Array) -> bool:
+    def is_quick_to_encode(self, request: InferRequest, name: str, array: Array) -> bool:
         """Whether this output of the answer is encoded quickly."""
 
     def encode(
@@ -297,7 +297,7 @@ class InferenceServicer:
         with entry.start_timing(nbytes) as timing:
             reading = RegionReader(self.memory, caller)
             try:
-                request = codec.decode(reading.read_in_place, light=True)
+                request = codec.decode(reading.read_in_place, refuse_slow=True)
             except SlowToDecode:
                 request = await in_thread(partial(codec.decode, reading.read), codec.threads)
             entry.model, entry.request_id = request.model_name, request.request_id
@@ -331,11 +331,11 @@ class InferenceServicer:
                     },
                 )
                 encode = partial(codec.encode, request, response, refs)
-                light = all(
-                    name in refs or codec.is_light(request, name, array)
+                quick = all(
+                    name in refs or codec.is_quick_to_encode(request, name, array)
                     for name, array in response.outputs.items()
                 )
-                answer, entry.sent_bytes = encode() if light else await in_thread(encode)
+                answer, entry.sent_bytes = encode() if quick else await in_thread(encode)
                 return answer
             finally:
                 labels.release()
@@ -418,11 +418,11 @@ class _ProtobufCodec(NamedTuple):
     data: bytes
     threads: None = None
 
-    def decode(self, read: ReadBuffer, *, light: bool = False) -> InferRequest:
-        return tensors.decode_request(self.data, read, light=light)
+    def decode(self, read: ReadBuffer, *, refuse_slow: bool = False) -> InferRequest:
+        return tensors.decode_request(self.data, read, refuse_slow=refuse_slow)
 
-    def is_light(self, _: InferRequest, __: str, array: Array) -> bool:
-        return array.nbytes <= LIGHT_BYTES and not array.dtype.hasobject
+    def is_quick_to_encode(self, _: InferRequest, __: str, array: Array) -> bool:
+        return array.nbytes <= QUICK_BYTES and not array.dtype.hasobject
 
     def encode(
         self, _: InferRequest, response: LabelResponse, in_shared_memory: Collection[str]

@@ -64,7 +64,7 @@ def test_much_text_behind_the_object_is_not_for_a_moment() -> None:
     words = np.array([bytes(1000)] * 100, dtype=object)
     head, (raw,) = json_tensors.encode_request(LabelRequest({"x": words}), binary=True)
     with pytest.raises(SlowToDecode):
-        decode_request(memoryview(head), raw, no_memory, model_name="m", light=True)
+        decode_request(memoryview(head), raw, no_memory, model_name="m", refuse_slow=True)
     assert decode(head, bytes(raw)).inputs["x"].tolist() == words.tolist()
 
 

@@ -266,7 +266,7 @@ def test_empty_contents_beside_raw_ones_say_nothing() -> None:
 def test_only_what_takes_a_moment_is_decoded_where_that_is_asked_for() -> None:
     large = np.zeros((1 << 10, 1 << 8), np.float32)
     raw = encoded_request(model_name="m", inputs={"x": large})
-    assert_same(tensors.decode_request(raw, light=True).inputs, {"x": large})
+    assert_same(tensors.decode_request(raw, refuse_slow=True).inputs, {"x": large})
 
     typed = pb.ModelInferRequest(model_name="m")
     typed.inputs.add(name="x", datatype="FP32", shape=large.shape).contents.fp32_contents.extend(
@@ -279,7 +279,7 @@ def test_only_what_takes_a_moment_is_decoded_where_that_is_asked_for() -> None:
     ):
         tensors.decode_request(heavy)
         with pytest.raises(tensors.SlowToDecode):
-            tensors.decode_request(heavy, light=True)
+            tensors.decode_request(heavy, refuse_slow=True)
 
 
 def test_fixed_width_bytes_travel_as_bytes() -> None:

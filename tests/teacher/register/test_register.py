@@ -28,8 +28,8 @@ from edl.runtime.errors import BadAnswer, ModelError, RequestRefused, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
+from edl.teacher.register.server_test import MEASURED, ServerTest
 from edl.teacher.register.sidecar import AttestationServer, register, resolve_endpoint
-from edl.teacher.register.trial import MEASURED, ServerTest
 from edl.teacher.registration import InstanceIdentity
 from edl.teacher.self_test import Canary
 from edl.tests.coordinator.test_prober import probe
@@ -59,7 +59,7 @@ class ScriptedClient:
     def close(self) -> None:
         """Nothing is open."""
 
-    def trial(self, *declared: TensorSpec, canary: Canary | None = None) -> ServerTest:
+    def server_test(self, *declared: TensorSpec, canary: Canary | None = None) -> ServerTest:
         config = RegisterConfig("s", "h:1", "m", "c", "", inputs=declared, rows=4, timeout_s=1.0)
         return ServerTest(self, config, canary)
 
@@ -78,28 +78,28 @@ def test_a_good_server_is_measured_and_a_slow_one_briefly(monkeypatch: pytest.Mo
 
     client = ScriptedClient(logits(slow), INPUT)
     for canary, verified in ((None, "declared"), (CANARY, "canary")):
-        with closing(client.trial(canary=canary)) as trial:
-            trial.check_ready(1.0)
-            measured = trial.run()
+        with closing(client.server_test(canary=canary)) as server_test:
+            server_test.check_ready(1.0)
+            measured = server_test.run()
         assert measured.verified == verified
         assert measured.t_t_s >= 0.1 / 8  # two batches of 4 are on their way at once
         assert measured.warnings == ()
         assert measured.kinds == {"logits": "logits"}
     asked.clear()
-    monkeypatch.setattr("edl.teacher.register.trial._BUDGET_S", 0.0)
-    assert client.trial(canary=CANARY).run().t_t_s > 0
+    monkeypatch.setattr("edl.teacher.register.server_test._BUDGET_S", 0.0)
+    assert client.server_test(canary=CANARY).run().t_t_s > 0
     assert len(asked) < MEASURED
 
 
 def test_a_server_that_changes_is_refused() -> None:
     client = ScriptedClient(logits(logits_of), INPUT)
-    trial = client.trial()
-    trial.run()
+    server_test = client.server_test()
+    server_test.run()
     for _ in range(2):
-        trial.repeat()
+        server_test.repeat()
     client.label = logits(lambda x: logits_of(x)[:, 1:])
     with pytest.raises(ModelError, match="than at first"):
-        trial.repeat()
+        server_test.repeat()
 
 
 def unreadable(x: Array) -> Array:
@@ -110,8 +110,8 @@ def unreadable(x: Array) -> Array:
     "function", [unreadable, *(BEHAVIOURS[name] for name in ("nan", "short", "text", "other"))]
 )
 def test_wrong_answers_are_refused(function: Callable[[Array], Array]) -> None:
-    trial = ScriptedClient(logits(function), INPUT).trial(canary=CANARY)
-    for test in (trial.run, trial.repeat):
+    server_test = ScriptedClient(logits(function), INPUT).server_test(canary=CANARY)
+    for test in (server_test.run, server_test.repeat):
         with pytest.raises(ModelError):
             test()
 
@@ -126,15 +126,15 @@ def test_wrong_answers_are_refused(function: Callable[[Array], Array]) -> None:
 )
 def test_uninformative_answers_are_refused(behaviour: Callable[[Array], Array], words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        ScriptedClient(logits(behaviour), INPUT).trial().run()
+        ScriptedClient(logits(behaviour), INPUT).server_test().run()
 
 
 def test_undescribed_inputs_must_be_declared() -> None:
     client = ScriptedClient(logits(logits_of))
     with pytest.raises(UsageError, match="--input"):
-        client.trial().run()
-    assert client.trial(INPUT).run().t_t_s > 0
-    assert client.trial(canary=CANARY).run().t_t_s > 0
+        client.server_test().run()
+    assert client.server_test(INPUT).run().t_t_s > 0
+    assert client.server_test(canary=CANARY).run().t_t_s > 0
 
 
 def test_outputs_may_come_in_any_order() -> None:
@@ -145,10 +145,10 @@ def test_outputs_may_come_in_any_order() -> None:
         labels = [("logits", logits_of(x)), ("softmax", softmax(logits_of(x), 1.0))]
         return dict(labels[:: next(orders)])
 
-    trial = ScriptedClient(shuffled).trial(INPUT)
-    assert trial.run().kinds == {"logits": "logits", "softmax": "probabilities"}
+    server_test = ScriptedClient(shuffled).server_test(INPUT)
+    assert server_test.run().kinds == {"logits": "logits", "softmax": "probabilities"}
     for _ in range(2):
-        trial.repeat()
+        server_test.repeat()
 
 
 def refuse(request: LabelRequest) -> dict[str, Array]:
@@ -164,18 +164,18 @@ def refuse(request: LabelRequest) -> dict[str, Array]:
 )
 def test_a_spec_without_a_batch_is_a_usage_error(datatype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match=r"no batch can be made of x:.*--input"):
-        ScriptedClient(refuse).trial(TensorSpec("x", datatype, shape)).run()
+        ScriptedClient(refuse).server_test(TensorSpec("x", datatype, shape)).run()
 
 
 def test_refused_noise_asks_for_a_canary() -> None:
     client = ScriptedClient(refuse, INPUT, TensorSpec("mask", "INT64", (-1, 6)))
     for declared in ((), (INPUT,)):
         with pytest.raises(ModelError, match=r"ids beyond the vocabulary.*--canary"):
-            client.trial(*declared).run()
+            client.server_test(*declared).run()
     with pytest.raises(ModelError, match="refuses the canary's samples"):
-        client.trial(INPUT, canary=CANARY).repeat()
+        client.server_test(INPUT, canary=CANARY).repeat()
     with pytest.raises(UsageError, match="it has no input 'y'; its inputs are x, mask"):
-        client.trial(TensorSpec("y", "FP32", (-1, 6))).run()
+        client.server_test(TensorSpec("y", "FP32", (-1, 6))).run()
 
 
 def test_our_own_teachers_are_refused() -> None:
@@ -188,9 +188,9 @@ def test_our_own_teachers_are_refused() -> None:
         raise WrongInstance("this is 'u'")
 
     with pytest.raises(UsageError, match=r"an edl-teacher .*--redis"):
-        ScriptedClient(label).trial(INPUT).run()
+        ScriptedClient(label).server_test(INPUT).run()
     with pytest.raises(WrongInstance):
-        ScriptedClient(refuse_always).trial(INPUT).run()
+        ScriptedClient(refuse_always).server_test(INPUT).run()
 
 
 def config(**options: Any) -> RegisterConfig:

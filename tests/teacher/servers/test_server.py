@@ -55,8 +55,8 @@ def test_a_timeout_counts_from_the_arrival(bench: Bench, monkeypatch: pytest.Mon
     """Not from when a slow request is decoded."""
     decode, decoded_s = tensors.decode_request, list[float]()
 
-    def decode_slowly(data: Any, read: Any, *, light: bool) -> tensors.InferRequest:
-        if light:
+    def decode_slowly(data: Any, read: Any, *, refuse_slow: bool) -> tensors.InferRequest:
+        if refuse_slow:
             raise tensors.SlowToDecode
         decoded_s.append(time.monotonic())
         return decode(data, read)

@@ -45,7 +45,7 @@ _Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TrialResult:
+class ServerTestResult:
     """What a test found.
 
     Attributes:
@@ -91,7 +91,7 @@ class ServerTest:
         """Raise an EdlError unless the model is ready."""
         self._client.probe(timeout_s)
 
-    def run(self) -> TrialResult:
+    def run(self) -> ServerTestResult:
         """Run the first test, and measure the server.
 
         Raises:
@@ -118,7 +118,7 @@ class ServerTest:
         self._reference_batch, self._layout = batches[0], _layout(answers[0])
         verified = "canary" if self._canary else "declared"
         kinds = {name: kind_of([answer[name] for answer in answers]) for name in answers[0]}
-        return TrialResult(self._measure(self._reference_batch), verified, warnings, kinds)
+        return ServerTestResult(self._measure(self._reference_batch), verified, warnings, kinds)
 
     def repeat(self) -> None:
         """Test a registered server with a batch that it accepted at first; errors as in `run`."""
