@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import AccessControl, ClientSecurity, ServerSecurity
 from edl.tests.coordinator.calls import open_stream
-from edl.tests.hostile.inputs import Input, report
+from edl.tests.hostile.inputs import TOO_LARGE, Input, report
 from edl.tests.waiting import DEADLINE_S
 
 #: 2,000 inputs in `make test-system`, 20,000 in `make nightly`.
@@ -110,11 +111,21 @@ def ends_of(channel: Any, service: str, inputs: Iterable[Input]) -> list[tuple[C
     """How a call for each input ends, all made at once."""
     calls = [
         channel.unary_stream(f"/{service}/{one.method}")(
-            one.message, timeout=_WATCHED_S if one.method == "Watch" else DEADLINE_S
+            one.message, timeout=_WATCHED_S if follows_log(one) else DEADLINE_S
         )
         for one in inputs
     ]
     return [(end(call), call.details() or "") for call in calls]
+
+
+def follows_log(one: Input) -> bool:
+    """Whether an input may ask for events without end."""
+    if one.method != "Watch" or one.message is TOO_LARGE:
+        return False
+    try:
+        return pb.WatchRequest.FromString(one.message).follow
+    except DecodeError:
+        return False
 
 
 def end(call: Any) -> Code:

@@ -84,7 +84,7 @@ def _expected_of_a_manager(one: Input) -> tuple[Code, ...]:
         return (Code.INVALID_ARGUMENT,)
     if one.method == "Subscribe" and message.protocol_version != PROTOCOL_VERSION:
         return (Code.OUT_OF_RANGE,)
-    if one.method == "Watch" and message.follow:  # unless it names no service, it goes on
+    if planes.follows_log(one):  # unless it names no service, it goes on
         return Code.DEADLINE_EXCEEDED, Code.INVALID_ARGUMENT
     return Code.OK, Code.INVALID_ARGUMENT, Code.ALREADY_EXISTS, Code.PERMISSION_DENIED
 

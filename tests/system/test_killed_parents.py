@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -111,12 +112,16 @@ class Program:
 
         wait_until(holds)
 
-    def run_until_started(self, sign: int | str) -> None:
-        """Wait until it has so many processes, or a line of its output contains `sign`."""
-        if isinstance(sign, int):
-            self.run_until(lambda: len(self.processes) >= sign)
-        else:
-            self.run_until(lambda: any(sign in line for line in self.output))
+    def run_until_started(self, sign: int | str, most_s: float = math.inf) -> None:
+        """Wait until it has so many processes, or a line with `sign`; but at most `most_s`."""
+        end_s = time.monotonic() + most_s
+
+        def started() -> bool:
+            if isinstance(sign, int):
+                return len(self.processes) >= sign
+            return any(sign in line for line in self.output)
+
+        self.run_until(lambda: time.monotonic() >= end_s or started())
 
     def run_for(self, seconds: float) -> None:
         """Wait for `seconds`, or until it has ended."""
