@@ -204,7 +204,7 @@ class ShardServer:
 
     @property
     def waiting(self) -> str:
-        """BoardCall questions wait for, as text; empty: nothing."""
+        """What questions wait for, as text; empty: nothing."""
         if not self._error:
             return ""
         return f"shards, as the job board is away: {self._error}"
