@@ -6,9 +6,9 @@ of them is ended for the new call. A client that sends its request along with th
 is never affected.
 
 Memory is reserved before a request is received: its announced length, or the largest allowed one
-for gRPC and chunked HTTP, which announce none. A gRPC stream keeps the reservation for one request,
-though two may be in work, because it may send the next one at any moment. An idle stream may be
-ended for another call, and so may a call that has not sent its request within a second.
+for gRPC and chunked HTTP, which announce none. A gRPC stream keeps the largest one reserved for its
+next request, which it may send at any moment. An idle stream may be ended for another call, and so
+may a call that has not sent its request within a second.
 
 A request that has arrived takes one of the slots for requests that wait for the model or run in it.
 """
@@ -93,7 +93,8 @@ class AdmittedCall:
     Attributes:
         table: the table that holds it.
         peer: `CallerIdentity.owner` of the caller.
-        nbytes: memory reserved for its request.
+        nbytes: memory reserved for its request, or a stream's requests.
+        bytes_in_work: size of the requests of a stream that are read and not answered yet.
         is_stream: it may send many requests at any time.
         since_s: its start, on the table's clock.
         is_idle: it has sent no request yet, or its last one is answered; it may be evicted.
@@ -106,6 +107,7 @@ class AdmittedCall:
     is_stream: bool
     since_s: float
     nbytes: int = 0
+    bytes_in_work: int = 0
     is_idle: bool = True
     evicted: bool = False
     on_evicted: Callable[[], None] = lambda: None
@@ -145,7 +147,7 @@ class AdmittedCall:
 
     async def wait_and_reserve(self, nbytes: int) -> None:
         """Wait until memory for a request of up to `nbytes` is free, and reserve it."""
-        while not self.table.try_reserve(self, nbytes):
+        while not self.table.try_reserve(self, self.bytes_in_work + nbytes):
             await self.table.wait_for_room()
 
     def reserve(self, nbytes: int) -> None:
@@ -167,6 +169,14 @@ class AdmittedCall:
             self.table.set_idle(self, False)
         if nbytes is not None:
             self.table.set_reserved(self, nbytes)
+
+    def keep_reserved(self, nbytes: int) -> None:
+        """Release the memory of a stream that neither its requests in work nor the next one needs.
+
+        Args:
+            nbytes: largest size of the next one.
+        """
+        self.table.set_reserved(self, min(self.nbytes, self.bytes_in_work + nbytes))
 
     def mark_idle(self) -> None:
         """Record that a stream's last request is answered: it may be evicted until the next one."""

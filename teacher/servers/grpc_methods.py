@@ -9,8 +9,8 @@ sender's memory. A request that is read costs ours, up to the limit for all requ
 its next request can be evicted, like a unary call without a request; a stream with requests in work
 cannot. An error of one request goes into the `error_message` of its answer, and the stream
 continues. Two requests of a stream are in work at a time, so that one travels while the model has
-the other. But a stream reserves memory for one request of the largest size only, so the requests of
-streams can take up to twice the limit.
+the other. A stream keeps memory reserved for its next request, of the largest size, beside that of
+the request in work; without memory for both it reads the next one after it has answered.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ class _InferStream:
         context: _Context,
         call: AdmittedCall,
         infer: Infer,
+        max_message_bytes: int,
         on_refused: Callable[[EdlError], None],
     ) -> None:
         self._context = context
         self._call = call
         self._infer = infer
+        self._max_message_bytes = max_message_bytes
         self._on_refused = on_refused
         self._read_lock = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
@@ -93,6 +95,7 @@ class _InferStream:
                     return
                 before, self._last = self._last, asyncio.get_running_loop().create_future()
                 mine = self._last
+            nbytes = len(data)
             answer = await self._answer(data)
             del data  # free the memory early
             await before  # so only one worker writes
@@ -100,6 +103,8 @@ class _InferStream:
             del answer  # free it before the next one
             mine.set_result(None)
             self._in_work -= 1
+            self._call.bytes_in_work -= nbytes
+            self._call.keep_reserved(self._max_message_bytes)
             if not self._in_work:
                 self._call.mark_idle()
 
@@ -109,6 +114,7 @@ class _InferStream:
             return None
         self._reader = asyncio.current_task()
         try:
+            await self._call.wait_and_reserve(self._max_message_bytes)
             data = await self._context.read()
         except asyncio.CancelledError:
             if not self._over:
@@ -119,6 +125,7 @@ class _InferStream:
         if isinstance(data, bytes):
             self._call.request_received()
             self._in_work += 1
+            self._call.bytes_in_work += len(data)
             return data
         self._over = True
         if data is not None and not self._context.peer():
@@ -217,12 +224,13 @@ class GrpcMethods:
 
         caller = self._admission.admit(credentials, "student")
         with self._admission.infer_calls.begin(caller.owner, is_stream=True) as call:
-            stream = _InferStream(context, call, infer, self._recorder.refused)
+            stream = _InferStream(
+                context, call, infer, self._max_message_bytes, self._recorder.refused
+            )
             self._streams.add(stream)
             try:
                 if not self._leaving:
                     async with call.request_timeout(self._receive_s):
-                        # For one request, as long as the stream is open; two may be in work.
                         await call.wait_and_reserve(self._max_message_bytes)
                     await stream.serve()
             finally:

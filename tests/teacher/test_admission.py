@@ -89,6 +89,31 @@ def test_a_call_that_owes_its_request_for_a_second_makes_room_for_bytes() -> Non
     asyncio.run(run())
 
 
+def test_a_stream_has_memory_for_its_requests_in_work_and_the_next_one() -> None:
+    async def run() -> None:
+        table = CallTable(9, 9, 25, 25)
+        stream, other = table.begin("a", is_stream=True), table.begin("b")
+        await stream.wait_and_reserve(10)
+        stream.request_received()
+        stream.bytes_in_work = 8
+        await stream.wait_and_reserve(10)
+        assert stream.nbytes == 18
+        other.reserve(7)
+        stream.bytes_in_work = 18
+        second = waits(stream, 10)
+        await asyncio.sleep(0)
+        assert not second.done()
+        stream.bytes_in_work = 5  # the first one is answered
+        stream.keep_reserved(10)
+        await asyncio.wait_for(second, DEADLINE_S)
+        assert stream.nbytes == 15
+        stream.bytes_in_work = 9
+        stream.keep_reserved(10)
+        assert stream.nbytes == 15, "more is reserved by waiting only"
+
+    asyncio.run(run())
+
+
 def test_a_stream_that_becomes_idle_makes_room_for_who_waits() -> None:
     async def run() -> None:
         table = CallTable(9, 9, 10, 10)

@@ -305,6 +305,18 @@ def test_no_more_than_two_requests_are_read_ahead(make: Make) -> None:
     assert [stream.next().error_message for _ in range(5)] == [""] * 5
 
 
+def test_a_stream_reads_no_second_request_without_memory_for_it(make: Make) -> None:
+    bench = make(slots=8, request_bytes=1 << 20)
+    held = bench.hold()
+    stream = GrpcStream(bench)
+    stream.put(*[bench.request()] * 3)
+    held.wait()
+    bench.call("ServerLive")  # time for a second
+    assert not held.more
+    held.release()
+    assert [stream.next().error_message for _ in range(3)] == [""] * 3
+
+
 def test_a_request_over_the_limit_ends_its_stream(bench: Bench) -> None:
     stream = GrpcStream(bench)
     stream.put(bytes((1 << 20) + 1))
