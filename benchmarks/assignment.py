@@ -59,7 +59,7 @@ def run(
             }
         )
         limit = LIMIT_REBUILD_S if case == "rebuild" else LIMIT_CHANGE_S
-        goals.append(Goal.judge(f"CPU seconds, {case}", estimate, "<=", limit))
+        goals.append(Goal.judge_speed(f"CPU seconds, {case}", estimate, "<=", limit))
     return BenchmarkReport(rows, goals)
 
 

@@ -106,7 +106,9 @@ def bench(
 ) -> None:
     """Run a benchmark, and print its figures and goals; without a name, list all.
 
-    A benchmark compares figures of one run; those of another day or machine are no baseline.
+    A benchmark compares figures of one run; those of another day or machine are no baseline. Limits
+    for CPU time, and for rates of one core, hold for a reference machine. Machines that are slower
+    have limits that are as many times wider, and the report shows both.
     """
     from rich.console import Console
 

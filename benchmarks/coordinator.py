@@ -263,8 +263,8 @@ def _goals(figures: CrowdStats) -> list[Goal]:
     size = figures.teachers / FULL_TEACHERS
     join_s, death_s = (quantile(late, 0.99) for late in (figures.join_s, figures.death_s))
     return [
-        Goal.judge(f"{of}: Redis, cores", redis, "<=", REDIS_CORES * size),
-        Goal.judge(f"{of}: manager, cores", manager, "<=", MANAGER_CORES * size),
+        Goal.judge_speed(f"{of}: Redis, cores", redis, "<=", REDIS_CORES * size),
+        Goal.judge_speed(f"{of}: manager, cores", manager, "<=", MANAGER_CORES * size),
         Goal.judge(f"{of}: join to assignment p99, s", join_s, "<=", JOIN_S),
         Goal.judge(f"{of}: death beyond TTL p99, s", death_s, "<=", DEATH_S),
     ]

@@ -99,7 +99,7 @@ def _run(compiled: Path) -> BenchmarkReport:
     heavy = counted[READER][-1].heavy
     rows: list[Row] = []
     goals = [
-        Goal.judge(f"{READER}: CPU seconds beyond {NUMPY}", beyond, "<=", READER_LIMIT_S),
+        Goal.judge_speed(f"{READER}: CPU seconds beyond {NUMPY}", beyond, "<=", READER_LIMIT_S),
         Goal.judge(f"{READER}: heavy modules loaded", len(heavy), "==", 0),
     ]
     for name, costs in counted.items():
@@ -108,7 +108,7 @@ def _run(compiled: Path) -> BenchmarkReport:
             {"process": name, "cpu_s": figure.value, "low": figure.low, "high": figure.high}
         )
         if (limit_s := SUBJECTS[name].limit_s) is not None:
-            goals.append(Goal.judge(f"{name}: CPU seconds", figure, "<=", limit_s))
+            goals.append(Goal.judge_speed(f"{name}: CPU seconds", figure, "<=", limit_s))
     return BenchmarkReport(rows, goals)
 
 

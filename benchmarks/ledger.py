@@ -89,7 +89,7 @@ def run(quick: bool) -> BenchmarkReport:
                 "high": estimate.high,
             }
         )
-        goals.append(Goal.judge(f"events/s, {name}", estimate, ">=", limit))
+        goals.append(Goal.judge_speed(f"events/s, {name}", estimate, ">=", limit))
     return BenchmarkReport(rows, goals)
 
 

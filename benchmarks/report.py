@@ -2,7 +2,7 @@
 
 A benchmark is a module of this folder with a function `run(quick: bool) -> BenchmarkReport`. The
 first line of the module's docstring is its text in `edl bench --help`. Benchmarks take their
-figures with `interleaved` and make their goals with `Goal.judge`.
+figures with `interleaved` and make their goals with `Goal.judge` and `Goal.judge_speed`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,10 +86,11 @@ class Goal:
         name: what was measured, with its unit.
         value: the figure.
         op: the goal is `value op limit`.
-        limit: the limit.
+        limit: the limit on this machine.
         holds: False only if the figure, or its whole interval if it has one, misses the limit.
         low: lower end of the 95 % interval; None for an exact figure.
         high: upper end of the interval.
+        reference_limit: the limit on the reference machine; None: it is the same on all machines.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Goal:
     holds: bool
     low: float | None = None
     high: float | None = None
+    reference_limit: float | None = None
 
     @classmethod
     def judge(cls, name: str, value: float | Estimate, op: Op, limit: float) -> Goal:
@@ -107,21 +110,34 @@ class Goal:
         holds = _holds(value.low, value.high, op, limit)
         return cls(name, value.value, op, limit, holds, value.low, value.high)
 
+    @classmethod
+    def judge_speed(cls, name: str, value: float | Estimate, op: Op, limit: float) -> Goal:
+        """Make a goal for a time ("<=") or a rate (">=") that the speed of one core determines.
+
+        `limit` is that on the reference machine. On a machine that is half as fast, the limit of a
+        time is twice as high, and that of a rate half as high.
+        """
+        factor = slowness()
+        goal = cls.judge(name, value, op, limit * factor if op == "<=" else limit / factor)
+        return replace(goal, reference_limit=limit)
+
     def to_json(self) -> dict[str, Any]:
-        """Return the goal for JSON; the key `interval` is absent for exact figures.
+        """Return the goal for JSON, without keys for what it does not have.
 
         Infinity and NaN, which JSON does not have, become None.
         """
-        fixed: dict[str, Any] = {
+        written: dict[str, Any] = {
             "name": self.name,
             "value": _finite(self.value),
             "op": self.op,
             "limit": self.limit,
             "holds": self.holds,
         }
-        if self.low is None:
-            return fixed
-        return {**fixed, "interval": [_finite(self.low), _finite(self.high)]}
+        if self.low is not None:
+            written["interval"] = [_finite(self.low), _finite(self.high)]
+        if self.reference_limit is not None:
+            written["reference_limit"] = self.reference_limit
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +185,8 @@ class BenchmarkReport:
         for goal in self.goals:
             spread = "" if goal.low is None else f"{_text(goal.low)} .. {_text(goal.high)}"
             limit = f"{goal.op} {_text(goal.limit)}"
+            if goal.reference_limit not in (None, goal.limit):
+                limit += f" (reference: {_text(goal.reference_limit)})"
             holds = "[green]yes" if goal.holds else "[red]no"
             goals.add_row(goal.name, _text(goal.value), spread, limit, holds)
         if self.goals:
@@ -230,7 +248,7 @@ def on_one_core() -> Iterator[None]:
 def machine() -> dict[str, Any]:
     """Describe this machine, without names and paths: processor, memory, system, versions.
 
-    `slowness` is the time of `SPEED_PROGRAM`, divided by that on the reference machine.
+    `slowness` is the CPU time of `SPEED_PROGRAM`, divided by that on the reference machine.
     """
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     gpus = _gpu_models()
@@ -238,14 +256,21 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu_model(),
         **({"gpus": gpus} if gpus else {}),
         "cores": _usable_cores(),
-        "slowness": round(
-            statistics.median(speed_program_s() for _ in range(3)) / REFERENCE_SPEED_S, 1
-        ),
+        "slowness": round(_measured_slowness(), 1),
         "memory_gib": round(pages * page_bytes / 2**30, 1),
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "libraries": dict(_versions()),
     }
+
+
+@cache
+def slowness() -> float:
+    """Return how many times slower than the reference this machine is; 1.0 if it is faster.
+
+    It is measured by the first call, so call it after what is measured.
+    """
+    return max(1.0, _measured_slowness())
 
 
 def speed_program_s() -> float:
@@ -258,6 +283,10 @@ def speed_program_s() -> float:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_utime + usage.ru_stime
+
+
+def _measured_slowness() -> float:
+    return statistics.median(speed_program_s() for _ in range(3)) / REFERENCE_SPEED_S
 
 
 def _usable_cores() -> int:

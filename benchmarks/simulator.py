@@ -81,8 +81,8 @@ def run(quick: bool) -> BenchmarkReport:
         first, second = _played(small, rows), _played(large, rows)
         repeated = play(small).result.trace_hash != first.result.trace_hash
     goals = [
-        Goal.judge(f"CPU seconds, {small.name}", first.cpu_s, "<=", LIMIT_S),
-        Goal.judge(f"CPU seconds, {large.name}", second.cpu_s, "<=", LIMIT_LARGE_S),
+        Goal.judge_speed(f"CPU seconds, {small.name}", first.cpu_s, "<=", LIMIT_S),
+        Goal.judge_speed(f"CPU seconds, {large.name}", second.cpu_s, "<=", LIMIT_LARGE_S),
         Goal.judge("repeated runs of a seed with another hash", int(repeated), "==", 0),
     ]
     return BenchmarkReport(rows, goals)

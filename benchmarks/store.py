@@ -53,7 +53,7 @@ def run(quick: bool) -> BenchmarkReport:
     for text in FORMS:
         rows += (found := _stores(text, 2_000 if quick else 20_000))
         name = f"key and label of a sample, {text}, microseconds"
-        goals.append(Goal.judge(name, key_us + float(found[0]["read_us"]), "<=", MOST_US))
+        goals.append(Goal.judge_speed(name, key_us + float(found[0]["read_us"]), "<=", MOST_US))
     return BenchmarkReport(rows, goals)
 
 

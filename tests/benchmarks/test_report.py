@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from edl.benchmarks import cli, ledger
+from edl.benchmarks import cli, ledger, report
 from edl.benchmarks.paper.tables import ReproductionReport
 from edl.benchmarks.report import (
     BenchmarkReport,
@@ -183,6 +183,26 @@ def shown(report: BenchmarkReport | ReproductionReport, width: int = 150) -> str
     out = io.StringIO()
     report.show(Console(file=out, width=width))
     return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("slow", "op", "value", "limit", "holds"),
+    [
+        (3.0, "<=", 2.9, 3.0, True), (3.0, "<=", 3.1, 3.0, False), (0.5, "<=", 1.1, 1.0, False),
+        (4.0, ">=", 0.26, 0.25, True), (4.0, ">=", 0.24, 0.25, False), (0.5, ">=", 0.9, 1.0, False),
+    ],
+)  # fmt: skip
+def test_the_limit_of_a_speed_follows_that_of_the_machine(
+    slow: float, op: Any, value: float, limit: float, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But a faster machine has the same limits as the reference."""
+    monkeypatch.setattr(report, "speed_program_s", lambda: slow * report.REFERENCE_SPEED_S)
+    report.slowness.cache_clear()
+    goal = Goal.judge_speed("speed", value, op, 1.0)
+    report.slowness.cache_clear()
+    assert (goal.limit, goal.reference_limit, goal.holds) == (limit, 1.0, holds)
+    assert goal.to_json()["reference_limit"] == 1.0
+    assert ("reference: 1" in shown(BenchmarkReport([], [goal]))) == (limit != 1.0)
 
 
 def test_a_report_is_shown_and_written_whole() -> None:
