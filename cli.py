@@ -99,7 +99,7 @@ _OF_A_CONTEXT: Final = {
 }
 #: The same for the options of one command or group of commands. Options that became keys of another
 #: option under the same name need no entry: `lifecycle.run_cli` finds them.
-_MOVED_OF: Final[dict[str, dict[str, str]]] = {
+MOVED_OF: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
     "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
     "agent": {
@@ -292,7 +292,7 @@ def _root() -> typer.Typer:
 
 def _moved(command: str) -> dict[str, str]:
     """Return options that `command` had in older versions, and what to use instead."""
-    return _MOVED | _MOVED_OF.get(command, {})
+    return _MOVED | MOVED_OF.get(command, {})
 
 
 def _edl() -> typer.Typer:

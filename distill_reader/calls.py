@@ -144,6 +144,10 @@ class Calls:
         with self._lock:
             self._take_out(call)
 
+    def __len__(self) -> int:
+        """Return the number of calls that wait for labels."""
+        return len(self._waiting)
+
     @property
     def is_in_callback(self) -> bool:
         """Whether this thread runs a user's callback; it gives no other answer meanwhile."""

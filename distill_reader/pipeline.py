@@ -89,6 +89,7 @@ class Pipeline:
     Attributes:
         stream: the batches that were pulled and not taken.
         engine: the client of the engine process.
+        ring: memory for the batches; the engine reads it.
 
     Raises:
         ProcessFailed: the system refuses memory, descriptors, a process or a thread.
@@ -111,13 +112,13 @@ class Pipeline:
         open_standard_fds()
         with ExitStack() as undo:  # also after a Ctrl-C while the engine starts
             try:
-                self._ring = undo.enter_context(closing(Ring()))
+                self.ring = undo.enter_context(closing(Ring()))
                 self._tasks = undo.enter_context(closing(TaskThread()))
                 engine = EngineClient(
-                    config, self.stream, self._ring, self._callbacks.notify, self._tasks.submit
+                    config, self.stream, self.ring, self._callbacks.notify, self._tasks.submit
                 )
                 self.engine = undo.enter_context(closing(engine))
-                self._puller = Puller(source, self.stream, self._ring, self.engine)
+                self._puller = Puller(source, self.stream, self.ring, self.engine)
                 undo.callback(self._puller.close)
                 undo.callback(self._callbacks.close)
                 self._callbacks.start()
@@ -228,7 +229,7 @@ class Pipeline:
         future, call = Future[Labels](), None
         calls.reserve(nbytes, timeout_s)
         try:
-            record, arrays = self._ring.put(parts.arrays)
+            record, arrays = self.ring.put(parts.arrays)
             call = PendingCall(
                 future, record, arrays, parts.without_arrays(), nbytes, timeout_s, deadline
             )
@@ -284,7 +285,7 @@ class Pipeline:
         self._puller.close()
         self.engine.close()
         self._puller.join(SOURCE_GRACE_S)
-        self._ring.close()
+        self.ring.close()
         self._tasks.close()
         self._callbacks.close()
         self._is_released = True

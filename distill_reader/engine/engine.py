@@ -49,6 +49,7 @@ class Engine:
 
     Attributes:
         members: one member for each service.
+        batch_delivery: delivers the batches of the source.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Engine:
             EnsembleMember(one, self._inbox, self._batches, ring, labels, listener, mixed=mixed)
             for one in config.members
         )
-        self._batch_delivery = batch_delivery = BatchDelivery(
+        self.batch_delivery = batch_delivery = BatchDelivery(
             config,
             channel,
             labels,
@@ -102,7 +103,7 @@ class Engine:
 
     def run(self) -> None:
         """Work until the trainer sends "stop" or ends, or `stop` is called."""
-        self._inbox.listen(self._channel, self._on_message)
+        self._inbox.listen(self._channel, self.handle)
         try:
             self._reporter.start()
         except errors.EdlError as error:
@@ -120,7 +121,7 @@ class Engine:
                 for call in (self._inbox.next(0.0) or ()) if calls else ():
                     call()  # arrived meanwhile: one decision for all
                 decided_at = time.monotonic()
-                self._decide(decided_at)
+                self.decide(decided_at)
         if self._timeline is not None:
             self._timeline.close(time.monotonic())
         for member in self.members:
@@ -134,7 +135,8 @@ class Engine:
 
     # --- the trainer's side
 
-    def _on_message(self, message: Message) -> None:
+    def handle(self, message: Message) -> None:
+        """Handle a message of the trainer."""
         for offset in message.get("free", ()):
             self._labels.free(offset)
         if (sequence := message.get("sequence")) is not None:
@@ -195,7 +197,7 @@ class Engine:
         for member in self.members:
             makers = message["makers"].get(member.config.service, ())
             member.hold(batch, message["labels_nbytes"], makers)
-        self._batch_delivery.execute(
+        self.batch_delivery.execute(
             self._delivery.restore(batch.number, released=message["released"])
         )
 
@@ -241,7 +243,7 @@ class Engine:
                     self._timeline.batches.labelled(number)
             case do.LabelsRevoked(number) if self._timeline is not None:
                 self._timeline.batches.unlabelled(number)
-        batch, delivery = self._batches.get(settled.batch), self._batch_delivery
+        batch, delivery = self._batches.get(settled.batch), self.batch_delivery
         if batch is not None and batch.is_call:
             delivery = self._call_delivery
             if isinstance(settled, do.Poison):
@@ -291,7 +293,8 @@ class Engine:
 
     # --- decisions
 
-    def _decide(self, now: float) -> None:
+    def decide(self, now: float) -> None:
+        """Make the decisions that depend on time, and send those that concern the trainer."""
         for member in self.members:
             member.tick(now)
         limit = self._pulled + min([member.core.decision.pull for member in self.members])
@@ -299,7 +302,7 @@ class Engine:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
         if instructions := self._delivery.look(now):
-            self._batch_delivery.execute(instructions)
+            self.batch_delivery.execute(instructions)
         if instructions := self._call_delivery.delivery.look(now):
             self._call_delivery.execute(instructions)
         self._reporter.report_if_due(now)

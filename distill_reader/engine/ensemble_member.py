@@ -291,7 +291,8 @@ class EnsembleMember:
     def _on_failed_for_good(self, error: errors.EdlError) -> None:
         self._listener.on_failed(error, True)
 
-    def _on_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
+    def on_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
+        """Handle what a link reports; links post it to the engine's inbox."""
         name, now = link.peer.teacher_id, time.monotonic()
         if isinstance(outcome, RequestDone):  # the usual case
             self._on_done(link, outcome, now)
@@ -444,7 +445,7 @@ class EnsembleMember:
                     self._on_failed_for_good(errors.UsageError(reason))
 
     def _open(self, number: int, peer: ev.Peer) -> None:
-        post = partial(self._inbox.post, self._on_outcome)
+        post = partial(self._inbox.post, self.on_outcome)
         self.links[number] = TeacherLink(peer, self.config, post, self._inbox, self._ring, number)
 
     def _send(self, ask: do.SendRequest) -> None:

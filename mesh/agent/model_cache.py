@@ -146,13 +146,13 @@ def _files(fs: Any, url: str, root: str) -> dict[str, str]:
         paths = [str(path) for path in fs.find(root)]
         if len(paths) > _MOST_FILES:
             raise ModelError(f"{url} has {len(paths)} files: a model has at most {_MOST_FILES}")
-        return {_safe(path.removeprefix(base), url): path for path in sorted(paths)}
+        return {checked_name(path.removeprefix(base), url): path for path in sorted(paths)}
     bare, question, query = root.partition("?")
     name = PurePosixPath(bare).name
-    found = {_safe(name, url): root}
+    found = {checked_name(name, url): root}
     if beside := _BESIDE.get(PurePosixPath(name).suffix):
         second = str(PurePosixPath(name).with_suffix(beside))
-        found[_safe(second, url)] = bare.removesuffix(name) + second + question + query
+        found[checked_name(second, url)] = bare.removesuffix(name) + second + question + query
     return found
 
 
@@ -165,7 +165,7 @@ def _size(fs: Any, path: str, url: str) -> int | None:
     return None if size is None else int(size)
 
 
-def _safe(name: str, url: str) -> str:
+def checked_name(name: str, url: str) -> str:
     """Return the name if it stays within its folder; raise ModelError otherwise."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\0" in name:

@@ -198,6 +198,9 @@ class CallTable:
         max_bytes: most memory of all requests.
         max_bytes_per_peer: most memory of the requests of one peer; at least one request.
         clock: seconds, monotonic.
+
+    Attributes:
+        idle_calls: calls without a request by peer, the oldest first.
     """
 
     def __init__(
@@ -218,8 +221,7 @@ class CallTable:
         self._bytes_by_peer: dict[str, int] = {}
         #: Set for a moment, which wakes the calls that wait for memory.
         self._more_room = asyncio.Event()
-        #: Calls without a request by peer, the oldest first.
-        self._idle_calls: dict[str, dict[AdmittedCall, None]] = {}
+        self.idle_calls: dict[str, dict[AdmittedCall, None]] = {}
 
     def __len__(self) -> int:
         return self._total
@@ -236,13 +238,13 @@ class CallTable:
             )
         elif self._total >= self._max_calls:
             greediest = max(
-                self._idle_calls, key=lambda name: len(self._idle_calls[name]), default=""
+                self.idle_calls, key=lambda name: len(self.idle_calls[name]), default=""
             )
             self._make_room(greediest, f"{self._max_calls} calls are open: try again later")
         call = AdmittedCall(self, peer, is_stream, self._clock())
         self._total += 1
         self._calls_by_peer[peer] = self._calls_by_peer.get(peer, 0) + 1
-        self._idle_calls.setdefault(peer, {})[call] = None
+        self.idle_calls.setdefault(peer, {})[call] = None
         return call
 
     # --- called by its calls
@@ -254,7 +256,7 @@ class CallTable:
             if self._bytes_by_peer.get(call.peer, 0) + more > self._max_bytes_per_peer:
                 idle = self._evictable(call.peer, call)
             elif self._bytes + more > self._max_bytes:
-                every = (self._evictable(peer, call) for peer in self._idle_calls)
+                every = (self._evictable(peer, call) for peer in self.idle_calls)
                 idle = max(every, key=len, default=[])
             else:
                 self.set_reserved(call, nbytes)
@@ -286,12 +288,12 @@ class CallTable:
         """Set whether a call waits for a request, so that it may be evicted."""
         call.is_idle = idle
         if idle:
-            self._idle_calls.setdefault(call.peer, {})[call] = None
+            self.idle_calls.setdefault(call.peer, {})[call] = None
             self._wake()
-        elif (idle_calls := self._idle_calls.get(call.peer)) is not None:
+        elif (idle_calls := self.idle_calls.get(call.peer)) is not None:
             idle_calls.pop(call, None)
             if not idle_calls:
-                del self._idle_calls[call.peer]
+                del self.idle_calls[call.peer]
 
     def remove(self, call: AdmittedCall) -> None:
         """Remove a call."""
@@ -314,12 +316,12 @@ class CallTable:
         late_s = self._clock() - REQUEST_WITHIN_S
         return [
             one
-            for one in self._idle_calls.get(peer, ())
+            for one in self.idle_calls.get(peer, ())
             if one.nbytes and one is not but and (one.is_stream or one.since_s <= late_s)
         ]
 
     def _make_room(self, peer: str, why_not: str) -> None:
-        idle_calls = self._idle_calls.get(peer)
+        idle_calls = self.idle_calls.get(peer)
         if not idle_calls:
             raise RateLimited(why_not)
         self._evict(next(iter(idle_calls)))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from edl.distill_reader import Callback, DistilReader, LabelStore, TeacherPool
+from edl.distill_reader.pipeline import Pipeline
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
 from edl.runtime.errors import RetryableError
@@ -108,6 +109,12 @@ def pool_of(*teachers: ScriptedTeacher | str, **options: Any) -> TeacherPool:
     addresses = [one if isinstance(one, str) else one.address for one in teachers]
     settings: dict[str, Any] = {"service": "s", "teachers": addresses, "timeout_s": DEADLINE_S}
     return TeacherPool(**{**settings, **options})
+
+
+def pipeline_of(user: DistilReader | TeacherPool) -> Pipeline:
+    """What a reader or a pool runs on: tests watch its engine, which users cannot."""
+    reader = user._reader if isinstance(user, TeacherPool) else user  # noqa: SLF001
+    return reader._pipeline  # noqa: SLF001
 
 
 def x_of(number: int, rows: int = 2) -> Array:

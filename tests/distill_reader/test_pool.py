@@ -30,6 +30,7 @@ from edl.tests.distill_reader.readers import (
     check_labels,
     fail,
     kept_port,
+    pipeline_of,
     pool_of,
     reader_of,
     x_of,
@@ -132,7 +133,7 @@ def test_memory_is_free_without_a_garbage_collection(teacher: ScriptedTeacher) -
         try:
             kept = [pool.submit(big)]
             kept[0].result(LONG_S)
-            ring = pool._reader._pipeline._ring  # noqa: SLF001  # no user needs it
+            ring = pipeline_of(pool).ring
             before = ring.arena.size_bytes
             for _ in range(30):
                 kept.append(pool.submit(big))
@@ -238,8 +239,7 @@ def test_a_cancelled_call_is_not_labelled(start_teacher: StartTeacher) -> None:
         wait_until(lambda: gate.asked == 1)
         assert all(future.cancel() for future in others)
         assert all(future.done() for future in others)
-        waiting = pool._reader._pipeline.engine.calls._waiting  # noqa: SLF001  # no user needs it
-        wait_until(lambda: len(waiting) == 1)
+        wait_until(lambda: len(pipeline_of(pool).engine.calls) == 1)
         gate.open.set()
         check_labels(0, first.result(LONG_S))
         check_labels(9, pool.label(x_of(9)))
@@ -252,7 +252,7 @@ def test_a_finalizer_may_cancel_with_any_lock_held(start_teacher: StartTeacher) 
     gate, cancelled = Gate(), threading.Event()
     with pool_of(start_teacher(gate)) as pool:
         future = pool.submit(x_of(0))
-        engine = pool._reader._pipeline.engine  # noqa: SLF001  # no user needs it
+        engine = pipeline_of(pool).engine
 
         def finalize() -> None:
             with engine.calls._lock, engine._send_lock:  # noqa: SLF001
@@ -262,7 +262,7 @@ def test_a_finalizer_may_cancel_with_any_lock_held(start_teacher: StartTeacher) 
         threading.Thread(target=finalize, daemon=True).start()
         try:
             assert cancelled.wait(10.0)
-            wait_until(lambda: not engine.calls._waiting)  # noqa: SLF001
+            wait_until(lambda: not engine.calls)
         finally:
             gate.open.set()
         check_labels(1, pool.label(x_of(1)))
@@ -367,7 +367,7 @@ def test_a_call_that_cannot_be_sent_gives_back_its_room(
         raise KeyboardInterrupt
 
     with pool_of(teacher) as pool:
-        engine = pool._reader._pipeline.engine  # noqa: SLF001  # no user needs it
+        engine = pipeline_of(pool).engine
         for _ in range(5):
             with monkeypatch.context() as patched:
                 patched.setattr(engine, "_send", interrupt)
@@ -402,7 +402,7 @@ def test_a_task_that_is_cancelled_cancels_its_call(
 
     with pool_of(start_teacher(gate)) as pool:
         asyncio.run(cancel(pool))
-        wait_until(lambda: not pool._reader._pipeline.engine.calls._waiting)  # noqa: SLF001
+        wait_until(lambda: not pipeline_of(pool).engine.calls)
         gate.open.set()
         check_labels(9, pool.label(x_of(9)))
         assert pool.stats.calls == 1

@@ -25,6 +25,7 @@ from edl.tests.distill_reader.readers import (
     Gate,
     check_epoch,
     check_labels,
+    pipeline_of,
     pool_of,
     reader_of,
     x_of,
@@ -40,7 +41,7 @@ def test_the_death_of_the_engine_loses_and_repeats_no_answer(start_teacher: Star
     with pool_of(start_teacher(gate)) as pool:
         futures = [pool.submit(x_of(number)) for number in range(20)]
         wait_until(lambda: gate.asked > 0)
-        os.kill(pool._reader.engine_pid, signal.SIGKILL)  # noqa: SLF001  # no user needs it
+        os.kill(pipeline_of(pool).engine.pid, signal.SIGKILL)
         gate.open.set()
         for number, future in enumerate(futures):
             check_labels(number, future.result(LONG_S))
@@ -52,7 +53,7 @@ def test_deadlines_hold_while_the_engine_hangs(teacher: ScriptedTeacher) -> None
     """However many calls there are: nobody waits for the engine to read about them."""
     pool = pool_of(teacher)
     check_labels(0, pool.label(x_of(0)))
-    engine = pool._reader.engine_pid  # noqa: SLF001  # no user needs it
+    engine = pipeline_of(pool).engine.pid
     os.kill(engine, signal.SIGSTOP)
     try:
         futures = []
@@ -77,7 +78,7 @@ def test_a_new_content_begins_an_epoch_for_what_waits(start_teacher: StartTeache
     with pool_of(start_teacher(gate)) as pool:
         waiting = [pool.submit(x_of(number)) for number in range(5)]
         wait_until(lambda: gate.asked > 0)
-        pipeline = pool._reader._pipeline  # noqa: SLF001  # no user needs it
+        pipeline = pipeline_of(pool)
         assert pipeline.engine.on_epoch_due is not None
         pipeline.engine.on_epoch_due()
         wait_until(lambda: pipeline.stream.data_epoch == 1)

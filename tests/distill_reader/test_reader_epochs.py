@@ -31,6 +31,7 @@ from edl.tests.distill_reader.readers import (
     all_options,
     check_epoch,
     numbers_of,
+    pipeline_of,
     reader_of,
 )
 from edl.tests.runtime.programs import wait_gone
@@ -173,7 +174,7 @@ def test_a_finalizer_may_run_while_a_lock_is_held(
 ) -> None:
     """The garbage collector runs it in any thread."""
     reader = reader_of(Batches(1000), teacher)
-    pipeline, pid = reader._pipeline, reader.engine_pid  # noqa: SLF001  # it outlives it
+    pipeline, pid = pipeline_of(reader), reader.engine_pid  # it outlives the reader
 
     class Collects:
         """A batch whose record is looked at under the engine's lock."""

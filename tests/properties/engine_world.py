@@ -154,14 +154,12 @@ class EngineWorld(RuleBasedStateMachine):
             closable.close()
 
     def say(self, kind: str, **fields: Any) -> None:
-        # Private: else each message would go through the channel's socket.
-        self.engine._on_message({"kind": kind, "free": self.to_free, **fields})  # noqa: SLF001
+        self.engine.handle({"kind": kind, "free": self.to_free, **fields})
         self.to_free = []
         self.hear()
 
     def decide(self) -> None:
-        # Private: it takes virtual time, and `run` the system's.
-        self.engine._decide(self.now)  # noqa: SLF001
+        self.engine.decide(self.now)
         self.hear()
 
     def hear(self) -> None:

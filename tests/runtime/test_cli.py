@@ -108,11 +108,11 @@ def options_of(command: Any) -> Iterator[tuple[str, Any]]:
         yield from options_of(one)
 
 
-@pytest.mark.parametrize("name", sorted(cli._MOVED_OF))  # noqa: SLF001
+@pytest.mark.parametrize("name", sorted(cli.MOVED_OF))
 def test_the_new_spelling_of_an_old_option_exists(name: str) -> None:
     group = typer.main.get_command(cli.command_line(name)).commands[name]  # type: ignore[attr-defined]
     known = list(options_of(group))
-    for old, says in cli._MOVED_OF[name].items():  # noqa: SLF001
+    for old, says in cli.MOVED_OF[name].items():
         for flag, words in re.findall(r"it is (--[a-z-]+) ?(.*) now", says):
             named = [getattr(one.type, "func", None) for other, one in known if other == flag]
             assert named, (old, says)

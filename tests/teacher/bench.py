@@ -99,8 +99,7 @@ class Bench:
     @property
     def idle_calls(self) -> int:
         """The `open_calls` that have sent no request, or had their last one answered."""
-        idle_calls = self.server.admission.infer_calls._idle_calls  # noqa: SLF001 - no figure shows it
-        return sum(len(calls) for calls in idle_calls.values())
+        return sum(map(len, self.server.admission.infer_calls.idle_calls.values()))
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

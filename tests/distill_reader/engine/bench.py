@@ -80,16 +80,16 @@ class Bench:
     def say(self, kind: str, **fields: Any) -> None:
         if kind == "taken":
             self.release()
-        self.engine._on_message({"kind": kind, "source_s": 0.0, **fields})  # noqa: SLF001  # run() blocks
+        self.engine.handle({"kind": kind, "source_s": 0.0, **fields})
 
     def release(self) -> None:
         """The training loop may take what follows."""
-        batch_delivery = self.engine._batch_delivery  # noqa: SLF001  # it needs no time, as `look` does
+        batch_delivery = self.engine.batch_delivery
         batch_delivery.execute(batch_delivery.delivery.release())
 
     def look(self, now: float) -> None:
         """Time goes by."""
-        self.engine._decide(now)  # noqa: SLF001  # run() would take the real time
+        self.engine.decide(now)
 
     def batch(self, number: int, kind: str = "batch", **fields: Any) -> None:
         (ref,) = self._ring.put([X]).arrays
@@ -156,7 +156,7 @@ class Bench:
     ) -> None:
         member = self.of(service)
         link = self.link(teacher, service) if isinstance(teacher, str) else teacher
-        member._on_outcome(link, outcome)  # noqa: SLF001  # links post it
+        member.on_outcome(link, outcome)
 
     def requests(self, name: str, service: str | None = None) -> list[TeacherRequest]:
         """What a teacher was sent and has not answered, the longest first."""
@@ -199,7 +199,7 @@ class Bench:
 
     def metric(self, name: str, *labels: str) -> float:
         """The value of a metric of the first member."""
-        forgone = self.engine._batch_delivery.delivery.unlabelled_by_service.total()  # noqa: SLF001  # `Exporter` reads it
+        forgone = self.engine.batch_delivery.delivery.unlabelled_by_service.total()
         seen = MemberSnapshot(self.member, TeacherTimes(), forgone, None, 0.0)
         (family,) = (one for one in FAMILIES if one.name == name)
         return dict(family.samples(seen))[labels]

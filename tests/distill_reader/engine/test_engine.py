@@ -523,7 +523,7 @@ def test_a_batch_that_goes_unlabelled_is_looked_up_no_more(stored: Bench) -> Non
     """As when another service of an ensemble refuses it while this one searches its store."""
     exchange(stored)
     forwarded = do.ForwardEvent("s", ev.DeliverUnlabelled(1))
-    stored.engine._batch_delivery.execute([forwarded])  # noqa: SLF001  # an ensemble does this
+    stored.engine.batch_delivery.execute([forwarded])  # an ensemble does this
     assert stored.labelled() == {1: None}
     stored.store_has(1, "new")
     stored.store_has(2, "new")

@@ -300,4 +300,4 @@ def server(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", "a\0b"])
 def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
     with pytest.raises(ModelError):
-        model_cache._safe(name, "s3://b/m")  # noqa: SLF001 - only a hostile bucket has such names
+        model_cache.checked_name(name, "s3://b/m")  # only a hostile bucket has such names
