@@ -216,6 +216,9 @@ class EnsembleMember:
     def hold(self, batch: BatchMetadata, labels_nbytes: int, makers: Sequence[str]) -> None:
         """Add a batch that a former engine has offered to the trainer, labelled by `makers`."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
+        for one in () if self.label_cache is None else self.label_cache.enter_ledger():  # in order
+            about = (one.number, one.nbytes, one.rows, None, 0, one.kind, one.is_call)
+            self.handle(ev.Queued(*about, is_withheld=True))
         self.handle(
             ev.BatchRestored(
                 batch.number, batch.nbytes, batch.rows, batch.kind, tuple(makers), row_nbytes

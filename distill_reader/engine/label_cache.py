@@ -152,6 +152,14 @@ class LabelCache:
             queued = [*self._queued, _QueuedBatch(batch, now, in_ledger=True)]
             self._queued = deque(sorted(queued, key=lambda queued: queued.batch.number))
 
+    def enter_ledger(self) -> list[BatchMetadata]:
+        """Return the batches that the ledger has to take now, and withhold until their lookup."""
+        entering = [queued for queued in self._queued if not queued.in_ledger]
+        for queued in entering:
+            queued.in_ledger = True
+        self._requeued, self.calls = len(self._queued), 0
+        return [queued.batch for queued in entering]
+
     def use_content(self, content_id: str) -> None:
         """Switch to this content; lookups of another content are repeated."""
         if not content_id or content_id == self.content_id:

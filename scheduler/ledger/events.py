@@ -259,6 +259,7 @@ class Queued(NamedTuple):
         row_nbytes: bytes of one row's labels, as far as known; answers update it.
         kind: only batches of one kind are joined: their rows have equal shapes and dtypes.
         is_call: its labels were asked for by a call, outside the training loop.
+        is_withheld: a label store is searched for it: no row is sent before `StoreSearched`.
     """
 
     batch: int
@@ -268,6 +269,7 @@ class Queued(NamedTuple):
     row_nbytes: int = 0
     kind: int = 0
     is_call: bool = False
+    is_withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +297,7 @@ class BatchRestored:
 
 
 class StoreSearched(NamedTuple):
-    """The label store was searched for a batch, after `LookUp`. Ignored if the batch is over.
+    """The label store was searched for a withheld batch. Ignored if the batch is over.
 
     Attributes:
         batch: its id.

@@ -120,6 +120,8 @@ class Ledger(LedgerView):
     def _on_queued(self, event: ev.Queued) -> None:
         tables = self._tables
         rows, waiting = event.rows, pieces_of(event.rows, event.missing)
+        if event.is_withheld:
+            waiting = []
         lacking = rows if event.missing is None else count(waiting)
         batch = LedgerBatch(
             event.batch,
@@ -138,6 +140,8 @@ class Ledger(LedgerView):
         tables.unlabelled_calls += batch.is_call
         if waiting:
             heappush(tables.queue, batch.id)
+        elif event.is_withheld:
+            tables.withheld[batch.id] = batch
         else:
             tables.finish(batch, LABELLED)
 

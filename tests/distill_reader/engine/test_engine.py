@@ -550,3 +550,26 @@ def test_what_was_looked_up_of_the_old_model_comes_too_late(stored: Bench) -> No
     stored.store_has(4, "new", rows=2)
     stored.answer_all("b")
     assert [*stored.labelled()] == [4]
+
+
+def test_an_engine_that_resumes_looks_up_what_came_before_finished_batches(tmp_path: Path) -> None:
+    """Batches 1 and 2 have labels: out of order, or batch 0 was withdrawn from the trainer."""
+    with closing(Bench(store=LabelStore(tmp_path / "s", 1 << 24), ordered=False)) as bench:
+        bench.batch(0)
+        for number, released in ((1, True), (2, False)):
+            bench.batch(number, "held", labels_nbytes=32, makers={"s": ["a"]}, released=released)
+        bench.batch(3)
+        told = {"epoch": 0, "data_epoch": 0, "handoff_states": {}, "pulled": 4}
+        bench.say("resumed", ended=False, waiting=True, **told)
+        bench.assign(peer("a", "c"), advice=Advice("c"))
+        assert bench.member.label_cache is not None
+        bench.member.label_cache.on_opened(None)
+        bench.look(0.0)
+        bench.take(1)
+        assert bench.requests("a") == [], "the store is searched first"
+        bench.store_has(0, "c", rows=3)
+        bench.store_has(3, "c")
+        (request,) = bench.requests("a")
+        assert request.spans == (ev.Span(0, 3, ROWS),)
+        bench.answer_all("a")
+        assert {*bench.labelled()} == {0, 3}
