@@ -103,6 +103,7 @@ class EngineClient:
         self._stats_requested = self._stats_received = 0  # numbers of requests for stats
         self._story: tuple[int, list[str]] = (-1, [])  # batch, lines
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        self._ending: errors.EdlError | None = None  # why the engine says that it ends
         self._later = later
         #: Messages in order, each with its engine; a later engine does not get it.
         self._unsent: deque[tuple[EngineInstance, Message]] = deque()
@@ -277,7 +278,7 @@ class EngineClient:
                 )
                 new.channel.send_all(self._repeat_calls())
                 new.channel.send("stats_request", number=self._stats_requested)
-                self._engine = new
+                self._engine, self._ending = new, None
             self.restarts += 1  # from now on `pid` is that of the new engine
             old.labels.close()
 
@@ -328,6 +329,8 @@ class EngineClient:
 
     def _exit_report(self) -> str:
         process = self._engine.process
+        if self._ending is not None:
+            return f"{type(self._ending).__name__}: {self._ending}"
         return " | ".join(process.tail(3)) or f"exit code {process.returncode}"
 
     # --- messages of engines
@@ -345,7 +348,7 @@ class EngineClient:
                     return
                 self._deaths.append(time.monotonic())
                 if len(self._deaths) == MAX_DEATHS and self._span_of_deaths() < DEATHS_WINDOW_S:
-                    raise errors.EngineLost(
+                    raise self._ending or errors.EngineLost(
                         f"the reader's engine died {MAX_DEATHS} times within"
                         f" {self._span_of_deaths():.0f} s, the last time with:"
                         f" {self._exit_report()}"
@@ -402,6 +405,8 @@ class EngineClient:
                     self.on_epoch_due()
             case "handoff":
                 self._handoff_states[message["service"]] = message["state"]
+            case "ending":
+                self._ending = getattr(errors, message["error"])(message["text"])
             case "fatal":
                 error = getattr(errors, message["error"])(message["text"])
                 if message["epoch"] is None:

@@ -26,6 +26,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     from ...proto.channel import Channel
     from ...proto.dataclass_json import from_plain
     from ...proto.shared_buffer import SharedBuffer
+    from ...runtime.errors import MemoryRefused
     from ...runtime.logs import add_log_fields, configure_logging
     from ..config import ReaderConfig
     from .engine import Engine
@@ -43,7 +44,11 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
         # Objects created so far remain: exclude them from every collection.
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
-        engine.run()
+        try:
+            engine.run()
+        except MemoryRefused as error:  # what it was doing is half done: another one starts anew
+            channel.send("ending", error=type(error).__name__, text=str(error))
+            os._exit(1)
     # Not a plain return: threads of gRPC may still wait for teachers that do not answer.
     os._exit(0)
 

@@ -23,13 +23,13 @@ from edl.distill_reader import engine_client
 from edl.distill_reader.batch_stream import BatchStream
 from edl.distill_reader.calls import PendingCall
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine_client import EngineClient
+from edl.distill_reader.engine_client import MAX_DEATHS, EngineClient
 from edl.distill_reader.ring import Ring
 from edl.distill_reader.saved_state import StreamPosition
 from edl.distill_reader.structure import take_apart
 from edl.proto.arena import Arena
 from edl.proto.channel import Channel
-from edl.runtime.errors import EngineLost, LabelTimeout, ProcessFailed
+from edl.runtime.errors import EngineLost, LabelTimeout, MemoryRefused, ProcessFailed
 from edl.runtime.supervise import Command
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -251,6 +251,21 @@ def test_a_new_engine_hears_that_the_loop_waits(engines: Engines, side: Side) ->
     engines.hear_until("resumed")
     (resumed,) = (message for message in engines.heard if message["kind"] == "resumed")
     assert resumed["waiting"]
+
+
+@pytest.mark.parametrize("every_time", [False, True])
+def test_engines_that_end_for_lack_of_memory_are_that_error(
+    engines: Engines, side: Side, every_time: bool
+) -> None:
+    side.pull()
+    for death in range(1, MAX_DEATHS + 1):
+        if every_time or death < MAX_DEATHS:
+            engines.say("ending", error="MemoryRefused", text="no more than 4 MiB")
+        engines.die()
+        if death < MAX_DEATHS:
+            wait_until(lambda: side.engine.restarts == death)  # noqa: B023
+    with pytest.raises(MemoryRefused if every_time else EngineLost, match=r"4 MiB|died 5 times"):
+        side.stream.next(side.epoch, DEADLINE_S)
 
 
 def test_nobody_waits_for_a_new_engine_to_read(engines: Engines, side: Side) -> None:
