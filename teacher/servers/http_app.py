@@ -8,8 +8,9 @@ reveals such requests; no client of the protocol sends `Origin` or uses another 
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Final
@@ -369,13 +370,14 @@ class HttpApi:
         with self._admission.infer_calls.begin(caller.owner) as call:
             most_bytes = self._config.max_message_bytes
             body = await read_body(request, call, most_bytes, self._config.receive_s)
-            return await self._servicer.infer(
+            answer = self._servicer.infer(
                 _JsonCodec(request, body, self._json_reader),
                 caller,
                 deadline_s=None,
                 entry=call_record_of(request),
                 nbytes=len(body),
             )
+            return await _unless_gone(request, answer)
 
     async def _refuse(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, EdlError)
@@ -394,6 +396,32 @@ class HttpApi:
 
 def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
     return Route(path, endpoint, methods=["POST"])
+
+
+async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
+    """Return the answer to a request whose body has been read; cancel it if the caller hangs up.
+
+    Raises:
+        starlette's ClientDisconnect: the caller has hung up.
+    """
+    answering = asyncio.create_task(answer)
+    leaving = asyncio.create_task(_hang_up(request))
+    try:
+        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        return answering.result()
+    finally:
+        leaving.cancel()
+        answering.cancel()
+        await asyncio.wait((answering,))  # a thread may still read the request
+        del answering  # its exception refers to this frame: breaks the reference cycle
+
+
+async def _hang_up(request: Request) -> None:
+    """Wait until the caller has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _client_gone(_: Request, __: Exception) -> Response:

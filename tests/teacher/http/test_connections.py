@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 from edl.proto.security import ServerSecurity, TlsFiles, servers
+from edl.teacher.jobs import RequestLabels
+from edl.teacher.request import BatchRequest
 from edl.teacher.servers import http_server as http_server
 from edl.teacher.servers.http_server import HttpConnection
 from edl.tests.proto.security.authority import Authority
@@ -318,6 +320,24 @@ def test_a_client_that_vanishes_within_a_request_leaves_nothing(
         wait_until(partial(lambda t: not served(t) and bench.open_calls == 0, talk))
     assert bench.labeller.backend.runs == []
     assert infer(bench, rows()).status_code == 200
+
+
+def test_a_batch_whose_client_has_gone_is_not_labelled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[Future[RequestLabels]] = []  # for a device that never has time
+
+    def submit(_: BatchRequest) -> Future[RequestLabels]:
+        waiting.append(Future())
+        return waiting[-1]
+
+    monkeypatch.setattr(bench.labeller, "submit", submit)
+    with Talk(bench) as talk:
+        talk.say(batch(X))
+        wait_until(lambda: waiting)
+    wait_until(waiting[0].cancelled)
+    wait_until(lambda: bench.open_calls == bench.recorder.in_flight == 0)
+    assert bench.requests("abandoned") == 1
 
 
 def test_a_client_that_vanishes_with_its_head_leaves_nothing(bench: Bench) -> None:
