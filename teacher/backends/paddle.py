@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 from ...proto.arena import Array
@@ -78,6 +79,11 @@ def numerics(
 def datatype(dtype: Any) -> str:
     """Return the protocol's name for a Paddle dtype; raise ModelError if it has none."""
     return datatype_named(str(dtype).rpartition(".")[2].lower())
+
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+#: The dtype of arrays in which Paddle takes and returns the bits of bfloat16.
+_BITS = np.dtype(np.uint16)
 
 
 def translate_errors(doing: str) -> AbstractContextManager[None]:
@@ -198,10 +204,11 @@ def _engine_config(paddle: Any, program: Path, gpu: int | None, settings: ModelS
         config.enable_use_gpu(256, gpu)  # initial MiB of the memory pool, which grows
         return config
     config.disable_gpu()
-    # oneDNN is five times faster. Older versions of Paddle have both methods under former names.
-    getattr(config, "enable_onednn", config.enable_mkldnn)()
+    # oneDNN is five times faster. Older versions of Paddle know it by its former name, MKL-DNN.
+    library = "onednn" if hasattr(config, "enable_onednn") else "mkldnn"
+    getattr(config, f"enable_{library}")()
     if settings.precision == "bf16":
-        getattr(config, "enable_onednn_bfloat16", config.enable_mkldnn_bfloat16)()
+        getattr(config, f"enable_{library}_bfloat16")()
     return config
 
 
@@ -270,6 +277,9 @@ class PaddleDygraph:
                 f"the inputs of {made.name} are not known: return (layer, [InputSpec(shape, dtype, "
                 "name)]) from it, or declare them with --input"
             )
+        for tensor in self._inputs:
+            if tensor.datatype == "UINT16":
+                raise ModelError(f"{tensor}: Paddle takes UINT16 for bfloat16; declare INT32")
         outputs = settings.outputs or parse_declared(made.outputs)
         self.spec = ModelSpec(
             platform="paddle_dygraph",
@@ -285,11 +295,16 @@ class PaddleDygraph:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         with translate_errors("the model"), self._paddle.no_grad():
-            given = [self._paddle.to_tensor(inputs[tensor.name]) for tensor in self._inputs]
-            return {
-                name: tensor.numpy()
-                for name, tensor in outputs_by_name(self._layer(*given)).items()
-            }
+            given = [self._to_tensor(inputs[tensor.name]) for tensor in self._inputs]
+            outputs = outputs_by_name(self._layer(*given))
+            return {name: self._to_array(tensor) for name, tensor in outputs.items()}
+
+    def _to_tensor(self, array: Array) -> Any:
+        return self._paddle.to_tensor(array.view(_BITS) if array.dtype == _BFLOAT16 else array)
+
+    def _to_array(self, tensor: Any) -> Array:
+        array: Array = tensor.numpy()
+        return array.view(_BFLOAT16) if tensor.dtype == self._paddle.bfloat16 else array
 
 
 def _declared_by(made: FactoryResult) -> tuple[TensorSpec, ...]:

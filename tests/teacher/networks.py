@@ -51,6 +51,10 @@ def integers() -> Any:
     return _Function(lambda x: [x + 1, (x > 0)]), [_spec(None, 2, dtype="int64", name="ids")]
 
 
+def bfloat16() -> Any:
+    return _Function(lambda x: x * 2), [_spec(None, 4, dtype="bfloat16", name="x")]
+
+
 def fails_on_example() -> Any:
     return _Function(lambda x: x @ paddle.ones([5, 5])), [_spec(None, 4)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -59,6 +60,24 @@ def test_names_and_integer_datatypes() -> None:
     assert [t.datatype for t in backend.spec.outputs] == ["INT64", "BOOL"]
     answer = backend.run({"ids": np.array([[0, 4]], dtype=np.int64)})
     assert [array.tolist() for array in answer.values()] == [[[1, 5]], [[False, True]]]
+
+
+def test_bfloat16_is_neither_sent_nor_taken_as_integers() -> None:
+    backend = open_backend(f"{NETWORKS}:bfloat16")
+    assert [t.datatype for t in (*backend.spec.inputs, *backend.spec.outputs)] == ["BF16", "BF16"]
+    x = np.array([[0.5, -3, 1024, 7]], dtype=ml_dtypes.bfloat16)
+    (twice,) = backend.run({"x": x}).values()
+    np.testing.assert_array_equal(twice.astype(np.float32), 2 * x.astype(np.float32))
+    with pytest.raises(ModelError, match="x:UINT16:-1,4: Paddle takes UINT16 for bfloat16"):
+        open_backend(f"{NETWORKS}:bfloat16", inputs=[TensorSpec("x", "UINT16", (-1, 4))])
+
+
+def test_a_paddle_without_the_former_names_of_onednn_opens_models(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("enable_mkldnn", "enable_mkldnn_bfloat16"):
+        monkeypatch.delattr(import_paddle().inference.Config, name)
+    assert open_backend(str(exported)).spec.platform == "paddle_inference"
 
 
 @pytest.mark.parametrize(
