@@ -223,6 +223,8 @@ class PredictorLoop:
             pass
         except RetryableError as error:
             self._device_error = error
+        except Exception as error:  # such as no memory: the thread must not end unnoticed
+            self._device_error = RetryableError(f"{type(error).__name__}: {error}")
 
     def _halve_micro_batch(self) -> None:
         """Halve the micro-batch from the next job on, and report it."""

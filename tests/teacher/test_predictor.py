@@ -294,6 +294,18 @@ def test_two_queued_jobs_without_memory_halve_once(queued: Bench, queue: FakeQue
     assert queued.ready["micro_batch"] == 4
 
 
+def test_a_device_with_a_queue_is_lost_without_memory_for_an_example(
+    queued: Bench, queue: FakeQueue
+) -> None:
+    def no_memory(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        raise MemoryError("none is left")
+
+    queue.function = no_memory
+    assert queued.ask(1, array(2, 4), "double")["error"] == "RetryableError"
+    wait_until(lambda: queued.lost is not None)
+    assert str(queued.lost) == "MemoryError: none is left"
+
+
 # --- the labels of a batch
 
 
