@@ -22,6 +22,7 @@ FIELDS: Final = (
     "sampler",
     "total_batch",
     "sharding",
+    "shard_rows",
     "precision",
     "optimizer",
     "parameter_groups",

@@ -65,6 +65,7 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         "sampler": order.get("sampler"),
         "total_batch": settings.total_batch or own_batch,
         "sharding": settings.deal,
+        "shard_rows": settings.shard_rows if settings.deal == "dynamic" else None,
         "precision": settings.amp,
         "optimizer": {"type": framework.optimizer_class(assembly.optimizer), **plain(optimizer)},
         "parameter_groups": [

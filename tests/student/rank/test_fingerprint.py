@@ -100,12 +100,15 @@ def test_each_changed_setting_is_named(fingerprint: Callable[..., dict[str, Any]
         ("seed", {"seed": 7}),
         ("total_batch", {"total_batch": 12}),
         ("sharding", {"deal": "static"}),
+        ("shard_rows", {"shard_rows": 8}),
         ("precision", {"amp": "bfloat16"}),
         ("lr_policy", {"lr_policy": "linear"}),
         ("epochs", {"epochs": 2}),
         ("steps", {"steps": 5}),
     ):
         assert [one.field for one in differences(before, fingerprint(**given))] == [field]
+    static = fingerprint(deal="static")
+    assert static == fingerprint(deal="static", shard_rows=8), "there are no shards"
 
 
 def test_a_change_of_an_imported_module_is_named(
