@@ -18,7 +18,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import paddle.nn.functional as F
-from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
+from paddle.optimizer.lr import CosineAnnealingWarmRestarts, LRScheduler, ReduceOnPlateau
 
 from ...proto.arena import Array, dtype_named
 from ...runtime.errors import CheckpointMismatch
@@ -195,6 +195,8 @@ class PaddleFramework(Framework):
             ) from error
         if "rate" in details:
             optimizer.set_lr(details["rate"])
+        if isinstance(optimizer._learning_rate, CosineAnnealingWarmRestarts):
+            _restore_period(optimizer._learning_rate)
 
     def seed(self, seed: int) -> None:
         paddle.seed(seed)
@@ -278,6 +280,14 @@ def _state_dict_for(
     if has_schedule:
         state["LR_Scheduler"] = from_json(details["schedule"])
     return state
+
+
+def _restore_period(schedule: CosineAnnealingWarmRestarts) -> None:
+    """Derive the present period, which Paddle's `state_dict` lacks, from the number of steps."""
+    position, period = schedule.last_epoch, schedule.T_0
+    while position >= period:
+        position, period = position - period, period * schedule.T_mult
+    schedule.T_cur, schedule.T_i = position, period
 
 
 def _to_paddle(array: Array) -> Array:

@@ -329,12 +329,19 @@ def _names(model: Any, optimizer: Any) -> dict[int, str]:
 
 
 def _with_types_of(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the values of `then` to the types in `now`: JSON has no tuples or counters."""
-    kinds = (tuple, dict, Mapping)
-    return {
-        key: type(now[key])(value) if isinstance(now.get(key), kinds) else value
-        for key, value in then.items()
-    }
+    """Convert the values of `then` to the types in `now`: JSON has no tuples or counters.
+
+    A schedule of several schedules has a list of their states.
+    """
+    return {key: _with_type_of(now.get(key), value) for key, value in then.items()}
+
+
+def _with_type_of(now: Any, then: Any) -> Any:
+    if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
+        return [_with_type_of(*pair) for pair in zip(now, then, strict=True)]
+    if type(now) is dict and isinstance(then, Mapping):
+        return _with_types_of(now, then)
+    return type(now)(then) if isinstance(now, (tuple, Mapping)) else then
 
 
 def _without_functions(state: Mapping[str, Any]) -> dict[str, Any]:

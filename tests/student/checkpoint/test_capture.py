@@ -86,6 +86,30 @@ def test_training_continues(paddle: Any, tmp_path: Path, optimizer: str, schedul
         assert train(paddle, other, 4) == wanted
 
 
+@pytest.mark.parametrize("growth", [1, 2])
+def test_a_schedule_with_restarts_continues_within_its_period(paddle: Any, growth: int) -> None:
+    def made_new() -> tuple[TrainingObjects, Any]:
+        schedule = paddle.optimizer.lr.CosineAnnealingWarmRestarts(0.1, T_0=3, T_mult=growth)
+        model = network(paddle)
+        momentum = paddle.optimizer.Momentum(schedule, parameters=model.parameters())
+        return TrainingObjects(model, momentum), schedule
+
+    def rates(schedule: Any, steps: int) -> list[float]:
+        found = []
+        for _ in range(steps):
+            schedule.step()
+            found.append(schedule())
+        return found
+
+    for steps in range(12):
+        first, schedule = made_new()
+        rates(schedule, steps)
+        contents = capture(first, step=steps, world=1, state={}).copied()
+        other, restored = made_new()
+        restore(other, contents)
+        assert rates(restored, 12) == rates(schedule, 12), f"after {steps} steps"
+
+
 def same(one: Contents, other: Contents) -> bool:
     return one.tensors.keys() == other.tensors.keys() and all(
         np.array_equal(array, other.tensors[name]) and array.dtype == other.tensors[name].dtype

@@ -48,6 +48,11 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
         [schedulers.LinearLR(optimizer, 0.1, 1.0, 4), schedulers.ExponentialLR(optimizer, 0.9)],
         [4],
     ),
+    "warm, then steps": lambda optimizer: schedulers.SequentialLR(
+        optimizer,
+        [schedulers.LinearLR(optimizer, 0.1, 1.0, 4), schedulers.MultiStepLR(optimizer, [2])],
+        [7],
+    ),
 }
 
 
@@ -102,6 +107,7 @@ def same(one: Contents, other: Contents) -> bool:
         ("Adam", "steps", {}),
         ("AdamW", "one cycle", {}),
         ("AdamW", "in turn", {"amsgrad": True}),
+        ("Adam", "warm, then steps", {}),
         ("RMSprop", "lambda", {}),
         ("Adagrad", "plateau", {}),
     ],
