@@ -182,6 +182,8 @@ class TorchFramework(Framework):
     def mixed_precision(self, amp: Amp, device: str) -> Precision:
         kind = device.partition(":")[0]
         scaler = torch.amp.GradScaler(kind) if amp == "float16" else None
+        if scaler is not None:  # else a rank without rows in its first step could not take it
+            scaler.scale(torch.zeros((), device=device))
         forward = partial(torch.autocast, kind, dtype=getattr(torch, amp))
         return Precision(forward, scaler)
 

@@ -221,6 +221,18 @@ def test_mixed_precision() -> None:
         TORCH.precision("float16", "cpu")
 
 
+def test_a_rank_without_rows_in_its_first_step_takes_it_with_a_scaler() -> None:
+    """It runs no backward pass; the sum over all ranks gives it gradients."""
+    layer = torch.nn.Linear(3, 2)
+    optimizer = TORCH.optimizer(torch.optim.SGD(layer.parameters(), lr=1.0))
+    precision = TORCH.mixed_precision("float16", "cpu")
+    before = layer.bias.detach().clone()
+    for parameter in layer.parameters():
+        parameter.grad = precision.scaler.get_scale() * torch.ones_like(parameter)
+    precision.step(optimizer)
+    assert torch.equal(layer.bias.detach(), before - 1)
+
+
 def test_arrays_become_tensors_and_all_else_stays() -> None:
     import ml_dtypes
 
