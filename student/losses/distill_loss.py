@@ -92,7 +92,7 @@ class DistillLoss:
                 gradient flows into it.
 
         Returns:
-            A scalar tensor of the dtype of the logits.
+            A scalar tensor of the dtype of the logits; with a soft term at least float32.
 
         Raises:
             UsageError: a needed label is missing, or its shape or dtype does not fit.

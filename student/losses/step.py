@@ -13,7 +13,7 @@ from ..frameworks import framework_of
 from ..job.distill import Distill, OutputKey
 from .terms import (
     as_logits,
-    cast,
+    at_least_float32,
     feature_l2,
     kl_divergence,
     logarithm,
@@ -156,12 +156,12 @@ class StepLoss:
         self, distill: Distill, outputs: Any, soft: Mapping[str, Any]
     ) -> tuple[Any, float]:
         """Return psi, and the factor that cancels the temperature's effect on its gradient."""
-        logits = _at_least_float32(logits_of(outputs, distill))
+        logits = logits_of(outputs, distill)
         t = distill.temperature
         labels = [soft[name] for name in distill.parts_of_main]
         kind = distill.labels_are or self._published
         if distill.loss == "mse":
-            (label,) = labels
+            label = at_least_float32(labels[0])
             if kind is None:
                 label = as_logits(label)
             elif kind == "probabilities":
@@ -213,11 +213,6 @@ def _output(outputs: Any, key: OutputKey) -> Any:
         f"the student's model returns {kind}, which has no output {key!r}: name an output by"
         " student_output= of Distill, or student= of Hint"
     )
-
-
-def _at_least_float32(logits: Any) -> Any:
-    """Convert 16-bit floats to float32: they are too coarse for sums over classes."""
-    return cast(logits, "float32") if "16" in str(logits.dtype) else logits
 
 
 def _check_schedules(distill: Distill) -> None:

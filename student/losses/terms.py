@@ -49,12 +49,13 @@ def kl_divergence(
             for logits.
 
     Returns:
-        A scalar tensor of the dtype of the logits.
+        A scalar tensor, float32 (float64 for float64 logits).
 
     Raises:
         UsageError: shapes or dtypes do not fit.
     """
     soft_label = _checked(student_logits, soft_label)
+    student_logits = at_least_float32(student_logits)
     framework = module_of(student_logits)
     log_softmax = framework.nn.functional.log_softmax
     with framework.no_grad():
@@ -100,12 +101,13 @@ def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
             into them.
 
     Returns:
-        A scalar tensor of the dtype of the logits.
+        A scalar tensor, float32 (float64 for float64 logits).
 
     Raises:
         UsageError: shapes or dtypes do not fit.
     """
     soft_label = _checked(student_logits, soft_label)
+    student_logits = at_least_float32(student_logits)
     return (student_logits - cast(soft_label.detach(), student_logits.dtype)).square().mean()
 
 
@@ -172,8 +174,7 @@ def top_k_divergence(
         UsageError: shapes or dtypes do not fit.
     """
     _check_top_k(student_logits, values, indices, tail)
-    if "64" not in str(student_logits.dtype):
-        student_logits = cast(student_logits, "float32")
+    student_logits = at_least_float32(student_logits)
     framework, dtype = module_of(student_logits), student_logits.dtype
     whole = values.shape[-1] == student_logits.shape[-1]
     with framework.no_grad():
@@ -190,14 +191,13 @@ def top_k_divergence(
 def _student_log_probabilities(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
     """Return the student's log-probabilities of the K + 1 events, [N, ..., K + 1]."""
     framework = module_of(logits)
-    functional = framework.nn.functional
-    log_q = functional.log_softmax(logits, -1)
+    log_q = framework.nn.functional.log_softmax(logits, -1)
     kept = take_along_last(log_q, indices)
     if whole:
         return kept
     # Sum the others: 1 minus the sum of the kept ones would lose all digits of a small tail.
-    classes = cast(functional.one_hot(indices, logits.shape[-1]).sum(-2), logits.dtype)
-    return _joined(kept, framework.logsumexp(log_q + classes * _LOG_OF_ZERO, -1))
+    others = log_q + _put_along_last(framework.zeros_like(log_q), indices, _LOG_OF_ZERO)
+    return _joined(kept, framework.logsumexp(others, -1))
 
 
 def _joined(kept: Tensor, rest: Tensor) -> Tensor:
@@ -320,12 +320,26 @@ def cast(tensor: Tensor, dtype: Any) -> Tensor:
     return tensor.to(wanted) if framework.__name__ == "torch" else tensor.astype(wanted)
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Convert 16-bit floats to float32: they are too coarse for sums over classes."""
+    return cast(tensor, "float32") if "16" in str(tensor.dtype) else tensor
+
+
 def take_along_last(tensor: Tensor, indices: Tensor) -> Tensor:
     """Return the elements of the last axis, [..., C], at int64 `indices`, [..., K]."""
     framework = module_of(tensor)
     if framework.__name__ == "torch":
         return framework.gather(tensor, -1, indices)
     return framework.take_along_axis(tensor, indices, axis=-1)
+
+
+def _put_along_last(tensor: Tensor, indices: Tensor, value: float) -> Tensor:
+    """Return the tensor with `value` in the elements that `take_along_last` would return."""
+    framework = module_of(tensor)
+    if framework.__name__ == "torch":
+        return framework.scatter(tensor, -1, indices, value)
+    values = framework.full([1], value, tensor.dtype)
+    return framework.put_along_axis(tensor, indices, values, axis=-1)
 
 
 def weighted_sum(terms: Iterable[tuple[float, Any]]) -> Any:

@@ -356,10 +356,25 @@ def test_half_precision_is_compared_in_full(lib: Library, cross_entropy: Any) ->
     assert loss(half, label, {"": teacher}, 0).total.dtype == lib.framework.float32
     kept = [lib.tensor(one) for one in top_k(teacher.numpy(), 2)]
     assert top_k_divergence(half, *kept).dtype == lib.framework.float32
+    for name in ("bfloat16", "float16"):
+        for term in (kl_divergence, logits_mse):
+            assert term(cast(logits, name), teacher).dtype == lib.framework.float32
     full = DistillLoss(0, 1, 4)(logits, None, teacher)
     by_half_labels = DistillLoss(0, 1, 4)(logits, None, cast(teacher, "float16"))
     assert by_half_labels.dtype == lib.framework.float32
     assert float(by_half_labels) == pytest.approx(float(full), rel=1e-2)
+
+
+def test_float16_logits_of_many_classes_are_compared_in_full(lib: Library) -> None:
+    """Most probabilities are below the smallest normal float16, 6e-5, but matter at T = 4."""
+    student, teacher = drawn(1, 8, 1000), drawn(2, 8, 1000)
+    logits, soft = (lib.tensor(one.astype("float32")) for one in (student, softmax(teacher)))
+    loss = DistillLoss(0, 1, 4, soft_label_is="probabilities")
+    expected = float(loss(logits, None, soft))
+    assert float(loss(cast(logits, "float16"), None, soft)) == pytest.approx(expected, rel=1e-3)
+    lowest = teacher.astype("float32")
+    lowest[:, 0] = np.finfo(np.float32).min  # a masked class; it would be -inf in float16
+    assert np.isfinite(float(loss(cast(logits, "float16"), None, lib.tensor(lowest))))
 
 
 def drawn(seed: int, *shape: int) -> Floats:
@@ -431,6 +446,27 @@ def test_top_k_of_all_classes_is_the_whole_divergence_and_a_tiny_tail_keeps_its_
     expected = p * np.log(p) + (1 - p) * (np.log(1 - p) - rest)
     assert value == pytest.approx(expected, rel=1e-5)
     assert np.isfinite(gradient).all()
+
+
+def test_top_k_needs_no_memory_for_k_times_all_classes() -> None:
+    """Of a language model with 100,000 tokens, that would be gigabytes for each sequence."""
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    sizes = []
+
+    class Sizes(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, operation: Any, _: Any, args: Any, kwargs: Any = None) -> Any:
+            result = operation(*args, **(kwargs or {}))
+            sizes.extend(one.numel() for one in (result,) if isinstance(one, torch.Tensor))
+            return result
+
+    student, teacher = drawn(7, 4, 3000), drawn(8, 4, 3000)
+    parts = [torch.tensor(one) for one in top_k(teacher, 20)]
+    logits = torch.tensor(student, requires_grad=True)
+    with Sizes():
+        top_k_divergence(logits, *parts).backward()
+    assert max(sizes) == student.size
 
 
 def test_feature_maps_are_compared_once_they_are_projected(lib: Library) -> None:
