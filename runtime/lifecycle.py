@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .errors import EdlError
 from .extras import EXTRA_BY_PACKAGE, install_command
 from .interrupts import EXIT_INTERRUPTED, interrupt_came, restore_interrupt
-from .standard_streams import escape_control_characters, write_whole_lines
+from .standard_streams import escape_control_characters, open_standard_streams, write_whole_lines
 
 if TYPE_CHECKING:
     import typer
@@ -210,6 +211,7 @@ def run_cli(
         moved: options of older versions, and their replacements. Options that became keys of
             another option under the same name need no entry.
     """
+    open_standard_streams()
     write_whole_lines()
     level = os.environ.get("EDL_LOG_LEVEL", "").lower()
     debug = bool(os.environ.get("EDL_DEBUG")) or level == "debug"
@@ -235,6 +237,7 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
     import typer
 
     command = typer.main.get_command(app if isinstance(app, typer.Typer) else app())
+    _refuse_infinite_numbers(command)
     restore_interrupt()
     program = os.path.basename(sys.argv[0])
     if program in ("__main__.py", "-c"):
@@ -254,6 +257,23 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
         show()  # prints the help, not an error
         return EXIT_USAGE
     return 0
+
+
+def _refuse_infinite_numbers(command: Any) -> None:
+    """Let options of a command and its subcommands refuse nan and inf, which `float` accepts."""
+    for parameter in command.params:
+        parameter.callback = partial(_checked, parameter.callback)
+    for subcommand in getattr(command, "commands", {}).values():
+        _refuse_infinite_numbers(subcommand)
+
+
+def _checked(callback: Callable[..., Any] | None, context: Any, parameter: Any, value: Any) -> Any:
+    """Return what the callback of a parameter makes of its value; raise BadParameter."""
+    if isinstance(value, float) and not math.isfinite(value):
+        import typer
+
+        raise typer.BadParameter(f"{value} is not a finite number.", context, parameter)
+    return value if callback is None else callback(context, parameter, value)
 
 
 def _instead(error: Any, moved: Mapping[str, str]) -> str:

@@ -39,6 +39,19 @@ def open_standard_fds() -> None:
     os.close(fd)
 
 
+def open_standard_streams() -> None:
+    """Open the standard descriptors that are closed, and discard what is written to them.
+
+    Without descriptor 1 or 2 (`>&-` in a shell), Python has no `sys.stdout` or `sys.stderr`, and
+    `print` writes errors to stdout.
+    """
+    open_standard_fds()
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
 def write_whole_lines() -> None:
     """Write each printed line at once and in one piece.
 

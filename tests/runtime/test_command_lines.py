@@ -49,7 +49,7 @@ CLI = """
         import lmdb.nothing  # lmdb is installed and has no such module
 
     @app.command()
-    def good(count: int = 0) -> None:
+    def good(count: int = 0, wait: float = 0.0) -> None:
         print("good")
 
     def make() -> typer.Typer:
@@ -78,6 +78,8 @@ def run(*args: str, **env: str) -> Process:
         (["nope"], 2, "edl: No such command 'nope'."),
         (["good", "--nope"], 2, "edl: No such option: --nope"),
         (["good", "--count", "x"], 2, "edl: Invalid value for '--count': "),
+        (["good", "--wait", "nan"], 2, "edl: Invalid value for '--wait': nan is not a finite "),
+        (["good", "--wait=-inf"], 2, "edl: Invalid value for '--wait': -inf is not a finite "),
     ],
 )
 def test_command_line_prints_one_line_and_exits_with_its_code(
@@ -170,6 +172,18 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     process = start(Command("pipe", argv, guard=True))
     assert process.wait(WAIT_S) == 0
     assert process.tail()[1:] == ["141"]
+
+
+@pytest.mark.parametrize(
+    ("closed", "command", "code"),
+    [(">&-", "good", 0), ("2>&-", "nope", 2), ("<&- >&- 2>&-", "good", 0)],
+)
+def test_a_closed_output_is_discarded(closed: str, command: str, code: int) -> None:
+    script = f'"$@" {closed}; echo $? >&3'
+    argv = ("bash", "-c", f"exec 3>&1; {script}", "x", *python(CLI, command).argv)
+    process = start(Command("closed", argv, guard=True))
+    assert process.wait(WAIT_S) == 0
+    assert process.tail() == [str(code)]
 
 
 SERVER = """
