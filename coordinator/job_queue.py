@@ -251,8 +251,10 @@ class QueueBoard:
 
     # --- operators
 
-    def submit(self, name: str, spec: Facts) -> int | None:
+    def submit(self, name: str, spec: Facts, submitted_ms: int | None = None) -> int | None:
         """Add a job; returns its number, or None if a job of its name has not ended.
+
+        `submitted_ms` is the time of its submission, of a job that Redis has lost; None: now.
 
         An ended job of the same name is replaced, with its log. Of the other ended jobs, only the
         `ENDED_KEPT` that were submitted last are kept.
@@ -274,7 +276,8 @@ class QueueBoard:
                 FieldIs(self._specs, name, specs.get(name, "")),
                 FieldIs(self._progress, name, progress.get(name, "")),
             ]
-            numbered = f"{job_number} {self.time_ms()} {text}"
+            at_ms = self.time_ms() if submitted_ms is None else submitted_ms
+            numbered = f"{job_number} {at_ms} {text}"
             deletions: dict[str, str | int | None] = dict.fromkeys(dropped)
             changes: list[Change] = [
                 Put(self._specs, {**deletions, name: numbered, _LAST_NUMBER: job_number}),

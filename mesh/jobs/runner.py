@@ -186,10 +186,14 @@ class JobRunner:
                 run.job = job
 
     def _submit_again(self, lost: Sequence[JobRun]) -> None:
-        """Submit jobs that Redis has lost, in their former order."""
+        """Submit jobs that Redis has lost, in their former order.
+
+        With their former times, which are part of the names of their folders: a later runner finds
+        their checkpoints.
+        """
         for run in lost:
             log.warning("the queue has lost job %s: it is submitted again", run.name)
-            self._queue.submit(run.name, run.job.spec)
+            self._queue.submit(run.name, run.job.spec, run.job.submitted_ms)
             self._queue.set_desired_state(run.name, run.job.desired)
             run.reported = None
 

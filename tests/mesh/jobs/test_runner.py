@@ -90,9 +90,12 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
         assert job(queue, "a").spec["command"] == WORKS
         assert job(queue, "a").desired == DesiredJobState(nodes=1)
         assert [one.name for one in queue.jobs()] == ["a", *waiting]
+    with running(queue, tmp_path):  # in the same folder, where a training has its checkpoints
+        wait_until(lambda: len(outputs(tmp_path)) == 2)
         queue.set_desired_state("a", DesiredJobState(stop=True))
         reaches(queue, "a", "stopped")
-    assert outputs(tmp_path) == ["up\n"], "the node that ran went on"
+    (folder,) = tmp_path.glob("fleet/a-*")
+    assert [log.name for log in sorted(folder.iterdir())] == ["node-1.log", "node-2.log"]
 
 
 @pytest.mark.parametrize("newer", [True, False])
