@@ -37,17 +37,23 @@ _FAILED_S: Final = (5.0, 300.0)
 _START_S: Final = 900.0
 #: Seconds added to the grace period of a teacher.
 _LEAVE_S: Final = 5.0
-#: Seconds that a teacher has to run until earlier failures of its deployment are forgotten.
+#: Seconds that a teacher has to serve until earlier failures of its deployment are forgotten.
 _HEALTHY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _RunningTeacher:
-    """The teacher that runs, or has just ended."""
+    """The teacher that runs, or has just ended.
+
+    Attributes:
+        deployment: its deployment.
+        process: its process.
+        ready_s: monotonic time since which it serves; None: it is not ready yet.
+    """
 
     deployment: Deployment
     process: Process
-    since_s: float
+    ready_s: float | None = None
 
 
 class TeacherHost:
@@ -153,7 +159,7 @@ class TeacherHost:
     def _due(self) -> bool:
         teacher, wanted = self._teacher, self._wanted
         if teacher is not None:
-            if time.monotonic() - teacher.since_s > _HEALTHY_S:
+            if teacher.ready_s is not None and time.monotonic() - teacher.ready_s > _HEALTHY_S:
                 healthy = retry_key(teacher.deployment)
                 self._failures = {n: one for n, one in self._failures.items() if n != healthy}
             return self._has_to_end(wanted)
@@ -192,8 +198,9 @@ class TeacherHost:
         check()
         self._show("starting", deployment)
         process = self._spawn(deployment, model)
-        self._teacher = _RunningTeacher(deployment, process, time.monotonic())
+        self._teacher = _RunningTeacher(deployment, process)
         self._await_ready(process, check)
+        self._teacher = _RunningTeacher(deployment, process, time.monotonic())
         self._show("serving", deployment)
 
     def _spawn(self, deployment: Deployment, model: Path) -> Process:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -71,3 +73,33 @@ def test_a_machine_is_idle_when_its_download_is_withdrawn(
         assert host.status.service == ""
     finally:
         host.stop()
+
+
+class _CrashingTeacher:
+    """A process that takes 100 s to get ready, and ends at once."""
+
+    name, alive, returncode, last_line = "teacher of s", False, 1, ""
+
+    def __init__(self, pass_time: Callable[[float], None]) -> None:
+        self._pass_time = pass_time
+
+    def expect(self, *_: object) -> None:
+        self._pass_time(100.0)
+
+
+def test_pauses_grow_though_each_start_of_the_teacher_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    passed_s: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(passed_s))
+    monkeypatch.setattr(teacher_host, "time", clock)
+    monkeypatch.setattr(teacher_host, "_FAILED_S", (0.001, 1000.0))
+    monkeypatch.setattr(teacher_host, "start", lambda _: _CrashingTeacher(passed_s.append))
+    monkeypatch.setattr(ModelCache, "fetch", lambda *_: tmp_path)
+    host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))
+    host.start()
+    host.set_wanted(Deployment("s", "file:///model", "0" * 64))
+    wait_until(lambda: len(passed_s) >= 7)
+    host.stop()
+    pauses_s = [record.args[1] for record in caplog.records if "next attempt" in record.msg]  # type: ignore[index]
+    assert 0.016 <= float(str(pauses_s[5])) <= 0.032
