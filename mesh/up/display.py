@@ -109,6 +109,7 @@ def _change(old: ProcessState, new: ProcessState, run: ProcessRun | None, logs: 
     last = "" if run is None else shortened(run.last)
     again = f" again (start {new.starts})" if new.starts > 1 else ""
     behind = f"; its last line: {last}" if last else ""
+    was_started = run is not None and run.process is not None
     match new.phase:
         case "running" if role == "student":
             return [f"{name} runs{again}"]
@@ -117,10 +118,12 @@ def _change(old: ProcessState, new: ProcessState, run: ProcessRun | None, logs: 
         case "due" if old.alive:
             pause_s = max(0.0, new.due_s - new.since_s)
             when = "at once" if pause_s < 0.05 else f"in {pause_s:.1f} s"
+            if not was_started:
+                return [f"{last}; {name} is started again {when}"]
             return [f"{name} {describe_end(new.code)} and starts again {when}{behind}"]
         case "failed":
             tries = f" after {new.starts} starts" if new.starts > 1 else ""
-            end = f"it {describe_end(new.code)}{behind}"
+            end = f"it {describe_end(new.code)}{behind}" if was_started else last
             return [f"{name} is given up{tries}: {end} ({logs / name}.log)"]
         case "done":
             return [f"{name} is done{behind}"]

@@ -142,6 +142,8 @@ def _exit_code(view: MeshView, display: MeshDisplay) -> int:
     if (broken := view.mesh.broken) is not None:
         run = view.latest_runs.get(broken.spec.name)
         last = shortened(run.last) if run is not None else ""
+        if run is not None and run.process is None:  # it could not be started
+            raise ProcessFailed(last)
         kind = UsageError if broken.code == USAGE_CODE else ProcessFailed
         raise kind(
             f"{broken.spec.name} {describe_end(broken.code)}" + (f": {last}" if last else "")

@@ -94,6 +94,19 @@ def test_it_comes_in_order_heals_and_goes_in_order(tmp_path: Path) -> None:
     assert mesh.views[-1].latest_runs["u"].identity is None
 
 
+def test_a_program_that_cannot_be_started_has_no_last_line(tmp_path: Path) -> None:
+    nothing = replace(student(SERVES), argv=("/no/program",))
+    with Kept(tmp_path, coordinator(), nothing) as mesh:
+        mesh.until("the mesh ends|all students have ended")
+    why = "cannot start u: there is no program '/no/program'"
+    assert mesh.said[1] == f"{why}; u is started again at once"
+    log = tmp_path / "logs" / "u.log"
+    assert mesh.said[2] == f"u is given up after 2 starts: {why} ({log})"
+    keeping = keeping_of(tmp_path, replace(coordinator(), argv=("/no/program",)))
+    with pytest.raises(ProcessFailed, match="^cannot start coordinator: there is no program"):
+        kept(keeping)
+
+
 def test_all_is_killed_when_it_is_urgent(tmp_path: Path) -> None:
     deaf = SERVES.replace("sys.exit(0)", "None")
     with Kept(tmp_path, coordinator(), student(deaf, "x")) as mesh:
