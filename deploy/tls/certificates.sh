@@ -13,14 +13,21 @@ umask 077
 
 usage() { sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
+quiet_openssl() {  # command and options; its output is shown only if it fails
+    if ! output=$(openssl "$@" 2>&1); then
+        printf '%s\n' "$output" "$0: 'openssl $1' failed" >&2
+        exit 1
+    fi
+}
+
 sign() {  # folder, file name, CN, extensions
     [ -f "$1/ca.key" ] || { echo "$1/ca.key is missing: run '$0 ca $1' first" >&2; exit 1; }
-    openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$3" \
-        -keyout "$1/$2.key.new" -out "$1/$2.csr" 2>/dev/null
+    quiet_openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$3" \
+        -keyout "$1/$2.key.new" -out "$1/$2.csr"
     printf '%s\n' basicConstraints=critical,CA:FALSE keyUsage=critical,digitalSignature "$4" \
         >"$1/$2.ext"
-    openssl x509 -req -sha256 -in "$1/$2.csr" -CA "$1/ca.pem" -CAkey "$1/ca.key" \
-        -days "${DAYS:-90}" -extfile "$1/$2.ext" -out "$1/$2.pem.new" 2>/dev/null
+    quiet_openssl x509 -req -sha256 -in "$1/$2.csr" -CA "$1/ca.pem" -CAkey "$1/ca.key" \
+        -days "${DAYS:-90}" -extfile "$1/$2.ext" -out "$1/$2.pem.new"
     chmod 644 "$1/$2.pem.new"
     mv "$1/$2.key.new" "$1/$2.key"
     mv "$1/$2.pem.new" "$1/$2.pem"
@@ -48,10 +55,12 @@ case $what in
     ca)
         mkdir -p "$folder"
         [ ! -f "$folder/ca.key" ] || { echo "$folder/ca.key exists already" >&2; exit 1; }
-        openssl req -x509 -sha256 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
-            -subj "/CN=edl mesh authority" -keyout "$folder/ca.key" -out "$folder/ca.pem" \
-            -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
-        chmod 644 "$folder/ca.pem"
+        quiet_openssl req -x509 -sha256 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
+            -subj "/CN=edl mesh authority" -keyout "$folder/ca.key.new" -out "$folder/ca.pem.new" \
+            -addext keyUsage=critical,keyCertSign,cRLSign
+        chmod 644 "$folder/ca.pem.new"
+        mv "$folder/ca.pem.new" "$folder/ca.pem"
+        mv "$folder/ca.key.new" "$folder/ca.key" # last: where it exists, the authority is complete
         echo "$folder/ca.pem $folder/ca.key"
         ;;
     teacher | manager)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -53,3 +54,22 @@ def test_an_authority_is_never_written_over(folder: Path) -> None:
     for code, words in ((1, "ca {}"), (2, "client {}"), (1, "client {}/nowhere x admin")):
         assert run(*words.format(folder).split()) == code
     assert (folder / "ca.key").read_bytes() == key
+
+
+def test_a_failure_is_explained(folder: Path) -> None:
+    command = [SCRIPT, "client", folder, "odd", "student:a/b"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Missing '='" in done.stderr
+    assert not (folder / "odd.pem").exists()
+
+
+def test_an_authority_whose_creation_broke_off_is_created_again(tmp_path: Path) -> None:
+    broken = tmp_path / "openssl"
+    broken.write_text('#!/bin/sh\nwhile [ "$1" != -keyout ]; do shift; done\necho >"$2"\nexit 1\n')
+    broken.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    command = [SCRIPT, "ca", tmp_path / "pki"]
+    assert subprocess.run(command, capture_output=True, env={"PATH": path}).returncode == 1
+    assert run("ca", str(tmp_path / "pki")) == 0
+    assert run("client", str(tmp_path / "pki"), "ann", "admin:ann") == 0
