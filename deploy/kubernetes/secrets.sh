@@ -11,6 +11,7 @@ umask 077
 
 work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT
+trap 'exit 1' HUP INT TERM # otherwise the shell ends without the line above
 
 password() { # user of Redis
     openssl rand -hex 32 | tee "$work/$1.password" | tr -d '\n' | openssl dgst -sha256 -r | cut -d ' ' -f 1

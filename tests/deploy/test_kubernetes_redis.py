@@ -217,3 +217,16 @@ def test_with_tls_there_is_no_plain_port(script: str, tmp_path: Path) -> None:
     assert all("--tls --cacert /etc/edl/tls/ca.crt" in line for line in asked)
     assert not any("hidden" in line for line in asked), "others see what programs are called with"
     assert stat.S_IMODE((tmp_path / f"{role}.conf").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["HUP", "INT", "TERM"])
+def test_no_password_remains_on_disk_after_a_signal(tmp_path: Path, name: str) -> None:
+    program, work = tmp_path / "edl", tmp_path / "work"
+    program.write_text(f"#!/bin/sh\nkill -{name} $PPID\n")
+    program.chmod(0o755)
+    work.mkdir()
+    env = {"PATH": "/usr/bin:/bin", "EDL": str(program), "TMPDIR": str(work)}
+    done = subprocess.run([KUBERNETES / "secrets.sh", "ctr"], env=env, capture_output=True)
+    assert done.returncode != 0
+    assert done.stdout == b""
+    assert list(work.iterdir()) == []
