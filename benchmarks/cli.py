@@ -120,6 +120,8 @@ def bench(
         return
     if json_file is not None and not json_file.parent.is_dir():  # before minutes of work
         raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
+    if json_file is not None and json_file.is_dir():
+        raise UsageError(f"cannot write {json_file}: it is a directory")
     options = asdict(SET.read(set_))
     options |= {
         "download": options["download"] or None,

@@ -86,20 +86,20 @@ def run(
     quick: bool,
     teachers: int = FULL_TEACHERS,
     students: int = FULL_STUDENTS,
-    seconds: float = 20.0,
+    seconds: float | None = None,
 ) -> BenchmarkReport:
     """Measure a crowd of the wanted size, then one with a tenth of the members.
 
     Args:
-        quick: measure only a tenth of the members, with phases of 5 seconds.
+        quick: measure only a tenth of the members.
         teachers: number of teachers.
         students: number of students.
-        seconds: length of each phase.
+        seconds: length of each phase; None: 20 s, or 5 s if `quick`.
     """
     tenth = max(teachers // 10, 10), max(students // 10, 1)
     sizes = [tenth] if quick else [(teachers, students), tenth]
-    seconds = 5.0 if quick else seconds
-    runs = [measure(*size, seconds) for size in sizes]
+    phase_s = seconds or (5.0 if quick else 20.0)
+    runs = [measure(*size, phase_s) for size in sizes]
     goals = [goal for figures in runs for goal in _goals(figures)]
     goals += assignment.run(quick=quick, teachers=teachers, students=students).goals
     return BenchmarkReport([_row(figures) for figures in runs], goals)

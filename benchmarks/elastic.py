@@ -255,13 +255,12 @@ def _service(setup: BenchmarkSetup, requests: int) -> ServiceTimes:
         _wait("two nodes train", lambda: progress_or_unknown(setup.board, "c", SLOTS).steady)
         beside = _times_ms(core, QUICK_REQUESTS)
         log.info("beside jobs on both slots: p99 %.1f ms", quantile(beside, 0.99))
-        began_s = time.monotonic()
         reserve = start(
             python_command("reserve", "edl", "reserve", 1, "--name", "web", "--redis", setup.url)
         )
         try:
-            slot = int(reserve.expect(r"slot (\d+)", _START_S)[1])
-            yielded_s = time.monotonic() - began_s
+            free = reserve.expect(r"slot (\d+)\b.* free after ([\d.]+) s", _START_S)
+            slot, yielded_s = int(free[1]), float(free[2])  # without the start of the command
             log.info("slot %d is free after %.1f s", slot, yielded_s)
             kept = _times_ms(setup.cores[slot], requests)
             log.info("with its slot back: p99 %.1f ms", quantile(kept, 0.99))

@@ -115,7 +115,7 @@ def _row(case: LabelCase, teacher: Array, student: Array, repeats: int) -> Row:
     sent = encode("y", batch, case.form, "logits")
     parameters = case.form.parameters(CLASSES)
     rounds = interleaved(
-        partial(cpu_s, partial(encode, "y", batch, case.form), repeats),
+        partial(cpu_s, partial(encode, "y", batch, case.form, "logits"), repeats),
         partial(cpu_s, partial(decode, "y", sent, case.form, parameters), repeats),
     )
     encoding, decoding = (

@@ -115,9 +115,10 @@ class Goal:
         """Make a goal for a time ("<=") or a rate (">=") that the speed of one core determines.
 
         `limit` is that on the reference machine. On a machine that is half as fast, the limit of a
-        time is twice as high, and that of a rate half as high.
+        time is twice as high, and that of a rate half as high. Faster machines have the same limit
+        as the reference.
         """
-        factor = slowness()
+        factor = max(1.0, slowness())
         goal = cls.judge(name, value, op, limit * factor if op == "<=" else limit / factor)
         return replace(goal, reference_limit=limit)
 
@@ -256,7 +257,7 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu_model(),
         **({"gpus": gpus} if gpus else {}),
         "cores": _usable_cores(),
-        "slowness": round(_measured_slowness(), 1),
+        "slowness": round(slowness(), 1),
         "memory_gib": round(pages * page_bytes / 2**30, 1),
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -266,11 +267,11 @@ def machine() -> dict[str, Any]:
 
 @cache
 def slowness() -> float:
-    """Return how many times slower than the reference this machine is; 1.0 if it is faster.
+    """Return how many times slower than the reference this machine is; below 1 if it is faster.
 
-    It is measured by the first call, so call it after what is measured.
+    The first call measures it, so call it after the benchmark has taken its figures.
     """
-    return max(1.0, _measured_slowness())
+    return statistics.median(speed_program_s() for _ in range(3)) / REFERENCE_SPEED_S
 
 
 def speed_program_s() -> float:
@@ -283,10 +284,6 @@ def speed_program_s() -> float:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_utime + usage.ru_stime
-
-
-def _measured_slowness() -> float:
-    return statistics.median(speed_program_s() for _ in range(3)) / REFERENCE_SPEED_S
 
 
 def _usable_cores() -> int:

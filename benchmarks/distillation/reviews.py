@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...mesh.demo.digits import SPLIT_SEED, DigitDataset
+from ...runtime.errors import UsageError
 from .task import BASE, Task, find
 
 if TYPE_CHECKING:
@@ -81,15 +82,25 @@ def _texts(positive: Path, negative: Path) -> Texts:
     """Return each text once, so that none is in both parts of a split.
 
     Texts that are both positive and negative are left out.
+
+    Raises:
+        UsageError: a file has no text, or another encoding than UTF-8.
     """
-    by_sentiment = [
-        {line.strip() for line in path.read_text("utf-8").splitlines()} - {""}
-        for path in (negative, positive)
-    ]
+    by_sentiment = [_lines(path) for path in (negative, positive)]
     both = by_sentiment[0] & by_sentiment[1]
     return sorted(
         (text, sentiment) for sentiment in (0, 1) for text in by_sentiment[sentiment] - both
     )
+
+
+def _lines(path: Path) -> set[str]:
+    try:
+        lines = {line.strip() for line in path.read_text("utf-8").splitlines()} - {""}
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not text in UTF-8: {error}") from error
+    if not lines:
+        raise UsageError(f"{path} has no reviews: it needs one in each line")
+    return lines
 
 
 def _teacher() -> Layer:

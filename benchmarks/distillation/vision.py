@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -128,7 +129,12 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     Raises:
         UsageError: the file has another format, or is cut short.
     """
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    raw = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UsageError(f"{path} cannot be unpacked: {error}") from error
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _UNSIGNED_BYTE:
         raise UsageError(f"{path} is not an IDX file of unsigned bytes")
     ends = 4 + 4 * raw[3]

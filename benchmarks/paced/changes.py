@@ -19,6 +19,8 @@ from .streams import ThroughputShare, windows_s
 from .student import PacedStudent
 from .teachers import CHEAP, paced, start_teachers
 
+#: Longest time until the buffer is full, from the start or from the end of a suspension.
+_FULL_WITHIN_S: Final = 90.0
 #: Longest time until a student has the teachers that it needs.
 _ENOUGH_WITHIN_S: Final = 90.0
 #: Time from then until the measurement starts.
@@ -39,7 +41,7 @@ def suspended(
         times: number of suspensions, one teacher after another.
 
     Raises:
-        ProcessFailed: a teacher does not start.
+        ProcessFailed: a teacher does not start, or the buffer is not filled in time.
     """
     fed = batch()
     upper = round(volume_s / step_s) * fed.nbytes
@@ -59,10 +61,17 @@ def suspended(
 
         def provoked() -> Iterator[object]:
             """Yield the reader's batches; suspend a teacher whenever the buffer is full."""
-            again_s = 0.0
+            again_s, late_s = 0.0, time.monotonic() + _FULL_WITHIN_S
             for taken in reader:
                 yield taken
-                if (now_s := time.monotonic()) < again_s or reader.stats.volume_bytes < full:
+                if (now_s := time.monotonic()) < again_s:
+                    continue
+                if reader.stats.volume_bytes < full:
+                    if now_s > late_s:
+                        raise ProcessFailed(
+                            f"the buffer is not full after {_FULL_WITHIN_S:g} s;"
+                            f" {reader.stats.line()}"
+                        )
                     continue
                 if len(stops) == times:
                     return
@@ -72,6 +81,7 @@ def suspended(
                 stack.callback(timer.join)
                 timer.start()
                 again_s = now_s + stop_s
+                late_s = again_s + _FULL_WITHIN_S
                 stops.append(len(student.waited_s))
 
         student.train(provoked())

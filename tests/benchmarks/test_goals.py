@@ -126,6 +126,13 @@ def test_without_answers_under_attack_the_goal_fails() -> None:
     assert (report.rows[1]["median_ms"], report.rows[1]["p99_ms"]) == (math.inf, math.inf)
 
 
+def test_a_teacher_that_only_answers_under_attack_fails_its_goal() -> None:
+    alone = hostile.Phase([], failures=9, memory=[1])
+    attacked = hostile.Phase([0.01] * 100, failures=0, memory=[1])
+    unanswered = hostile.judge(alone, attacked, {"random bytes": 1}).goals[1]
+    assert (unanswered.value, unanswered.holds) == (9, False)
+
+
 def test_a_crowd_in_which_no_dead_teacher_was_assigned_fails_its_goal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

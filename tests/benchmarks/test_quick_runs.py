@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import shutil
@@ -184,6 +185,11 @@ def test_mnist_is_found_and_read_wherever_it_lies(tmp_path: Path) -> None:
         (folder / vision.IDX_FILES[0]).write_bytes(content)
         with pytest.raises(UsageError, match=message):
             vision.mnist(tmp_path, 2, quick=True)
+    packed = tmp_path / "images.gz"
+    for content in (gzip.compress(b"\0\0\x08\x01\0\0\0\x04abcd")[:-9], b"GIF"):
+        packed.write_bytes(content)
+        with pytest.raises(UsageError, match="cannot be unpacked"):
+            vision.read_idx(packed)
 
 
 def test_reviews_are_split_without_a_text_in_both_parts(tmp_path: Path) -> None:
@@ -197,6 +203,10 @@ def test_reviews_are_split_without_a_text_in_both_parts(tmp_path: Path) -> None:
     changed = (varied != train).sum() / (train != reviews.END).sum()
     assert changed == pytest.approx(reviews.LEFT_OUT, abs=0.02)
     assert ((varied == reviews.END) == (train == reviews.END)).all()
+    for content, message in ((b"\xe4", "not text in UTF-8"), (b"\n", "has no reviews")):
+        (tmp_path / "neg.txt").write_bytes(content)
+        with pytest.raises(UsageError, match=message):
+            reviews.reviews(tmp_path, 2, quick=True)
 
 
 def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
