@@ -133,11 +133,14 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self._receiving.stop()  # nothing is read until the peer has taken the answers
         self._sending.start()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
         self._sending.stop()
+        if self._session is None or self._skip or self._incoming is not None:
+            self._receiving.start()
         self._update_call()
         self._process()
 

@@ -30,7 +30,7 @@ from edl.teacher.backends import ModelSpec
 from edl.teacher.config import ServerConfig
 from edl.teacher.jobs import RequestLabels
 from edl.teacher.request import RequestedOutput
-from edl.teacher.servers import transport_listener
+from edl.teacher.servers import transport_connection, transport_listener
 from edl.teacher.servers.admission import SendingDeadline
 from edl.teacher.servers.callers import CallCredentials
 from edl.teacher.servers.servicer import RequestSpec
@@ -285,6 +285,31 @@ def test_half_of_a_request_has_a_deadline_of_its_own(roomy: Make) -> None:
     bench.advance(RECEIVE_S)
     wait_until(lambda: memory.used_bytes == before)
     assert is_ended(connection)
+
+
+def test_half_of_a_request_may_wait_for_an_answer_that_is_taken_slowly(
+    roomy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_connection, "_SEND_BYTES", 1 << 16)
+    bench = roomy()
+    connection = known(bench, OPEN)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    held = bench.hold()
+    connection.sendall(request_frame(HUGE, number=1))
+    held.wait()
+    used, frame = bench.labeller.memory.used_bytes, request_frame(number=2)
+    connection.sendall(frame[:-1])
+    wait_until(lambda: bench.labeller.memory.used_bytes > used)
+    held.release()
+    wait_until(lambda: bench.requests("answered") == 1)
+    answer = b""
+    for _ in range(4):
+        bench.advance(0.6 * RECEIVE_S)
+        answer += received(connection, 1 << 20)
+    header = FrameHeader.unpack(answer)
+    received(connection, frames.HEADER.size + header.head_bytes + header.nbytes - len(answer))
+    connection.sendall(frame[-1:])
+    assert (header.number, answer_of(connection)[0].number) == (1, 2)
 
 
 def test_a_request_that_comes_is_not_cut_off_for_another_one(narrow: Bench) -> None:
