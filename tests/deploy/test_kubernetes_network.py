@@ -186,8 +186,8 @@ def test_only_the_connections_of_a_mesh_are_allowed(
 
 def test_members_reach_a_managed_redis_at_its_port_only(endpoints: dict[str, Endpoint]) -> None:
     objects = build("elsewhere")
-    for name in ("coordinator", "teacher", "student", "operator"):
-        start = Endpoint(member(objects, name))
+    for name in ("coordinator", "teacher", "student", "operator", "shell"):
+        start = endpoints["shell"] if name == "shell" else Endpoint(member(objects, name))
         assert allowed(objects, start, endpoints["machine"], 6379), name
         assert not allowed(objects, start, endpoints["machine"], 6380), name
         assert not allowed(objects, start, endpoints["metadata"], 6379), name
