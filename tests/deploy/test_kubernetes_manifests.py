@@ -447,6 +447,11 @@ def test_probes_ask_the_health_endpoints(objects: Objects) -> None:
             assert number == str(pod.ports.get(port_name)), (pod.owner, port_name)
 
 
+def test_components_keep_the_tolerations_of_others() -> None:
+    teacher = next(pod for pod in pods(build("whole")) if pod.labels[COMPONENT] == "teacher")
+    assert {"nvidia.com/gpu", "spot"} <= {one["key"] for one in teacher.spec["tolerations"]}
+
+
 def drain_hooks(objects: Objects) -> list[list[str]]:
     """What each kind of teacher's pod runs before it ends."""
     teachers = [pod.main for pod in pods(objects) if pod.labels[COMPONENT] == "teacher"]
