@@ -61,23 +61,33 @@ class RegistryWatch:
     Attributes:
         registry_id: the server process; empty: none has answered yet.
         since_s: first answer.
-        answered_s: latest answer.
-        answered_ms: the registry's own clock at that time.
+        asked_s: latest question that was answered.
+        answered_s: its answer.
+        answered_ms: the registry's own clock between the two.
     """
 
     registry_id: str = ""
     since_s: float = 0.0
+    asked_s: float = 0.0
     answered_s: float = 0.0
     answered_ms: int = 0
 
 
 def registry_answered(
-    watch: RegistryWatch, registry_id: str, time_ms: int, now: float, gap_s: float
+    watch: RegistryWatch, registry_id: str, time_ms: int, asked_s: float, now: float, gap_s: float
 ) -> RegistryWatch:
-    """Record an answer; another registry, or a silence above `gap_s`, begins a new watch."""
+    """Record an answer; another registry, or a silence above `gap_s`, begins a new watch.
+
+    If the registry's clock was set forward by more than `gap_s`, deadlines passed without a missing
+    heartbeat. The new watch then begins two gaps later, as members compute deadlines from the
+    former time until they read the clock again.
+    """
     if registry_id != watch.registry_id or now - watch.answered_s > gap_s:
-        return RegistryWatch(registry_id, now, now, time_ms)
-    return replace(watch, answered_s=now, answered_ms=time_ms)
+        return RegistryWatch(registry_id, now, asked_s, now, time_ms)
+    since_s = watch.since_s
+    if (time_ms - watch.answered_ms) / 1000 > now - watch.asked_s + gap_s:
+        since_s = now + 2 * gap_s
+    return RegistryWatch(registry_id, since_s, asked_s, now, time_ms)
 
 
 def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float) -> int | None:

@@ -222,7 +222,7 @@ class Election:
         now = self.clock()
         self._heard()
         self._watch = rule.registry_answered(
-            self._watch, answer.registry_id, answer.time_ms, now, self._gap_s
+            self._watch, answer.registry_id, answer.time_ms, asked_s, now, self._gap_s
         )
         with self._lock:
             if self._tokens.get(service) == token:

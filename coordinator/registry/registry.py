@@ -223,7 +223,8 @@ class Registry:
 
     def _named(self) -> list[tuple[str, bool, bool]]:
         """Return for each known service whether it has members and whether it has a log."""
-        names = [name for name in self.store.used_names(SERVICES) if is_name(name)]
+        used = self.store.used_names(SERVICES)
+        names = [name for name in used if is_name(name)]
         found = iter(
             self.store.exist(
                 [
@@ -237,6 +238,9 @@ class Registry:
                 ]
             )
         )
+        for name in used:
+            if not is_name(name):
+                self.store.forget(SERVICES, name, _FORGET_AGE_S)
         named = []
         for name in names:
             teachers, students, events = next(found), next(found), next(found)

@@ -377,8 +377,9 @@ class MemoryLeases:
             if held["incarnation"] != str(beat.incarnation):
                 return Beat.SUPERSEDED
             held.update({**beat.facts, "incarnation": held["incarnation"]})
+            late = deadlines[beat.member] <= self._store.now_s()
             self._renew(leases, beat.member, deadlines, ttl_s)
-            if beat.noted:
+            if beat.noted or late:
                 self._note(leases, beat.member)
             return Beat.DRAIN if held.get(DRAIN) == "1" else Beat.KEPT
 

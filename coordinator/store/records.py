@@ -224,7 +224,7 @@ class RankIs:
 
     key: str
     member: str
-    rank: int
+    rank: float
 
 
 @dataclass(frozen=True, slots=True)

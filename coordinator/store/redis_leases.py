@@ -133,16 +133,16 @@ class RedisLeases:
                 commands = [plain_beat(leases.deadlines, beat.member, deadline_ms)]
             else:
                 commands = full_beat(leases, beat, deadline_ms, _ms(ttl_s))
-            sent.append((position, last, commands))
+            sent.append((position, last, deadline_ms, commands))
         if not sent:
             return set()
         kept = set()
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
-            for _, _, commands in sent:
+            for *_, commands in sent:
                 for command in commands:
                     pipe.execute_command(*command)
             answers = iter(pipe.execute(raise_on_error=False))
-            for position, last, commands in sent:
+            for position, last, deadline_ms, commands in sent:
                 leases, beat = beats[position]
                 answer = list(islice(answers, len(commands)))
                 if any(is_wrong_type(one) for one in answer):
@@ -154,11 +154,11 @@ class RedisLeases:
                 if len(answer) == 1:
                     continue
                 (seconds, micros), held, moved, left_ms, *_ = answer
-                if moved != 1 or held != [str(beat.incarnation), None]:
+                now_ms = int(seconds) * 1000 + int(micros) // 1000
+                if moved != 1 or held != [str(beat.incarnation), None] or deadline_ms <= now_ms:
                     continue
                 if left_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
                     self._client.pexpire(leases.deadlines, FACTS_TTLS * _ms(ttl_s))
-                now_ms = int(seconds) * 1000 + int(micros) // 1000
                 self._remember(leases, beat, ttl_s, Beat.KEPT, now_ms)
                 kept.add(position)
         return kept
@@ -232,6 +232,8 @@ class RedisLeases:
             now_ms, due_s, found = self._noted(leases, f"({cursor}")
             changed = _valid_changes(found, now_ms)
             if not changed:
+                if cursor > now_ms * 1000 and not self._has_change(leases, cursor):
+                    return self._all(leases)  # the clock was set back: new changes have less
                 return Changes(cursor, due_s=due_s)
             return replace(self._changed(leases, changed), due_s=due_s)
 
@@ -258,6 +260,11 @@ class RedisLeases:
             return now_ms, math.inf, noted
         odd = last[0][1] >= now_ms + _DAY_MS
         return now_ms, 0.0 if odd else (first[0][1] - now_ms) / 1000, noted
+
+    def _has_change(self, leases: LeaseSet, cursor: int) -> bool:
+        """Return whether the changes still end at a cursor, so that further ones are above it."""
+        last = self._client.zrange(leases.changes, -1, -1, withscores=True)
+        return bool(last) and last[0][1] >= cursor
 
     def _all(self, leases: LeaseSet) -> Changes:
         # The numbers come first, so that a change in between is seen twice rather than never.
@@ -295,7 +302,7 @@ class RedisLeases:
             lambda pipe: pipe.zmscore(leases.deadlines, names)
         )
         return [
-            (Member(name, facts, 0.0 if at is None else (at - now_ms) / 1000), at is not None)
+            (Member(name, facts, _remaining_s(at, now_ms)), at is not None)
             for name, at, facts in zip(names, deadlines, self._facts(leases, names), strict=True)
         ]
 
@@ -353,10 +360,15 @@ def full_beat(
     ]
 
 
+def _remaining_s(deadline_ms: float | None, now_ms: float) -> float:
+    """Return seconds until a deadline, finite also for an invalid one; 0.0 without one."""
+    return 0.0 if deadline_ms is None else max(-_DAY_MS, min(_DAY_MS, deadline_ms - now_ms)) / 1000
+
+
 def _valid_changes(noted: Iterable[tuple[str, float]], now_ms: float) -> list[tuple[str, float]]:
     """Return the valid entries of a changes set, with their change numbers."""
     end = (now_ms + _DAY_MS) * 1000
-    return [(name, at) for name, at in noted if is_change(name) and at < end]
+    return [(name, at) for name, at in noted if is_change(name) and 0 < at < end]
 
 
 def _flat(facts: Mapping[str, str]) -> list[str]:

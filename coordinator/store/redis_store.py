@@ -235,7 +235,7 @@ class RedisStore:
         with self._connection.translated():
             at_ms = self._client.zscore(key, name)
         if at_ms is not None and abs(self.time_ms() - at_ms) > age_s * 1000:
-            self.commit([RankIs(key, name, int(at_ms))], [RemoveRanked(key, [name])])
+            self.commit([RankIs(key, name, at_ms)], [RemoveRanked(key, [name])])
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
         """Return whether each key exists; keys may belong to different services."""
@@ -280,7 +280,7 @@ def _condition(condition: Condition) -> tuple[str, str, Word, Word]:
         case FieldIs(key, field, text):
             return "is", key, field, text
         case RankIs(key, member, rank):
-            return "rank", key, member, rank
+            return "rank", key, member, repr(rank)
         case Once(key, write_id):
             return "once", key, "=write", write_id
 

@@ -12,7 +12,7 @@ from edl.coordinator.store.records import FACTS_TTLS, MemberBeat
 from edl.runtime.errors import LeaseSuperseded, RedisUnavailable
 from edl.tests.stores import memory
 
-from .world import GRACE_S, LEADER_TTL_S, SERVICE, TTL_S, World
+from .world import GRACE_S, LEADER_TTL_S, SERVICE, STEP_S, TTL_S, World
 
 
 @pytest.fixture
@@ -121,6 +121,37 @@ def test_a_death_is_told_soon_after_the_lease_with_its_reason(world: World) -> N
     died, gave_up = world.log("lost")
     assert "lease ran out" in died.text
     assert gave_up.text == "lost: it lies"
+
+
+def test_a_teacher_that_paused_while_the_leader_changed_serves_again(world: World) -> None:
+    world.teacher("t0", "t1")
+    student = world.student("j/0", want=1)
+    world.run(GRACE_S + 1)
+    (idle,) = {"t0", "t1"} - set(world.sets[0])
+    facts = world.teachers.pop(idle)
+    world.kill(*world.managers)
+    world.run(TTL_S + 0.5)  # its lease expires while nobody leads, and so may be late
+    student.subscribe(world.start_manager("m9:1"))
+    world.run(GRACE_S - 1)
+    assert world.registry.names("teachers", SERVICE) == {"t0", "t1"}
+    world.teachers[idle] = facts  # its heartbeats go on
+    student.fields |= {"want": 2, "state": "starved"}
+    world.run(5, until=lambda: world.sets[0] == ["t0", "t1"])
+
+
+def test_a_clock_that_is_set_forward_takes_no_teacher_away(world: World) -> None:
+    settled(world)
+    before = world.sets
+    world.behind_s = -3 * TTL_S  # all leases have expired, and heartbeats are late
+    for _ in range(40):
+        for manager in world.managers:
+            world.surviving(manager.step)
+        world.now += STEP_S
+    world.run(4 * TTL_S)
+    assert keep_what_they_had(before, world.sets)
+    assert not world.log("lost")
+    del world.teachers[held_teacher(world)]
+    world.run(TTL_S + 1, until=lambda: bool(world.log("lost")))
 
 
 def test_a_reader_that_lies_about_its_term_raises_nothing_and_hides_no_other(world: World) -> None:

@@ -244,11 +244,11 @@ class TestLeadership:
         assert grace == pytest.approx(7.0)
         assert leadership.sweep_until_ms(leadership.RegistryWatch(), 1000.0, grace, 4.0) is None
         watch = leadership.registry_answered(
-            leadership.RegistryWatch(), "a", NOW_MS, 0.0, gap_s=4.0
+            leadership.RegistryWatch(), "a", NOW_MS, 0.0, 0.0, gap_s=4.0
         )
         for now in range(1, 9):
             time_ms = NOW_MS + 1000 * now
-            watch = leadership.registry_answered(watch, "a", time_ms, float(now), gap_s=4.0)
+            watch = leadership.registry_answered(watch, "a", time_ms, now, now, gap_s=4.0)
             until_ms = leadership.sweep_until_ms(watch, now, grace, 4.0)
             assert until_ms == (time_ms + 4000 if now >= 7 else None), "no later: it may hang"
         assert leadership.sweep_until_ms(watch, 12.5, grace, 4.0) is None, (
@@ -257,12 +257,21 @@ class TestLeadership:
 
     def test_gap_or_another_server_restarts_the_grace_time(self) -> None:
         watch = leadership.registry_answered(
-            leadership.registry_answered(leadership.RegistryWatch(), "a", NOW_MS, 0.0, 4.0),
+            leadership.registry_answered(leadership.RegistryWatch(), "a", NOW_MS, 0.0, 0.0, 4.0),
             "a",
             NOW_MS,
+            3.0,
             3.0,
             4.0,
         )
         assert watch.since_s == 0.0
-        assert leadership.registry_answered(watch, "a", NOW_MS, 7.5, 4.0).since_s == 7.5
-        assert leadership.registry_answered(watch, "b", NOW_MS, 3.5, 4.0).since_s == 3.5
+        assert leadership.registry_answered(watch, "a", NOW_MS, 7.5, 7.5, 4.0).since_s == 7.5
+        assert leadership.registry_answered(watch, "b", NOW_MS, 3.5, 3.5, 4.0).since_s == 3.5
+
+    def test_a_clock_that_is_set_forward_restarts_the_grace_time_later(self) -> None:
+        watch = leadership.registry_answered(leadership.RegistryWatch(), "a", NOW_MS, 0.0, 2.0, 4.0)
+        late = leadership.registry_answered(watch, "a", NOW_MS + 7000, 2.5, 5.0, 4.0)
+        assert late.since_s == 2.0, "it may have answered at once, and be read late"
+        forward = leadership.registry_answered(watch, "a", NOW_MS + 9001, 2.5, 5.0, 4.0)
+        assert forward.since_s == 13.0
+        assert leadership.registry_answered(watch, "a", NOW_MS - 9001, 2.5, 5.0, 4.0).since_s == 2.0

@@ -1,4 +1,4 @@
--- Renew an existing lease; never create one.
+-- Renew an existing lease; never create one. A renewal after the deadline is noted as a change.
 --
 -- KEYS[1]  zset    member -> deadline (ms, Redis time)
 -- KEYS[2]  hash    the member's facts
@@ -22,7 +22,8 @@ if ARGV[5] then
   redis.call('HSET', KEYS[2], unpack(ARGV, 5))
 end
 outlive(KEYS[1], KEYS[2], KEYS[3], ttl_ms)
-if ARGV[4] == '1' then
+-- Followers do not list a member whose deadline has passed: they have to see that it lives.
+if ARGV[4] == '1' or (KEYS[3] and deadline <= now_ms) then
   note_change(KEYS[3], member)
 end
 return {redis.call('HGET', KEYS[2], 'drain') == '1' and 2 or 1, now_ms}

@@ -15,7 +15,7 @@ for position = 1, tonumber(ARGV[1]) do
   elseif kind == 'number' then
     holds = number(redis.call('HGET', key, field)) == value
   elseif kind == 'rank' then
-    holds = redis.call('ZSCORE', key, field) == value
+    holds = tonumber(redis.call('ZSCORE', key, field) or '') == tonumber(value)
   else
     holds = (redis.call('HGET', key, field) or '') == value
     if kind == 'once' and holds then  -- a repeated call, as the answer was lost
