@@ -28,21 +28,19 @@ _CONNECT: Final = "+ping +select +client|setname"
 #: Every script reads the clock; a user needs permission for all commands that its scripts call.
 _SCRIPTS: Final = "+eval +evalsha +time"
 _TEACHER: Final = (
-    "+hget +hmget +hset +del +exists +zadd +zscore +zrem +zrange +zremrangebyscore +pexpire +pttl"
+    "+hget +hmget +hset +del +zadd +zscore +zrem +zrange +zremrangebyscore +pexpire +pttl"
 )
 _MANAGER: Final = (
-    f"{_TEACHER} +get +set +hdel +hgetall +zincrby +zcard +zmscore +zrangebyscore "
+    f"{_TEACHER} +hdel +hgetall +exists +zincrby +zcard +zmscore +zrangebyscore "
     "+zremrangebyrank +xadd +xrange +xrevrange +info"
 )
-#: Further commands in scripts of the machine board.
-_MACHINE: Final = "+hdel +hincrby +zrangebyscore"
 #: Tests whether Redis accepts writes. RPUSHX creates no list, so nothing is ever written.
 _WRITE_CHECK: Final = f"(+rpushx %W~{WRITE_CHECK})"
 #: Placeholder of the service in key patterns for all services.
 _ANY: Final = "any-service"
 _STUDENT: Final = (
-    "+hget +hset +hdel +hgetall +hkeys +hexists +hincrby +zadd +zscore +zrem +zcard +zrange "
-    "+zrangebyscore +zremrangebyscore +get +set +del +exists +pexpire +xadd +xrange"
+    "+hget +hset +hdel +hgetall +del +zadd +zscore +zrem +zrange +zrangebyscore "
+    "+zremrangebyscore +pexpire +xadd +xrange"
 )
 
 
@@ -96,8 +94,8 @@ def _permissions(service: str) -> dict[str, str]:
         teacher(service): f"{_teachers(service)} {serving} {register}",
         READER: f"{managers} {_CONNECT} +time +zrange +hgetall",
         STUDENT: student,
-        AGENT: f"{machine} {any_teacher} {serving} {_MACHINE} {register}",
-        FLEET: f"{student} +pttl ~{ANY_QUEUE}",
+        AGENT: f"{machine} {any_teacher} {serving} {register}",
+        FLEET: f"{student} ~{ANY_QUEUE}",
         MANAGER: f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER}",
     }
 
