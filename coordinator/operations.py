@@ -14,7 +14,7 @@ from .machines.board import MachineBoard
 from .machines.schema import Deployment, is_content_id, parse_options
 from .registry import Plan, Registry
 from .registry.schema import check_member, check_service
-from .store.records import Member
+from .store.records import Member, WrongKeyType
 
 _SIMILAR = 3
 _AT = ("epoch", "now")
@@ -46,16 +46,20 @@ def drain(
     if teacher_id:
         check_member("teachers", teacher_id)
     wanted = teacher_id or host
-    teachers = [
-        (name, one.member, {one.member} if teacher_id else _hosts(one))
-        for name in services
-        for one in registry.members("teachers", name)
-    ]
+    teachers, unreadable = [], None
+    for name in services:
+        try:
+            for one in registry.members("teachers", name):
+                teachers.append((name, one.member, {one.member} if teacher_id else _hosts(one)))
+        except WrongKeyType as error:  # of this service alone
+            unreadable = error
     done = [
         f"{name}/{teacher}"
         for name, teacher, names in teachers
         if wanted in names and registry.request_drain(name, teacher)
     ]
+    if not done and unreadable is not None:
+        raise unreadable
     if not done:
         where = f" of service {service}" if service else ""
         near = _similar(wanted, {one for *_, names in teachers for one in names})

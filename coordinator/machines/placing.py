@@ -14,7 +14,7 @@ from typing import Final
 from ...runtime.errors import AccessError, UnavailableError
 from ...runtime.lifecycle import Periodic
 from ..registry import LogEntry, Registry
-from ..store.records import Leads
+from ..store.records import Leads, WrongKeyType
 from .board import MachineBoard, fence_of
 from .placement import FRESH_S, Change, PlacedMachine, TeacherDemand, demand_of, desired_of, place
 from .schema import Deployment, Machine, MachineOrder, retry_key
@@ -66,6 +66,7 @@ class Placer:
         self._known: dict[str, Machine] = {}
         self._deployed: Sequence[Deployment] = ()
         self._emptied = False
+        self._unreadable: set[str] = set()
         self._answering = True
         self._thread = Periodic("edl-placement", round_s, self._try_to_reconcile)
 
@@ -129,7 +130,7 @@ class Placer:
         lost = [name for name in self._known if name not in living]
         changes = place(
             [_placed_machine(machine, by_service) for machine in machines],
-            [self._demand(one, machines) for one in deployments],
+            list(self._demands(deployments, machines)),
         )
         orders: dict[str, MachineOrder | None] = dict.fromkeys(lost)
         for change in changes:
@@ -150,6 +151,22 @@ class Placer:
         for one in deployments:
             if one.withdrawn and not any(_involved(machine, one.service) for machine in machines):
                 self._board.forget(fence, one.service)
+
+    def _demands(
+        self, deployments: Sequence[Deployment], machines: Sequence[Machine]
+    ) -> Iterator[TeacherDemand]:
+        """Yield the demand of each service that can be read; machines of others stay."""
+        unreadable = set()
+        for one in deployments:
+            try:
+                yield self._demand(one, machines)
+            except WrongKeyType as error:
+                unreadable.add(one.service)
+                if one.service not in self._unreadable:
+                    log.warning(
+                        "service %s: its machines keep their orders: %s", one.service, error
+                    )
+        self._unreadable = unreadable
 
     def _demand(self, deployment: Deployment, machines: Sequence[Machine]) -> TeacherDemand:
         service = deployment.service

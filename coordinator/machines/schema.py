@@ -363,7 +363,7 @@ class Report:
             elif isinstance(usual, float):
                 if (number := _finite(given)) is not None:
                     found[one.name] = number
-            elif type(given) is type(usual):
+            elif type(given) is type(usual) and not _is_too_large(given):
                 found[one.name] = given[:_TEXT] if isinstance(given, str) else given
         if found.get("state") not in STATES:
             found.pop("state", None)
@@ -429,6 +429,11 @@ def _finite(value: object) -> float | None:
     except OverflowError:  # an integer beyond the floats
         return None
     return number if math.isfinite(number) else None
+
+
+def _is_too_large(value: object) -> bool:
+    """Return whether a value is an integer that Redis, and messages, cannot hold."""
+    return isinstance(value, int) and abs(value) >= 1 << 63
 
 
 #: Annotation of a field -> types of its values in JSON; others are checked by their records.

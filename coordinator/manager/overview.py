@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -10,9 +11,11 @@ from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
 from ..registry import DesiredCount, LogEntry, Plan, Registry, Row, Table
-from ..store.records import Member
+from ..store.records import Member, WrongKeyType
 from .messages import number_of, report_from, teacher_from
 from .watch_cache import WatchCache
+
+log = logging.getLogger(__name__)
 
 #: A status is cached for this many seconds, and at least this many times as long as it took.
 _FRESH_S, _FRESH_TIMES = 0.5, 8.0
@@ -47,6 +50,7 @@ class Overview:
         self._lock = threading.Lock()
         self._caches: dict[str, WatchCache] = {}
         self._cached: dict[tuple[str, int], tuple[float, pb.MeshStatus]] = {}
+        self._unreadable: set[str] = set()
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
         """Return which members are alive and who serves whom.
@@ -57,7 +61,8 @@ class Overview:
                 0: all.
 
         Raises:
-            UnavailableError: the registry does not answer.
+            UnavailableError: the registry does not answer, or a key of `service` has another type.
+                Among all services, one with such a key has only its name.
         """
         with self._lock:
             began_s = self._clock()
@@ -80,9 +85,22 @@ class Overview:
         names = registry.services()
         for name in self._caches.keys() - set(names):
             del self._caches[name]
+        unreadable = set()
         for name in names:
-            if service in ("", name):
-                status.services.append(self._service(name, max_members))
+            if service not in ("", name):
+                continue
+            try:
+                found = self._service(name, max_members)
+            except WrongKeyType as error:
+                if service:
+                    raise
+                unreadable.add(name)
+                if name not in self._unreadable:
+                    log.warning("service %s: its status is empty: %s", name, error)
+                found = pb.ServiceStatus(name=name)
+            status.services.append(found)
+        if not service:
+            self._unreadable = unreadable
         return status
 
     def _service(self, name: str, max_members: int) -> pb.ServiceStatus:

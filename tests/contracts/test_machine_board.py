@@ -160,6 +160,10 @@ def test_keys_expire_and_foreign_content_is_skipped(redis: Redis, private_valkey
             odd = json.dumps({"state": "odd", "load": load, "why": 3})
             redis.hset("edl:{edl:machines}:machine:m", "report", odd)
             assert board.machines()[0].report == Report()
+        for name in ("order", "memory_bytes"):  # the number of an order would grow beyond JSON
+            odd = json.dumps({name: 1 << 63})
+            redis.hset("edl:{edl:machines}:machine:m", "report", odd)
+            assert board.machines()[0].report == Report()
 
 
 def test_an_agent_of_an_older_version_is_refused(redis: Redis, private_valkey_url: str) -> None:

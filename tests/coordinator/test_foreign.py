@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 import redis
 
+from edl.coordinator.machines import Deployment, MachineBoard, Report
+from edl.coordinator.machines.placing import Placer
+from edl.coordinator.machines.schema import DEPLOYMENTS
 from edl.coordinator.manager.messages import report_facts, report_from, teacher_from
 from edl.coordinator.manager.overview import Overview
+from edl.coordinator.operations import drain
 from edl.coordinator.registry import LogEntry, Plan, Registry, Row
 from edl.coordinator.registry.schema import SERVICES, lease_set, service_key
 from edl.coordinator.store import redis_connection
@@ -87,6 +91,49 @@ def test_odd_numbers_stop_nothing(
     assert registry.sweep("teachers", s) == ["odd"]
 
 
+@pytest.mark.parametrize("name", ["{s}-odd", "{s} odd"])
+@pytest.mark.parametrize("score", ["inf", "-inf", "1.5"])
+def test_an_odd_number_in_the_list_of_services_hides_none_and_goes(
+    registry: Registry, stranger: redis.Redis, s: str, name: str, score: str
+) -> None:
+    registry.register("teachers", s, "t", {"incarnation": "1"}, 600.0)
+    odd = name.format(s=s)
+    stranger.zadd(SERVICES, {odd: score})
+    assert s in registry.services()
+    assert stranger.zscore(SERVICES, odd) is None
+
+
+def test_an_odd_number_alone_stops_nothing(
+    registry: Registry, stranger: redis.Redis, s: str
+) -> None:
+    leases = lease_set("teachers", s)
+    registry.register("teachers", s, "t", {"incarnation": "1"}, 600.0)
+    stranger.delete(leases.changes)
+    stranger.zadd(leases.changes, {"t": "-inf"})
+    found = registry.changes("teachers", s)
+    assert (names(found.members), found.full, found.cursor > 0) == (["t"], True, True)
+    stranger.zadd(leases.deadlines, {"t": "inf"})
+    assert registry.request_drain(s, "t")
+    (member,) = registry.changes("teachers", s, found.cursor).members
+    assert member.remaining_s <= 86_400
+
+
+def test_changes_are_seen_after_the_clock_was_set_back(
+    registry: Registry, stranger: redis.Redis, s: str
+) -> None:
+    registry.register("teachers", s, "t", {"incarnation": "1"}, 600.0)
+    hour_us = 3_600_000_000
+    cursor = registry.changes("teachers", s).cursor + hour_us  # by the former time
+    found = registry.changes("teachers", s, cursor)
+    assert found.full
+    assert names(found.members) == ["t"]
+    # With changes that have numbers of the former time, further ones count on from them.
+    stranger.zadd(lease_set("teachers", s).changes, {"t": cursor})
+    assert not registry.changes("teachers", s, cursor).full
+    registry.request_drain(s, "t")
+    assert names(registry.changes("teachers", s, cursor).members) == ["t"]
+
+
 def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str) -> None:
     other = f"{s}-other"
     stranger.set(lease_set("teachers", other).deadlines, "a string")
@@ -105,6 +152,46 @@ def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str)
         assert names(members) == ["good"]
     with pytest.raises(RedisUnavailable, match="a value of another type"):
         registry.register("teachers", s, "odd", {"incarnation": "1"}, 600.0)
+
+
+def test_a_service_with_a_key_of_another_type_hides_no_other(
+    registry: Registry, stranger: redis.Redis, s: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every teacher of the service could write it."""
+    good = f"{s}-good"
+    for service in (s, good):
+        registry.register("teachers", service, f"t-{s}", {"incarnation": "1"}, 600.0)
+    stranger.delete(lease_set("teachers", s).deadlines)
+    stranger.hset(lease_set("teachers", s).deadlines, "a", "b")
+    overview = Overview(registry)
+    for _ in range(2):
+        found = {one.name: one.teacher_count for one in overview.status().services}
+        assert (found[s], found[good]) == (0, 1)
+    with pytest.raises(RedisUnavailable, match="another type"):
+        overview.status(s)
+    assert drain(registry, teacher_id=f"t-{s}") == [f"{good}/t-{s}"]
+    with pytest.raises(RedisUnavailable, match="another type"):
+        drain(registry, host=f"no-host-{s}")
+
+    board = MachineBoard(registry.store)
+    for service in (s, good):
+        assert board.deploy(Deployment(service, "s3://m/a", "aa" * 32))
+    board.join(f"machine-{s}", 1, Report(), 600.0)
+    placer = Placer(board, registry, settle_s=0.0)
+    try:
+        assert placer.reconcile()
+        (machine,) = (one for one in board.machines() if one.machine_id == f"machine-{s}")
+        assert machine.order.service == ""  # the teacher of the other service is enough
+        assert registry.leave("teachers", good, f"t-{s}")
+        assert placer.reconcile()
+        (machine,) = (one for one in board.machines() if one.machine_id == f"machine-{s}")
+        assert machine.order.service == good
+    finally:
+        placer.stop()
+        board.leave(f"machine-{s}", 1)
+        stranger.hdel(DEPLOYMENTS, s, good)
+        stranger.delete(lease_set("teachers", s).deadlines)
+    assert caplog.text.count(f"service {s}: its machines keep their orders") == 1
 
 
 @pytest.mark.parametrize("state", ["unknown", "plain", "whole"])
