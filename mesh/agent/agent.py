@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from ... import __version__
@@ -56,7 +55,7 @@ def run_agent(settings: AgentSettings, stop: Stop, say: Callable[[str], None]) -
         stack.callback(relay.stop)
         incarnation = registry.time_ms()
         relay.start()
-        _Agent(settings, directory, cache, board, incarnation).run(stop, say)
+        _Agent(settings, directory, cache, board, incarnation, stop).run(say)
 
 
 class _Agent:
@@ -69,17 +68,16 @@ class _Agent:
         cache: ModelCache,
         board: MachineBoard,
         incarnation: int,
+        stop: Stop,
     ) -> None:
         self._settings = settings
         self._directory = directory
         self._cache = cache
         self._board = board
         self._incarnation = incarnation
+        self._stop = stop
         self._changed = threading.Event()
-        # After an operator has drained its teacher, the machine gets no teacher until somebody runs
-        # 'edl agent yield --end'.
-        yield_without_end = partial(directory.request_yield, None)
-        self._host = TeacherHost(settings, cache, self._changed.set, yield_without_end)
+        self._host = TeacherHost(settings, cache, self._changed.set, self._yield_after_drain)
         self._order = MachineOrder()
         self._lending = LendingDecision(True)
         self._lending_memory = LendingMemory()
@@ -94,7 +92,7 @@ class _Agent:
         self._beat_due_s = 0.0
         self._redis_answers = True
 
-    def run(self, stop: Stop, say: Callable[[str], None]) -> None:
+    def run(self, say: Callable[[str], None]) -> None:
         self._host.start()
         try:
             self._check_lending()
@@ -103,7 +101,7 @@ class _Agent:
                 f"machine {self._settings.machine_id} has {','.join(self._settings.devices)} "
                 "for the mesh"
             )
-            while not stop.requested:
+            while not self._stop.requested:
                 self._check_lending()
                 self._host.set_wanted(self._order.deployment if self._lending.lent else None)
                 self._report_if_due()
@@ -111,6 +109,15 @@ class _Agent:
                 self._changed.clear()
         finally:
             self._leave()
+
+    def _yield_after_drain(self) -> None:
+        """Yield until 'edl agent yield --end', as an operator has drained the teacher.
+
+        If this agent is told to end, nobody has drained it: a machine that shuts down sends SIGTERM
+        to agent and teacher, and has to be lent again after its start.
+        """
+        if not self._stop.requested:
+            self._directory.request_yield(None)
 
     def _leave(self) -> None:
         """Drain the teacher without following new orders, then end the registration."""

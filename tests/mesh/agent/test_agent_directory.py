@@ -6,6 +6,7 @@ import math
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from edl.mesh.agent.agent_directory import AgentDirectory, running_agents, wait_
 from edl.mesh.agent.cli import default_name, parse_time
 from edl.mesh.agent.hardware import OtherLoad, find_devices, memory_bytes
 from edl.mesh.agent.settings import AgentSettings
+from edl.mesh.agent.teacher_host import TeacherHost
 from edl.runtime.errors import ProcessFailed, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.teacher.config import check_cores, parse_devices
@@ -87,6 +89,30 @@ def test_an_agent_that_starts_yielded_says_so(tmp_path: Path) -> None:
     finally:
         stop.request()
         agent.join()
+
+
+@pytest.mark.parametrize("shut_down", [True, False])
+def test_a_teacher_that_ends_when_the_machine_shuts_down_was_not_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shut_down: bool
+) -> None:
+    directory, stop = AgentDirectory(tmp_path, "m"), Stop()
+
+    class Host(TeacherHost):
+        """Its teacher ends at once, with exit code 0."""
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.drained = args[-1]
+
+        def start(self) -> None:
+            if shut_down:  # agent and teacher got SIGTERM
+                stop.request()
+            self.drained()
+
+    monkeypatch.setattr("edl.mesh.agent.agent.TeacherHost", Host)
+    settings = AgentSettings("memory://drained", "m", ("cpu",), tmp_path)
+    run_agent(settings, stop, lambda _: stop.request())
+    assert directory.yield_left_s() == (None if shut_down else math.inf)
 
 
 def test_times_are_read() -> None:
