@@ -6,13 +6,15 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ..runtime.errors import UsageError
 from ..runtime.supervise import Command, Process, python_command, start, stop_all
 
 COORDINATOR_READY = r"coordinator ready: (\S+) manager (\S+)"
 TEACHER_READY = r"teacher ready: (\S+) (\S+) on (\S+)"
+#: Seconds that a teacher on a lent machine, or of a fleet, has to load its model.
+TEACHER_START_S: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,10 @@ def agent(
         end_with_parent()
     configure_logging()
     if logs is not None:
-        logs.mkdir(parents=True, exist_ok=True)
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--logs {logs} cannot be created: {error.strerror}") from None
     mesh = mesh_context(context)
     if local:
         try:

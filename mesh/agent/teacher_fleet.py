@@ -31,7 +31,7 @@ from ...scheduler.fleet import (
     pause_after_exit,
 )
 from ..cores import available_cores
-from ..local import TEACHER_READY, TeacherSpec
+from ..local import TEACHER_READY, TEACHER_START_S, TeacherSpec
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +223,12 @@ class LocalFleetRunner:
                 if now > teacher.deadline_s:
                     log.warning("%s has not finished in time and is killed", teacher.name)
                     teacher.process.kill()
-            elif registered is None or teacher.name in registered or teacher.name not in self.ready:
+            elif teacher.name not in self.ready:
+                teacher.seen_s = now
+                if now - teacher.started_s > TEACHER_START_S:
+                    log.warning("%s was not ready in time and is killed", teacher.name)
+                    teacher.process.kill()
+            elif registered is None or teacher.name in registered:
                 teacher.seen_s = now
             elif now - teacher.seen_s > silent_s:
                 log.warning(

@@ -21,7 +21,7 @@ from ...coordinator.machines.schema import State, arguments, retry_key
 from ...runtime.errors import EdlError, ProcessFailed, UsageError
 from ...runtime.supervise import Process, describe_exit, python_command, start
 from ...scheduler.backoff import RetryPause
-from ..local import TEACHER_READY
+from ..local import TEACHER_READY, TEACHER_START_S
 from .model_cache import ModelCache
 from .settings import AgentSettings
 
@@ -33,8 +33,6 @@ _POLL_S: Final = 0.1
 #: other failures.
 _WRONG_S: Final = (30.0, 600.0)
 _FAILED_S: Final = (5.0, 300.0)
-#: Seconds that a teacher has to load its model.
-_START_S: Final = 900.0
 #: Seconds added to the grace period of a teacher.
 _LEAVE_S: Final = 5.0
 #: Seconds that a teacher has to serve until earlier failures of its deployment are forgotten.
@@ -228,7 +226,7 @@ class TeacherHost:
 
     def _await_ready(self, process: Process, check: Callable[[], None]) -> None:
         try:
-            process.expect(TEACHER_READY, _START_S, check)
+            process.expect(TEACHER_READY, TEACHER_START_S, check)
         except ProcessFailed:
             if process.alive:
                 raise

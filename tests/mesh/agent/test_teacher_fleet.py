@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -42,6 +43,12 @@ DRAINS = """
     print("teacher ready: f-1 s on 127.0.0.1:1", flush=True)
     while True:
         signal.pause()
+"""
+HANGS = """
+    import signal
+    from edl.runtime.supervise import end_with_parent
+    end_with_parent()
+    signal.pause()
 """
 MISUSED = """
     print("edl: --model is what?")
@@ -104,6 +111,21 @@ def test_one_that_hangs_is_replaced_and_all_finish_when_the_fleet_ends() -> None
     assert [teacher.process.returncode for teacher in one.runner.teachers] == [0]
 
 
+def test_one_that_hangs_at_its_start_is_replaced() -> None:
+    one = Fleet(HANGS, most=1)
+    one.service.desired = 1
+    now = time.monotonic()
+    one.runner.step(now)
+    (teacher,) = one.runner.teachers
+    one.runner.step(now + 899.0)
+    assert teacher.process.alive
+    one.runner.step(now + 901.0)
+    assert teacher.process.wait(DEADLINE_S) == -signal.SIGKILL
+    one.runner.step(now + 902.0)
+    assert one.started == ["f-1", "f-2"]
+    one.runner.teachers[0].process.stop(0.0)
+
+
 def test_a_draining_teacher_gets_no_second_signal_when_the_fleet_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -147,7 +169,8 @@ def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
             "--teacher-options: No closing quotation",
         ),
         (("--service", "a", "--teachers", "max=3"), "--service, --teachers: with --local only"),
+        (("--logs", "/proc/none"), "--logs /proc/none cannot be created: No such file"),
     ],
 )
-def test_options_of_the_other_mode_are_refused(options: tuple[object, ...], says: str) -> None:
+def test_options_that_do_not_fit_are_refused(options: tuple[object, ...], says: str) -> None:
     assert says in refusal_of(command_line("agent"), "agent", *options)

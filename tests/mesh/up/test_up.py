@@ -103,7 +103,7 @@ def test_a_program_that_cannot_be_started_has_no_last_line(tmp_path: Path) -> No
     log = tmp_path / "logs" / "u.log"
     assert mesh.said[2] == f"u is given up after 2 starts: {why} ({log})"
     keeping = keeping_of(tmp_path, replace(coordinator(), argv=("/no/program",)))
-    with pytest.raises(ProcessFailed, match="^cannot start coordinator: there is no program"):
+    with pytest.raises(ProcessFailed, match=r"^cannot start coordinator: there is no program"):
         kept(keeping)
 
 
