@@ -19,6 +19,8 @@ from .spec import QueuedJobSpec
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _POLL_S: Final = 0.25
+#: Seconds without an answer of the backend after which following the logs of a job fails.
+AWAY_S: Final = 60.0
 
 
 def not_ended(name: str) -> UsageError:

@@ -34,15 +34,13 @@ from ..kubernetes.resources import (
     seconds_of,
     selector,
 )
-from .backend import Listing, not_ended
+from .backend import AWAY_S, Listing, not_ended
 from .kubernetes_resource import entries_of, job_of, jobs_of, notes, to_resource
 from .spec import QueuedJobSpec
 
 _POLL_S: Final = 0.5
 #: Seconds between reads of logs, per pod; limits the load on the API server.
 _POLL_S_PER_POD: Final = 0.1
-#: Seconds without an answer of the API server after which following a job fails.
-_AWAY_S: Final = 60.0
 #: Seconds within which a deleted resource must be gone.
 _GONE_WITHIN_S: Final = 30.0
 
@@ -153,7 +151,7 @@ class KubernetesBackend:
                 is_last = not follow or self.final_progress(job) is not None
                 lines = logs.read_new()
             except KubernetesUnavailable:
-                if not follow or time.monotonic() - answered_s > _AWAY_S:
+                if not follow or time.monotonic() - answered_s > AWAY_S:
                     raise
             else:
                 answered_s = time.monotonic()

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from edl.coordinator.job_queue import QueueBoard
+from types import SimpleNamespace
+
+import pytest
+
+from edl.coordinator.job_queue import JobProgress, QueueBoard
 from edl.coordinator.store.memory_store import MemoryStore
+from edl.mesh.jobs import queue_backend
+from edl.mesh.jobs.backend import AWAY_S
 from edl.mesh.jobs.queue_backend import QueueBackend
+from edl.runtime.errors import RedisUnavailable
+from edl.tests.stores import FaultyStore
 
 
 def test_events_are_the_latest_or_all() -> None:
@@ -14,3 +22,31 @@ def test_events_are_the_latest_or_all() -> None:
     backend = QueueBackend(board)
     for last, numbers in ((1, [2]), (2, [1, 2]), (5, [0, 1, 2]), (0, [0, 1, 2])):
         assert [one.body["number"] for one in backend.events(last)] == numbers
+
+
+def test_logs_are_followed_through_an_outage_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, passed_s = FaultyStore(), [0.0]
+    board = QueueBoard(store)
+    assert board.submit("a", {}) == 1
+    fence = board.lead("r", {}, 60.0)
+    assert fence is not None
+    assert board.append_log(fence, "a", ["one"])
+    (job,) = board.jobs()
+
+    def recover(_: float) -> None:
+        store.set_available(True)
+        assert board.append_log(fence, "a", ["two"])
+        assert board.write_progress(fence, "a", 1, JobProgress("succeeded"))
+
+    clock = SimpleNamespace(monotonic=lambda: passed_s[0], sleep=recover)
+    monkeypatch.setattr(queue_backend, "time", clock)
+    lines = QueueBackend(board).log_lines(job, follow=True)
+    assert next(lines) == "one"
+    store.set_available(False)
+    assert list(lines) == ["two"]
+
+    store.set_available(False)
+    clock.sleep = lambda _: passed_s.append(passed_s.pop() + AWAY_S)
+    with pytest.raises(RedisUnavailable):
+        list(QueueBackend(board).log_lines(job, follow=True))
+    assert passed_s[0] > AWAY_S
