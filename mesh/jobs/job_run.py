@@ -155,6 +155,12 @@ class NodeGroup:
             self._lines.append(f"node {number} | {line[:_LINE_CHARS]}")
 
 
+def next_node(folder: Path) -> int:
+    """Return the number of the next node of a job, by the logs of earlier ones in its folder."""
+    numbers = (log.stem.removeprefix("node-") for log in folder.glob("node-*.log"))
+    return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
     """Progress of a training.

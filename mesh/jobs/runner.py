@@ -15,7 +15,7 @@ from ...coordinator.store.records import Facts, Leads
 from ...runtime.errors import EdlError, LeaseSuperseded, UsageError
 from ...runtime.lifecycle import Periodic, Stop
 from ..cores import pin_process
-from .job_run import JobRun
+from .job_run import JobRun, next_node
 from .node_scaler import JobRunnerConfig, NodeScaler
 from .spec import QueuedJobSpec
 
@@ -206,8 +206,7 @@ class JobRunner:
             run.record_failed_start(str(error), 0.0)
         else:
             submitted_s = (job.submitted_ms - self._ahead_ms) / 1000
-            nodes = sum(1 for _ in folder.glob("node-*.log"))
-            run = JobRun(job, spec, folder, submitted_s, nodes + 1)
+            run = JobRun(job, spec, folder, submitted_s, next_node(folder))
         self._jobs[job.name] = run
         self._log(run, "its runner was lost" if job.progress.first_ms else "was submitted")
 

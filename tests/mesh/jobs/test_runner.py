@@ -243,6 +243,17 @@ def test_nodes_get_one_signal_and_their_own_time_when_the_fleet_ends(tmp_path: P
     assert leaves.read_text().split()[1:] == ["term", "done"]
 
 
+def test_numbers_of_nodes_are_not_used_again_if_old_logs_were_deleted(tmp_path: Path) -> None:
+    queue = QueueBoard(FaultyStore())
+    submit(queue, tmp_path, "a", "sh -c 'echo $EDL_JOB_NODE'")
+    folder = tmp_path / "fleet" / f"a-{job(queue, 'a').submitted_ms}"
+    folder.mkdir(parents=True)
+    (folder / "node-7.log").write_text("of a former runner\n")
+    with running(queue, tmp_path):
+        reaches(queue, "a", "succeeded")
+    assert (folder / "node-8.log").read_text() == "8\n"
+
+
 def test_numbers_of_nodes_that_did_not_start_are_used_again(tmp_path: Path) -> None:
     spec = QueuedJobSpec("a", command="./later", folder=tmp_path)
     nodes = NodeGroup(spec, tmp_path / "logs")
