@@ -99,8 +99,9 @@ class ContextFile:
         named = {name: dict(given_fields(context)) for name, context in contexts.named.items()}
         document = {"current": contexts.current, "contexts": named}
         text = yaml.safe_dump(document, sort_keys=False)
-        with replacing(self.path) as part:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+        path = self.path.resolve()  # a link stays a link
+        with replacing(path) as part:
+            path.parent.mkdir(parents=True, exist_ok=True)
             part.touch(mode=0o600)
             part.write_text(text, encoding="utf-8")
 

@@ -96,13 +96,16 @@ def mesh_context(named: Sequence[str] | None) -> MeshContext:
         named: values of `Mesh`.
 
     Raises:
-        UsageError: there is no such context, its file is invalid, or two meshes are named.
+        UsageError: there is no such context, its file is invalid, two meshes are named, or the name
+            is empty.
     """
     from ..config import DEFAULT_URL
     from ..contexts import PATHS, MeshContext
 
     if len(named or ()) > 1:
         raise UsageError("give --context or --redis, not both, and only once")
+    if named and not named[0]:  # an unset variable of a script must not mean the current context
+        raise UsageError("--context and --redis expect the name or the URL of a mesh, got nothing")
     mesh = named[0] if named else next(filter(None, map(os.environ.get, _NameOrUrl.variables)), "")
     if "://" not in mesh:
         contexts = context_file().read()

@@ -90,6 +90,14 @@ def test_what_is_wrong_in_the_file_is_said(file: Path, text: str, says: str) -> 
     assert mesh_context([URL]).coordinator == URL, "a URL needs no file"
 
 
+def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
+    link, target = tmp_path / "link.yaml", tmp_path / "kept" / "contexts.yaml"
+    link.symlink_to(target)
+    ContextFile(link).write(Contexts().add("prod", MeshContext()))
+    assert link.is_symlink()
+    assert ContextFile(target).read().current == "prod"
+
+
 def test_a_file_that_cannot_be_written_stays_as_it_is(file: Path) -> None:
     file.parent.write_text("a file where a folder should be")
     with pytest.raises(UsageError, match="cannot write"):
@@ -161,6 +169,10 @@ class TestWhichMesh:
     def test_two_flags_are_one_too_many(self, prod: Path) -> None:
         for flags in (("--context", "lab", "--redis", URL), ("--context", "lab") * 2):
             assert "not both" in refusal_of(command_line("status"), "status", *flags)
+
+    def test_an_empty_name_is_not_the_current_context(self, prod: Path) -> None:
+        with pytest.raises(UsageError, match="got nothing"):
+            mesh_context([""])
 
 
 def test_a_command_asks_the_mesh_of_the_context(file: Path, mesh: Served) -> None:
