@@ -18,6 +18,7 @@ from ...mesh.kubernetes.resources import (
     PART_OF_LABEL,
     Object,
     quantity,
+    seconds_of,
 )
 from ...runtime.errors import UsageError
 from ...scheduler.elastic_values import Pool
@@ -30,6 +31,9 @@ _KINDS: Final = {
     GPU: ("gpu", 1.0),
 }
 PODS: Final = "pods"
+#: Seconds for which pods of jobs stay on a machine that is unreachable or not ready. It counts as
+#: long: jobs that shrink at once would lose nodes that run on.
+SILENT_S: Final = 30
 #: State of a pod's machine. "counted": in the pool; "closed": ready, but takes no new pods
 #: (cordoned or tainted); "silent": not ready or gone; "none": the pod is not scheduled yet.
 MachineState = Literal["counted", "closed", "silent", "none"]
@@ -119,7 +123,8 @@ class Machines:
     """The machines of the cluster, which Kubernetes calls nodes. See `MachineState`.
 
     Attributes:
-        counted: name -> allocatable resources, of machines that are ready and take new pods.
+        counted: name -> allocatable resources, of machines that are ready, or were until less than
+            `SILENT_S` ago, and take new pods.
         closed: names of machines that are ready but take no new pods, or none of the jobs.
     """
 
@@ -128,7 +133,10 @@ class Machines:
 
     @classmethod
     def of(
-        cls, nodes: Iterable[Object], tolerated: Iterable[Sequence[Object]] | None = None
+        cls,
+        nodes: Iterable[Object],
+        tolerated: Iterable[Sequence[Object]] | None = None,
+        now: float | None = None,
     ) -> Machines:
         """Classify the nodes of the cluster.
 
@@ -136,13 +144,14 @@ class Machines:
             nodes: all Node objects.
             tolerated: tolerations of each job. A machine is closed if its taints keep all jobs
                 away. None: ignore taints.
+            now: seconds since 1970; None: only machines that are ready now count.
         """
         jobs = None if tolerated is None else list(tolerated)
         counted, closed = {}, set()
         for node in nodes:
             name = node["metadata"]["name"]
             status = node.get("status", {})
-            if not _is_ready(status):
+            if not _is_ready(node, now):
                 continue
             spec = node.get("spec", {})
             if spec.get("unschedulable") or (jobs is not None and _keeps_away(spec, jobs)):
@@ -209,11 +218,20 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     return bool(key == taint["key"] and (toleration.get("value") or "") == taint.get("value", ""))
 
 
-def _is_ready(status: Mapping[str, Any]) -> bool:
-    return any(
-        one.get("type") == "Ready" and one.get("status") == "True"
-        for one in status.get("conditions", ())
-    )
+def _is_ready(node: Object, now: float | None) -> bool:
+    """Return whether a machine is ready, or was until less than `SILENT_S` before `now`.
+
+    One that is not ready since its first seconds is new, and was never ready.
+    """
+    conditions = node.get("status", {}).get("conditions", ())
+    ready = next((one for one in conditions if one.get("type") == "Ready"), {})
+    if ready.get("status") == "True":
+        return True
+    since, created = ready.get("lastTransitionTime"), node["metadata"].get("creationTimestamp")
+    if now is None or not since or not created:
+        return False
+    since_s = seconds_of(since)
+    return since_s - seconds_of(created) >= SILENT_S and 0 <= now - since_s < SILENT_S
 
 
 def _is_teacher(pod: Object) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,12 +81,16 @@ class ProgressReader:
         self._retry_at_s.pop(url, None)
         return found
 
+    def retain(self, urls: Collection[str]) -> None:
+        """Close the connections to all other URLs."""
+        for url in self._boards.keys() - urls:
+            with contextlib.suppress(EdlError):
+                self._boards.pop(url).close()
+        self._retry_at_s = {url: at_s for url, at_s in self._retry_at_s.items() if url in urls}
+
     def close(self) -> None:
         """Close all connections."""
-        for board in self._boards.values():
-            with contextlib.suppress(EdlError):
-                board.close()
-        self._boards.clear()
+        self.retain(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +142,12 @@ class ClusterReader:
             EdlError: see `Client`.
         """
         named = _named(self._client.list(DISTILL_JOB, namespace=self._config.namespace))
+        active = [one for one in named.values() if not has_ended(one)]
+        self._trainings.retain({self._url_of(one) for one in active})
         if not named:  # the cluster itself ends pods of deleted jobs
             return ClusterSnapshot({}, (), {}, Pool({}))
         pods = self._client.list(POD, NODES_SELECTOR, ALL_NAMESPACES)
-        self._read_others(now, [one for one in named.values() if not has_ended(one)])
+        self._read_others(now, active)
         own = _pods_of(named, pods)
         jobs = tuple(self._job(name, named[name], own[name].values()) for name in named)
         if self._config.growing_cluster:
@@ -165,18 +171,22 @@ class ClusterReader:
         current = frozenset((meta["uid"], meta.get("generation")) for meta in metas)
         if current != self._read_for or not 0 <= now - self._read_s < self._every_s:
             tolerated = [tolerations_of(one, self._config.coordinator) for one in jobs]
-            machines = Machines.of(self._client.list(NODE), tolerated)
+            machines = Machines.of(self._client.list(NODE), tolerated, now)
             pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
             self._machines, self._pods = machines, [pod for pod in pods if not is_node(pod)]
             self._read_s, self._read_for = now, current
+
+    def _url_of(self, resource: Object) -> str:
+        """Return the Redis URL of a job; empty: none is known."""
+        return str(resource.get("spec", {}).get("coordinator") or self._config.coordinator or "")
 
     def _job(self, name: str, resource: Object, pods: Iterable[Object]) -> ObservedJob:
         wanted = wanted_of(resource, self._config.coordinator)
         nodes = tuple(node_pod_of(pod, self._machines) for pod in pods)
         staying = sum(node.stays for node in nodes)
-        url = resource.get("spec", {}).get("coordinator") or self._config.coordinator
+        url = self._url_of(resource)
         training = _UNKNOWN
-        if wanted.trains and staying and url:
+        if wanted.trains and staying and url and not has_ended(resource):
             training = self._trainings.read(url, resource["metadata"]["name"], staying)
         try:
             ledger = ledger_of(resource)

@@ -8,7 +8,7 @@ from typing import Final
 from ....mesh.jobs.spec import QueuedJobSpec
 from ....mesh.kubernetes.resources import NODE_CONTAINER, Object, labels_of, owner_reference
 from ....runtime.errors import UsageError
-from ..capacity import checked_requests_of
+from ..capacity import SILENT_S, checked_requests_of
 from ..templates import (
     CONTAINER_SECURITY,
     POD_SECURITY,
@@ -20,8 +20,6 @@ from ..templates import (
 
 #: Folder of checkpoints: a volume claim, if the job names one, else an empty volume of the pod.
 CHECKPOINTS: Final = "/var/lib/edl/checkpoints"
-#: Seconds that a pod tolerates a machine that is unreachable or not ready.
-_UNREACHABLE_S: Final = 30
 
 
 def spec_of(job: Object) -> QueuedJobSpec:
@@ -106,7 +104,7 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
         "shareProcessNamespace": not spec.get("train"),
         "terminationGracePeriodSeconds": spec.get("graceSeconds", 60),
         "securityContext": POD_SECURITY,
-        "tolerations": unreachable_tolerations(_UNREACHABLE_S),
+        "tolerations": unreachable_tolerations(SILENT_S),
         "containers": [
             {
                 "name": NODE_CONTAINER,

@@ -10,6 +10,7 @@ import pytest
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.deploy.operator.jobs.observe import ProgressReader
+from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
 from edl.mesh.jobs.job_run import TrainingProgress
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
@@ -18,12 +19,13 @@ from edl.mesh.kubernetes.resources import (
     NODE,
     POD,
     TEACHER_SERVICE,
+    rfc3339_s,
 )
 from edl.runtime.errors import ManifestRefused, RedisUnavailable
 from edl.tests.deploy.kube_api.cluster import Cluster
 from edl.tests.stores import of_job
 
-from .jobs_world import REDIS, running
+from .jobs_world import REDIS, running, submitted
 from .teachers_world import NAME, SPEC, CoordinatorNumbers, Operator
 
 
@@ -77,6 +79,21 @@ def test_what_the_cluster_takes_away_is_replaced_and_counted_as_no_failure(
     status = world.status("a")
     assert (status["state"], status["failures"]) == ("running", 0)
     assert ("NodeLost", "the cluster ended node 3: Evicted: low on memory") in cluster.events("a")
+
+
+def test_nodes_on_a_silent_machine_stay_for_a_while(cluster: Cluster) -> None:
+    machine = cluster.node("m0", cpu="1")
+    world = running(cluster, 1, 5)
+    silent_s = int(world.now) + 60
+    times = dict.fromkeys(("lastTransitionTime", "lastHeartbeatTime"), rfc3339_s(silent_s))
+    silent = {"type": "Ready", "status": "Unknown", "reason": "Silent", "message": "", **times}
+    cluster.patch_status(NODE, machine, conditions=[silent])
+    world.now = silent_s + 20
+    world.reconcile()
+    assert len(world.nodes("a")) == 5
+    world.now = silent_s + 30
+    world.reconcile()
+    assert len(world.nodes("a")) == 4
 
 
 def test_a_job_recreated_under_its_name_gets_new_pods(cluster: Cluster) -> None:
@@ -175,6 +192,24 @@ def test_how_far_a_training_is_comes_from_its_board() -> None:
     assert trainings.read(REDIS, "ctr", 1) == TrainingProgress(0.25, steady=True)
     assert trainings.read(REDIS, "ctr", 2) == TrainingProgress(0.25, steady=False)
     trainings.close()
+
+
+def test_connections_of_jobs_that_have_gone_are_closed(cluster: Cluster) -> None:
+    closed = []
+
+    class Board(JobBoard):
+        def close(self) -> None:
+            closed.append(self)
+
+    world = submitted(cluster, 1, 1, train="job.py", coordinator="redis://other:6379")
+    trainings = ProgressReader(lambda _: Board(MemoryStore()))
+    world.jobs = DistillJobReconciler(cluster.client, world.config, trainings, 0.0)
+    world.rest()
+    assert closed == []
+    cluster.client.delete(DISTILL_JOB, "a")
+    world.jobs.reconcile(world.now)
+    assert len(closed) == 1
+    cluster.collect_garbage()
 
 
 def test_a_silent_redis_is_not_asked_again_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
