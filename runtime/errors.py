@@ -191,7 +191,15 @@ class KubernetesUnavailable(UnavailableError):
     """The API server of Kubernetes does not answer, or fails.
 
     Remedy: Check the cluster, `KUBECONFIG` and the credentials in it; the call may be repeated.
+
+    Attributes:
+        answered: it answered that it failed (status 500), as it does for a webhook that does not
+            answer it: other requests may succeed.
     """
+
+    def __init__(self, message: str = "", answered: bool = False) -> None:
+        super().__init__(message)
+        self.answered = answered
 
 
 class PeerLost(UnavailableError):

@@ -1,9 +1,23 @@
-"""Logs a persistent error once."""
+"""Logs a persistent error once; says which errors concern all resources."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Container, Hashable
+
+from ...runtime.errors import (
+    KubernetesUnavailable,
+    LeaseSuperseded,
+    Unauthenticated,
+    UnavailableError,
+)
+
+
+def ends_round(error: Exception) -> bool:
+    """Return whether an error at one resource would occur at the other ones, too."""
+    if isinstance(error, KubernetesUnavailable):
+        return not error.answered
+    return isinstance(error, LeaseSuperseded | UnavailableError | Unauthenticated)
 
 
 class ErrorLog:

@@ -447,4 +447,5 @@ def _error(method: str, path: str, status: int, body: bytes) -> EdlError:
             return KubernetesObjectMissing(message)
         case 400 | 405 | 413 | 415 | 422:
             return ManifestRefused(message)
-    return KubernetesUnavailable(f"Kubernetes answered {status} to {method} {path}: {message}")
+    text = f"Kubernetes answered {status} to {method} {path}: {message}"
+    return KubernetesUnavailable(text, answered=status == 500)

@@ -15,7 +15,15 @@ from ....scheduler.elastic_values import ElasticJob, ElasticMemory, Pool, Target
 from ....scheduler.job_states import ElasticJobState, state_of
 from ..conditions import ResourceEvent
 from ..config import OperatorConfig
-from .ledger import AssessedJob, JobActions, NodePod, ObservedJob, PodLedger, assess_job
+from .ledger import (
+    SPEC_REFUSED,
+    AssessedJob,
+    JobActions,
+    NodePod,
+    ObservedJob,
+    PodLedger,
+    assess_job,
+)
 
 _REASON_CHARS = 600
 #: Number of ended pods of a job that are kept for their logs.
@@ -180,7 +188,7 @@ def _degraded(case: AssessedJob, state: ElasticJobState) -> str:
     if state in ("succeeded", "stopped"):
         return ""
     if case.job.wanted.spec_error:
-        return "SpecRefused"
+        return SPEC_REFUSED
     if case.ledger.placeable is not None:
         return "Unplaceable"
     if _blocked(case):

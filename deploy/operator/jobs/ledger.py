@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from ....scheduler.backoff import ceiling_s
 from ....scheduler.job_states import ElasticJobState, NodeEndings, ending_of, limits_of
@@ -186,9 +186,13 @@ class JobActions:
     notices: tuple[ResourceEvent, ...] = ()
 
 
+#: Reason of condition Degraded while the spec of a job is invalid.
+SPEC_REFUSED: Final = "SpecRefused"
 _WHY_CHARS = 600
 #: Longest pause in seconds after the end of a node.
 _LONGEST_PAUSE_S = 60.0
+#: Pause in seconds after the cluster failed to create a pod.
+_FAILED_PAUSE_S: Final = 30.0
 #: Longest pause in seconds before a job asks again for nodes that could not be placed.
 _LONGEST_WAIT_S = 3600.0
 
@@ -314,6 +318,17 @@ def _pause_s(job: ObservedJob, config: OperatorConfig) -> float:
 
 def _later(ledger: PodLedger, at_s: float) -> float:
     return at_s if ledger.retry_at_s is None else max(ledger.retry_at_s, at_s)
+
+
+def record_failed_start(ledger: PodLedger, why: str, now: float) -> PodLedger:
+    """Return the ledger of a job after the cluster failed to create a pod: it pauses.
+
+    Args:
+        ledger: the stored ledger.
+        why: reason of the failure.
+        now: seconds.
+    """
+    return replace(ledger, why=why[:_WHY_CHARS], retry_at_s=_later(ledger, now + _FAILED_PAUSE_S))
 
 
 def record_refusal(

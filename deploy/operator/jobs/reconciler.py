@@ -20,20 +20,18 @@ from ....runtime.errors import (
     KubernetesObjectChanged,
     KubernetesObjectExists,
     KubernetesObjectMissing,
-    LeaseSuperseded,
+    KubernetesUnavailable,
     ManifestRefused,
-    Unauthenticated,
-    UnavailableError,
 )
 from ..conditions import ResourceEvent
 from ..config import OperatorConfig
-from ..error_log import ErrorLog
+from ..error_log import ErrorLog, ends_round
 from ..events import post_events
 from .decisions import decide_pods
-from .ledger import JobActions, PodLedger, record_refusal
+from .ledger import JobActions, PodLedger, record_failed_start, record_refusal
 from .observe import ClusterReader, ProgressReader
 from .pods import pod_of
-from .status import changes, ledger_fields, status_of
+from .status import changes, ledger_fields, spec_events, status_of
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +94,9 @@ class DistillJobReconciler:
             try:
                 done &= self._act(resource, snapshot.pods[one.job], one, now)
                 self._errors.clear(uid)
-            except (LeaseSuperseded, UnavailableError, Unauthenticated):
-                raise
             except Exception as error:  # must not affect other jobs
+                if ends_round(error):
+                    raise
                 odd = not isinstance(error, EdlError)
                 what = f"job {one.job}"
                 self._errors.report(log, uid, what, error, traceback=odd)
@@ -124,7 +122,8 @@ class DistillJobReconciler:
         Raises:
             EdlError: see `Client`.
         """
-        changed = changes(resource.get("status") or {}, status_of(resource, actions, now))
+        before = resource.get("status") or {}
+        changed = changes(before, status_of(resource, actions, now))
         if changed:
             try:
                 resource = self._client.patch_status(DISTILL_JOB, resource, changed)
@@ -138,7 +137,8 @@ class DistillJobReconciler:
             self._client.delete(
                 POD, own["name"], own["namespace"], uid=own["uid"], resource_version=version
             )
-        notices = [*actions.notices, *self._start(resource, actions, now)]
+        refused = spec_events(before, actions)
+        notices = [*actions.notices, *refused, *self._start(resource, actions, now)]
         post_events(self._client, resource, notices, now)
         return True
 
@@ -152,11 +152,16 @@ class DistillJobReconciler:
             except KubernetesObjectExists as error:
                 # It is a pod of a deleted job of this name: use the next number.
                 log.info("node %d is not started: %s", number, error)
-            except (Forbidden, ManifestRefused) as error:
+            except (Forbidden, ManifestRefused, KubernetesUnavailable) as error:
+                if ends_round(error):
+                    raise
                 why = f"node {number} cannot be started: {error}"
                 never = isinstance(error, ManifestRefused)
                 there, before = actions.nodes + made, actions.ledger
-                after = record_refusal(before, there, why, now, self._config, never=never)
+                if isinstance(error, KubernetesUnavailable):
+                    after = record_failed_start(before, why, now)
+                else:
+                    after = record_refusal(before, there, why, now, self._config, never=never)
                 self._keep(resource, after)
                 # A message that differs only in numbers is not repeated.
                 is_known = _NUMBERS.sub("", after.why) == _NUMBERS.sub("", before.why)

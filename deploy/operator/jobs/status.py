@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ....mesh.kubernetes.resources import JOB_LABEL, Object, rfc3339, seconds_of
 from ....runtime.errors import UsageError
-from ..conditions import Condition, common_fields
-from .ledger import JobActions, PodLedger
+from ..conditions import Condition, ResourceEvent, common_fields
+from .ledger import SPEC_REFUSED, JobActions, PodLedger
 
 #: Field of a ledger -> field of a status, for plain values and for times.
 _VALUES: Final = {
@@ -97,6 +97,21 @@ def status_of(job: Object, actions: JobActions, now: float) -> Object:
         "leaving": actions.leaving,
         **common_fields(job, labels, _conditions(actions, reason), now),
     }
+
+
+def spec_events(before: Mapping[str, Any], actions: JobActions) -> list[ResourceEvent]:
+    """Return an event if the spec has become invalid, or is invalid for another reason.
+
+    Args:
+        before: the status as it was read.
+        actions: the operator's decisions about the job.
+    """
+    if actions.degraded != SPEC_REFUSED:
+        return []
+    known = {"type": "Degraded", "reason": SPEC_REFUSED, "message": actions.reason}
+    if any(known.items() <= one.items() for one in before.get("conditions") or ()):
+        return []
+    return [ResourceEvent("InvalidSpec", actions.reason, warns=True)]
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:

@@ -22,15 +22,12 @@ from ....runtime.errors import (
     Forbidden,
     KubernetesObjectChanged,
     KubernetesObjectMissing,
-    LeaseSuperseded,
     ManifestRefused,
-    Unauthenticated,
-    UnavailableError,
     UsageError,
 )
 from ..capacity import checked_requests_of
 from ..config import OperatorConfig
-from ..error_log import ErrorLog
+from ..error_log import ErrorLog, ends_round
 from ..events import post_events
 from ..templates import covers, manifest_hash, with_hash
 from .coordinator_counts import CoordinatorCounts
@@ -90,13 +87,13 @@ class TeacherServiceReconciler:
             try:
                 self._reconcile_one(resource, made, room, now)
                 self._errors.clear(meta["uid"])
-            except (LeaseSuperseded, UnavailableError, Unauthenticated):
-                raise
             except KubernetesObjectMissing as error:
                 log.info("%s has gone meanwhile: %s", meta["name"], error)
             except KubernetesObjectChanged as error:  # the change wakes the loop
                 log.debug("%s has changed meanwhile: %s", meta["name"], error)
             except Exception as error:  # must not affect other services
+                if ends_round(error):
+                    raise
                 odd = not isinstance(error, EdlError)
                 what = f"service {meta['name']}"
                 self._errors.report(log, meta["uid"], what, error, traceback=odd)

@@ -136,6 +136,9 @@ def test_an_invalid_spec_is_reported_in_the_status_and_hinders_no_other_job(
     world.submit("b", 1, 2)
     world.rest()
     assert world.status("a")["state"] == "creating"
+    ((word, told),) = cluster.events("a")
+    assert word == "InvalidSpec"
+    assert "--nodes is set from" in told
     assert "--nodes is set from" in world.status("a")["reason"]
     assert (world.nodes("a"), world.nodes("b")) == ([], [1, 2])
     world.ask("a", train=None, command="work")

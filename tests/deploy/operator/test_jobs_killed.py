@@ -139,6 +139,28 @@ def test_a_quota_delays_a_node_and_is_no_failure(cluster: Cluster) -> None:
     assert len(world.nodes("a")) == 2
 
 
+def test_a_webhook_that_fails_delays_one_job_only(cluster: Cluster) -> None:
+    world = submitted(cluster, 1, 1)
+    world.submit("b", 1, 1)
+    failures = [KubernetesUnavailable("failed calling webhook", answered=True)]
+
+    def fail_once(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/pods") and failures:
+            raise failures.pop()
+
+    with cluster.calling(fail_once) as client:
+        world.jobs = world.operator(client)
+        world.reconcile()
+        world.reconcile()
+        assert world.nodes("b") == [1]
+        assert "failed calling webhook" in world.status("a")["reason"]
+        assert world.status("a")["nextNode"] == 2, "it pauses"
+        world.now += 30
+        world.rest()
+    assert (world.nodes("a"), world.status("a")["failures"]) == ([2], 0)
+    assert [word for word, _ in cluster.events("a")].count("NodeRefused") == 1
+
+
 def test_a_reconcile_without_an_api_server_fails_and_the_next_continues(cluster: Cluster) -> None:
     world = submitted(cluster, 1, 2)
 

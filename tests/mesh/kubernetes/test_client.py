@@ -126,6 +126,13 @@ def test_an_incomplete_refusal_is_no_answer() -> None:
         next(lines)
 
 
+def test_a_failure_that_the_server_reports_is_an_answer() -> None:
+    failed = pytest.raises(errors.KubernetesUnavailable, match="answered 500")
+    with silent_after(_head("500 Internal") + b"0\r\n\r\n", 3.0) as lines, failed as caught:
+        next(lines)
+    assert caught.value.answered
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [
