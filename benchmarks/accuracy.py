@@ -14,20 +14,21 @@ reviews in `pos.txt` and `neg.txt`.
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 from ..runtime.errors import UsageError
 from ..student.frameworks import FrameworkName
 from .distillation import reviews, vision
-from .distillation.paired_statistics import Paired
-from .distillation.picture import AccuracyPanel, draw
 from .distillation.task import Task
 from .distillation.training_ways import TITLES, WAYS, DistillationOutcome, Way, train_all_ways
+from .paper.picture import save
 from .report import BenchmarkReport, Goal, Row
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,72 @@ SEEDS: Final = 10
 QUICK_SEEDS: Final = 2
 #: Level of the paired tests: teachers must help significantly; churn must make no such difference.
 P: Final = 0.05
+
+_COLOURS: dict[Way, str] = {
+    "n_training": "#8c8c8c",
+    "online": "#d98c3f",
+    "steady": "#2f6fb0",
+    "churn": "#c0392b",
+    "offline": "#2e8b57",
+}
+_LABELS: dict[Way, str] = {
+    "n_training": "N-training",
+    "online": "Online",
+    "steady": "EDL-Dist,\nsteady",
+    "churn": "EDL-Dist,\nchurn",
+    "offline": "offline\nstore",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Statistics of the differences of pairs.
+
+    Attributes:
+        mean: mean difference.
+        low: lower end of the 95 % interval of the mean, by Student's t.
+        high: upper end of the interval.
+        p: p-value of the two-sided paired t-test of mean 0; 1 if all differences are 0.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    @classmethod
+    def of(cls, a: Sequence[float], b: Sequence[float]) -> Self:
+        """Compare `a[i] - b[i]`.
+
+        Raises:
+            ValueError: there are fewer than two pairs, or the lengths differ.
+        """
+        if len(a) != len(b) or len(a) < 2:
+            raise ValueError(f"pairs are needed, two or more: {len(a)} and {len(b)} figures")
+        differences = [x - y for x, y in zip(a, b, strict=True)]
+        mean, spread = statistics.mean(differences), statistics.stdev(differences)
+        if spread == 0:  # the test would divide by 0
+            return cls(mean, mean, mean, 1.0 if mean == 0 else 0.0)
+        from scipy import stats
+
+        half = float(stats.t.ppf(0.975, len(a) - 1)) * spread / math.sqrt(len(a))
+        p = float(stats.ttest_rel(a, b).pvalue)
+        return cls(mean, mean - half, mean + half, p)
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyPanel:
+    """The panel of one task.
+
+    Attributes:
+        title: title above the panel.
+        teacher: accuracy of the teacher, 0 to 1.
+        outcomes: outcome of each way.
+    """
+
+    title: str
+    teacher: float
+    outcomes: Mapping[Way, DistillationOutcome]
 
 
 def run(
@@ -161,3 +228,33 @@ def judge(task: Task, outcomes: Mapping[Way, DistillationOutcome]) -> list[Goal]
 
 def _points(a: DistillationOutcome, b: DistillationOutcome) -> Paired:
     return Paired.of([100 * x for x in a.accuracy], [100 * x for x in b.accuracy])
+
+
+def draw(panels: Sequence[AccuracyPanel], path: Path) -> None:
+    """Write the chart to `path` as PNG; raise UsageError if the file cannot be written."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6 * len(panels), 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _draw(axes, panel)
+    save(figure, path)
+
+
+def _draw(axes: Any, panel: AccuracyPanel) -> None:
+    ways = [way for way in WAYS if way in panel.outcomes]
+    by_way = [[100 * value for value in panel.outcomes[way].accuracy] for way in ways]
+    for seed in zip(*by_way, strict=True):
+        axes.plot(range(len(ways)), seed, color="#cccccc", linewidth=0.8, zorder=1)
+    for at, (way, values) in enumerate(zip(ways, by_way, strict=True)):
+        mean = sum(values) / len(values)
+        axes.plot([at] * len(values), values, "o", color=_COLOURS[way], alpha=0.6)
+        axes.plot([at - 0.25, at + 0.25], [mean, mean], color=_COLOURS[way], linewidth=3)
+        axes.annotate(f"{mean:.2f}", (at + 0.28, mean), va="center", fontsize=8)
+    axes.axhline(100 * panel.teacher, color="#444444", linestyle=":", linewidth=1)
+    axes.annotate("teacher", (-0.45, 100 * panel.teacher), va="bottom", fontsize=8)
+    axes.set_xlim(-0.5, len(ways) - 0.3)
+    axes.set_xticks(range(len(ways)), [_LABELS[way] for way in ways], fontsize=8)
+    axes.set_ylabel("% of held-out rows right")
+    axes.set_title(panel.title, fontsize=9)

@@ -1,82 +1,123 @@
-"""Child processes of a benchmark, with a channel to each, and the cores they run on."""
+"""Child processes of benchmarks, each with a channel to this process, and the cores they run on.
+
+`python -m edl.benchmarks.children CHANNEL FUNCTION` is such a child. The first message on its
+channel has the arguments of FUNCTION (`module:name`).
+"""
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
+import select
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec
 
-from ..proto.channel import Channel
-from ..runtime.errors import ProcessFailed
-from ..runtime.supervise import python_command, start
+from ..mesh.cores import available_cores
+from ..proto.channel import Channel, Message
+from ..runtime.errors import EdlError, ProcessFailed
+from ..runtime.supervise import describe_exit, end_with_parent, python_command, start
 
-#: Number that stands for no particular core.
-ANY_CORE: Final = -1
+P = ParamSpec("P")
+
+#: Longest wait for a message of a child: longer than any turn of a benchmark.
+_ANSWER_S: Final = 600.0
+#: Longest wait for the exit code and the last line of a child that has closed its channel.
+_EXIT_S: Final = 5.0
 
 
 class Child:
-    """A process that gets the descriptor of a channel as its first argument.
+    """A process that calls a function with its end of a channel.
 
     Args:
         stack: kills the process when it is closed.
         name: name of the process, for messages.
-        module: module that the process runs.
-        arguments: command-line arguments after the descriptor.
+        function: function of a module that the process imports.
+        arguments: further arguments of the function; JSON carries them, so tuples become lists.
+        named: keyword arguments of the function.
 
     Raises:
         ProcessFailed: the process cannot be started.
     """
 
-    def __init__(self, stack: ExitStack, name: str, module: str, *arguments: object) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        name: str,
+        function: Callable[Concatenate[Channel, P], None],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> None:
         self._channel, fd = Channel.pair()
         stack.callback(self._channel.close)
         self._name = name
+        path = f"{function.__module__}:{function.__name__}"
         try:
-            process = start(python_command(name, module, fd, *arguments, pass_fds=(fd,)))
+            self._process = start(python_command(name, __name__, fd, path, pass_fds=(fd,)))
         finally:
             os.close(fd)
-        stack.callback(process.kill)
-        self._messages = iter(self._channel)
+        stack.callback(self._process.kill)
+        self.tell("call", arguments=arguments, named=named)
 
-    def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Send a message and wait for the answer; raise ProcessFailed if the process ended."""
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Send a message."""
         self._channel.send(kind, **fields)
-        return self.receive()
 
-    def receive(self) -> dict[str, Any]:
-        """Wait for the next message; raise ProcessFailed if the process ended."""
-        for message in self._messages:
-            return dict(message)
-        raise ProcessFailed(f"{self._name} ended by itself")
+    def receive(self) -> Message:
+        """Wait for the next message; raise ProcessFailed if the process ended or does not answer.
+
+        The process must not send two messages for one question.
+        """
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        if not poll.poll(1000 * _ANSWER_S):
+            raise ProcessFailed(f"{self._name} has not answered within {_ANSWER_S:g} s")
+        message = self._channel.receive()
+        if message is not None:
+            return message
+        code = self._process.wait(_EXIT_S)
+        how = "closed its channel" if code is None else describe_exit(code)
+        last = self._process.last_line
+        raise ProcessFailed(f"{self._name} {how}{f': {last}' if last else ''}")
+
+    def ask(self, kind: str, **fields: Any) -> Message:
+        """Send a message and wait for the answer; see `receive`."""
+        self.tell(kind, **fields)
+        return self.receive()
 
 
 def two_cores() -> tuple[int, int]:
-    """Return two different cores; twice `ANY_CORE` if this process cannot choose two."""
-    if not hasattr(os, "sched_getaffinity"):
-        return ANY_CORE, ANY_CORE
-    cores = sorted(os.sched_getaffinity(0))
-    return (cores[0], cores[1]) if len(cores) > 1 else (ANY_CORE, ANY_CORE)
+    """Return two cores that this process may use; twice the same one if there is only one."""
+    first, *others = sorted(available_cores())
+    return first, (others or [first])[0]
 
 
-def two_cores_text() -> str:
-    """Return the cores of `two_cores` in the form of `pin_to`, for sides that share both."""
-    return ",".join(map(str, two_cores()))
+def divided_cores(students: int) -> tuple[list[int], list[int]]:
+    """Return `students` cores for the student, and the others for everything else.
 
-
-def pin_to(cores: str) -> None:
-    """Pin this process, and processes that it starts later, to cores such as "0,1".
-
-    A list with only `ANY_CORE` changes nothing.
+    If that leaves no others, both are all cores.
     """
-    chosen = {int(core) for core in cores.split(",")} - {ANY_CORE}
-    if chosen:
-        os.sched_setaffinity(0, chosen)
+    cores = sorted(available_cores())
+    if students >= len(cores):
+        return cores, cores
+    return cores[-students:], cores[:-students]
 
 
-def pin_threads(pid: int, core: int) -> None:
-    """Pin all threads of a process, and threads that they start later, to `core`."""
-    if core != ANY_CORE:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(ProcessLookupError):  # the thread has ended
-                os.sched_setaffinity(int(thread), {core})
+def main(fd: int, path: str) -> None:
+    """Call the function `path` with the channel and the arguments of its first message."""
+    end_with_parent(at_once=True)
+    channel = Channel.attach(fd)
+    call = channel.receive()
+    if call is None:  # the benchmark has ended
+        return
+    module, _, name = path.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    try:
+        function(channel, *call["arguments"], **call["named"])
+    except EdlError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

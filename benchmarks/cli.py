@@ -170,14 +170,52 @@ def _reproduction(name: str) -> Callable[..., BenchmarkReport] | None:
     folder, _, experiment = name.rpartition(".")
     if not folder:
         return None
-    from .paper.runner import run as reproduce
 
     def measured(
         quick: bool, simulate: bool = False, measure: bool = False, device: str | None = None
     ) -> BenchmarkReport:
-        return reproduce(experiment, simulate=simulate, measure=measure, quick=quick, device=device)
+        return _reproduce(
+            experiment, simulate=simulate, measure=measure, quick=quick, device=device
+        )
 
     return measured
+
+
+def _reproduce(
+    name: str, *, simulate: bool, measure: bool, quick: bool, device: str | None = None
+) -> BenchmarkReport:
+    """Run the experiment of the module `name`.
+
+    Args:
+        name: name of the module, as "table1".
+        simulate: run it with the paper's devices, in virtual time.
+        measure: run it on this machine. Exactly one of `simulate` and `measure` must be true.
+        quick: less work, coarser figures.
+        device: "cuda" or "cpu", for a measured teacher; None: the experiment's default.
+
+    Raises:
+        UsageError: both or none of `simulate` and `measure` are true, or the experiment cannot be
+            measured, or not with `device`.
+    """
+    if simulate == measure:
+        raise UsageError(
+            f"paper.{name} is run with --simulate (the paper's devices, in virtual time) or with"
+            " --measure (this machine): give one of the two"
+        )
+    from .paper.tables import run_simulation
+
+    module = importlib.import_module(f".paper.{name}", __package__)
+    if simulate:
+        if device is not None:
+            raise UsageError("--simulate has the paper's devices: leave --device out")
+        return run_simulation(module, quick=quick)
+    if not hasattr(module, "measure"):
+        raise UsageError(f"paper.{name} needs devices of the paper: run it with --simulate")
+    options = {} if device is None else {"device": device}
+    if options.keys() - inspect.signature(module.measure).parameters.keys():
+        raise UsageError(f"paper.{name} has no --device")
+    found: BenchmarkReport = module.measure(quick=quick, **options)
+    return found
 
 
 def benchmarks() -> dict[str, str]:
@@ -187,8 +225,12 @@ def benchmarks() -> dict[str, str]:
     """
     own = _with_function(Path(__file__).parent, "run")
     del own["cli"]
-    experiments = _with_function(Path(__file__).parent / "paper", "simulate")
-    return {**own, **{f"paper.{name}": about for name, about in experiments.items()}}
+    return {**own, **{f"paper.{name}": about for name, about in experiments().items()}}
+
+
+def experiments() -> dict[str, str]:
+    """Map the experiments of papers, without `paper.`, to the first line of their docstring."""
+    return _with_function(Path(__file__).parent / "paper", "simulate")
 
 
 def _with_function(folder: Path, function: str) -> dict[str, str]:

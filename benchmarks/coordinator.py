@@ -12,28 +12,28 @@ and of a rebuild, at full size.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import os
-import signal
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
+
+import psutil
 
 from ..coordinator.calling.client import ask_status
 from ..coordinator.embedded import start_embedded
 from ..coordinator.manager.overview import ADMITTED
+from ..mesh.local import COORDINATOR_READY
 from ..runtime.errors import ProcessFailed
 from ..runtime.supervise import Process, python_command, start
 from . import assignment
-from .load.phases import READY, WRITTEN
+from .children import Child
 from .load.registry_client import SPEEDS
+from .load.students import run_students
+from .load.teachers import run_teachers
 from .report import BenchmarkReport, Goal, Row, quantile
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ CHANGED_SHARE: Final = 0.02
 REDIS_CORES, MANAGER_CORES = 0.12, 1.0
 JOIN_S, DEATH_S = 0.5, 0.25
 _READY_S: Final = 180.0
-_MANAGER_READY: Final = r"coordinator ready: (\S+) manager (\S+)"
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,38 +119,33 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
     with ExitStack() as stack:
         server, url = start_embedded()
         stack.callback(server.stop)
-        manager = _member(stack, "edl", "coordinator", "serve", "--redis", url, "--ttl", ttl_s)
-        address = manager.expect(_MANAGER_READY, _READY_S)[2]
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-crowd-")))
-        processes = {
-            folder / kind: _member(
-                stack, f"{__package__}.load.{kind}", url, SERVICE, folder / kind, *arguments
-            )
-            for kind, arguments in (
-                ("teachers", (teachers, ttl_s, changes, seconds)),
-                ("students", (students, *_wanted_teachers(teachers, students))),
-            )
-        }
-        teachers_process, students_process = processes.values()
+        words = ("serve", "--redis", url, "--ttl", ttl_s)
+        manager = start(python_command("manager", "edl", "coordinator", *words))
+        stack.callback(manager.stop)
+        address = manager.expect(COORDINATOR_READY, _READY_S)[2]
+        load = (teachers, ttl_s, changes, seconds)
+        teaching = Child(stack, "the teachers", run_teachers, url, SERVICE, *load)
+        wanted = _wanted_teachers(teachers, students)
+        learning = Child(stack, "the students", run_students, url, SERVICE, students, *wanted)
         size = f"{teachers:,} teachers and {students:,} students"
         log.info("waiting until %s are admitted", size)
-        for process in processes.values():
-            process.expect(READY, _READY_S)
+        for child in (teaching, learning):
+            child.receive()
         _await_admission(address, teachers)
         meter = stack.enter_context(_meter(url, manager))
         time.sleep(ttl_s)  # until the work after their registration is done
         log.info("%s: nothing happens for %g s", size, seconds)
         quiet = meter.over(seconds)
         log.info("%s: %d of them die", size, changes)
-        _next_phase(teachers_process, students_process)
+        _next_phase(teaching, learning)
         dying = meter.over(seconds + ttl_s)
-        _next_phase(students_process)
+        _next_phase(learning)
         time.sleep(ttl_s)  # until all teachers are assigned
         log.info("%s: %d join", size, changes)
-        _next_phase(teachers_process)
+        _next_phase(teaching)
         joining = meter.over(seconds + JOIN_S)
-        _next_phase(teachers_process, students_process)
-        of_teachers, of_students = (_figures(process, file) for file, process in processes.items())
+        _next_phase(teaching, learning)
+        of_teachers, of_students = teaching.receive(), learning.receive()
         served = _served(of_teachers, of_students)
     return CrowdStats(
         teachers=teachers,
@@ -181,7 +174,7 @@ class _Meter:
 
     def __init__(self, client: redis.Redis, manager: Process) -> None:
         self._client = client
-        self._stat = Path(f"/proc/{manager.pid}/stat")
+        self._manager = psutil.Process(manager.pid)
 
     def over(self, seconds: float) -> dict[str, float]:
         """Return the cores that each uses (CPU seconds per second) over the next `seconds`."""
@@ -192,10 +185,9 @@ class _Meter:
 
     def _used_s(self) -> dict[str, float]:
         info: Any = self._client.info("cpu")
-        fields = self._stat.read_text().rpartition(")")[2].split()
         return {
             "redis": info["used_cpu_sys"] + info["used_cpu_user"],
-            "manager": (int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+            "manager": sum(self._manager.cpu_times()[:2]),
         }
 
 
@@ -205,12 +197,6 @@ def _meter(url: str, manager: Process) -> Iterator[_Meter]:
 
     with redis.Redis.from_url(url) as client:
         yield _Meter(client, manager)
-
-
-def _member(stack: ExitStack, module: str, *arguments: object) -> Process:
-    process = start(python_command(module.rpartition(".")[2], module, *arguments))
-    stack.callback(process.stop)
-    return process
 
 
 def _await_admission(manager: str, teachers: int) -> None:
@@ -227,15 +213,9 @@ def _await_admission(manager: str, teachers: int) -> None:
     raise ProcessFailed(f"{teachers} teachers were not admitted within {_READY_S:g} s")
 
 
-def _next_phase(*processes: Process) -> None:
-    for process in processes:
-        process.send_signal(signal.SIGUSR1)
-
-
-def _figures(process: Process, file: Path) -> dict[str, Any]:
-    process.expect(WRITTEN, _READY_S)
-    figures: dict[str, Any] = json.loads(file.read_text())
-    return figures
+def _next_phase(*children: Child) -> None:
+    for child in children:
+        child.tell("next")
 
 
 def _served(of_teachers: Mapping[str, Any], of_students: Mapping[str, Any]) -> dict[str, float]:

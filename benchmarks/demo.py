@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -34,6 +35,7 @@ from ..mesh.demo.run import usable_cache
 from ..mesh.demo.settings import DemoSettings
 from ..mesh.local import LocalMesh, TeacherSpec
 from ..mesh.output import cache_folder
+from ..proto.channel import Channel
 from ..runtime.errors import NoTeacherAvailable
 from ..student.losses import DistillLoss
 from ..student.trainer import Trainer
@@ -155,11 +157,42 @@ def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterat
 
 def _neighbour(stack: ExitStack, teacher: Path, cores: CoreAssignment) -> Child:
     """Start a process that labels on the teachers' cores, outside the mesh, on request."""
-    module = "edl.benchmarks.paced.neighbour"
-    on = ",".join(map(str, sorted(cores.others)))
-    child = Child(stack, "the neighbour", module, on, teacher)
+    with children_on(cores.others):
+        child = Child(stack, "the neighbour", label_on_request, str(teacher))
     child.receive()
     return child
+
+
+def label_on_request(channel: Channel, model: str) -> None:
+    """Label one batch repeatedly between "work" and "rest": the function of the neighbour.
+
+    It answers "work" at once, and "rest" when its last batch has ended.
+
+    Args:
+        channel: its first message to the benchmark means that the model is loaded.
+        model: path of the teacher's model.
+    """
+    settings = DemoSettings()
+    image, *_ = next(iter(BatchSource(load_digits(settings.size), settings)))
+    predictor = Predictor(Path(model), micro_batch=settings.micro_batch)
+    predictor(image)
+    working, computing = threading.Event(), threading.Lock()
+
+    def work() -> None:
+        while working.wait():
+            with computing:
+                predictor(image)
+
+    threading.Thread(target=work, daemon=True).start()
+    channel.send("ready")
+    for message in channel:
+        if message["kind"] == "work":
+            working.set()
+        else:
+            working.clear()
+            with computing:
+                pass
+        channel.send("done")
 
 
 def _await_labels(reader: DistilReader, batches: int) -> None:

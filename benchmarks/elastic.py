@@ -10,13 +10,16 @@ of the cores. Trainings and service are real processes.
 from __future__ import annotations
 
 import logging
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+import numpy as np
 
 from ..coordinator.embedded import start_embedded
 from ..coordinator.job_queue import DesiredJobState, QueueBoard, QueuedJob, open_queue
@@ -25,13 +28,17 @@ from ..mesh.cores import available_cores, children_on
 from ..mesh.jobs.job_run import progress_or_unknown
 from ..mesh.jobs.node_scaler import divide_cores
 from ..mesh.jobs.spec import QueuedJobSpec
+from ..proto.channel import Channel
 from ..runtime.errors import ProcessFailed, UsageError
 from ..runtime.supervise import python_command, start
 from .children import Child
+from .jobs import web
 from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row, quantile
-from .sharing.fleet import Mode, fleet
 
 log = logging.getLogger(__name__)
+
+#: How a fleet shares its slots.
+Mode = Literal["elastic", "gang"]
 
 SLOTS: Final = 2
 #: Seconds of work of job A on one slot, without and with `--quick`; job B has `MORE` times as much.
@@ -53,6 +60,9 @@ QUICK_REQUESTS: Final = MIN_ROUNDS * 20
 _FREEZE_S: Final = 5.0
 _START_S: Final = 90.0
 _END_S: Final = 900.0
+_STOP_S: Final = 30.0
+_WARM_STEPS: Final = 5
+_STEPS: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +185,39 @@ def _setup(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
         yield BenchmarkSetup(url, queue, board, folder, cores)
 
 
+@contextmanager
+def fleet(redis: str, folder: Path, *, mode: Mode, slots: int, freeze_s: float) -> Iterator[None]:
+    """Run a fleet while the body runs; stopping it stops its nodes.
+
+    Args:
+        redis: URL of its Redis.
+        folder: folder for its log, and for the files of its jobs.
+        mode: how it shares its slots.
+        slots: number of slots.
+        freeze_s: seconds after a change for which a job keeps its nodes, unless it must make room.
+
+    Raises:
+        ProcessFailed: it does not start.
+    """
+    command = python_command(
+        "fleet", "edl", "agent", "jobs", "--slots", slots,
+        "--share", f"mode={mode},freeze={freeze_s}", "--folder", folder / mode,
+        "--redis", redis, log=folder / "fleet.log",
+    )  # fmt: skip
+    process = start(command, echo=lambda line: log.debug("fleet: %s", line))
+    try:
+        process.expect("runs jobs on", _START_S)
+        yield
+    finally:
+        process.stop(grace_s=_STOP_S)
+
+
 def _fleet(setup: BenchmarkSetup, mode: Mode) -> AbstractContextManager[None]:
     return fleet(setup.url, setup.folder, mode=mode, slots=SLOTS, freeze_s=_FREEZE_S)
 
 
 def _spec(name: str, steps: int, least: int, most: int) -> QueuedJobSpec:
-    job_file = Path(__file__).with_name("sharing") / "job.py"
+    job_file = Path(__file__).with_name("jobs") / "pictures.py"
     return QueuedJobSpec(
         name,
         f"'{job_file}' --steps {steps}",
@@ -192,12 +229,30 @@ def _spec(name: str, steps: int, least: int, most: int) -> QueuedJobSpec:
 
 def _step_s(setup: BenchmarkSetup) -> float:
     """Measure the seconds of a step on one slot."""
-    with children_on(setup.cores[1]):
-        pace = start(python_command("pace", "edl.benchmarks.sharing.step_duration"))
-    try:
-        return float(pace.expect(r"a step takes ([\d.]+) s", _START_S)[1])
-    finally:
-        pace.stop()
+    with ExitStack() as stack, children_on(setup.cores[1]):
+        return float(Child(stack, "the steps", time_steps).receive()["step_s"])
+
+
+def time_steps(channel: Channel) -> None:
+    """Train on one batch; the only message to the benchmark has the median seconds of a step."""
+    import paddle
+
+    from .jobs import pictures as job
+
+    network = job.model()
+    optimizer = job.optimizer(network.parameters())
+    data = job.Pictures()
+    rows = [data[number] for number in range(job.BATCH)]
+    took = []
+    for _ in range(_WARM_STEPS + _STEPS):
+        began_s = time.perf_counter()
+        pictures = paddle.to_tensor(np.stack([picture for picture, _ in rows]))
+        classes = paddle.to_tensor(np.array([known for _, known in rows]))
+        job.loss(network(pictures), classes).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        took.append(time.perf_counter() - began_s)
+    channel.send("timed", step_s=statistics.median(took[_WARM_STEPS:]))
 
 
 # --- two jobs
@@ -280,10 +335,8 @@ def _times_ms(cores: tuple[int, ...], requests: int) -> list[float]:
     """Run the service and its load on `cores`; return the milliseconds of each request."""
     with ExitStack() as stack:
         with children_on(cores):
-            web = start(python_command("web", "edl.benchmarks.sharing.web"))
-            stack.callback(web.stop)
-            port = int(web.expect(r"port (\d+)", _START_S)[1])
-            load = Child(stack, "load", "edl.benchmarks.sharing.load", port, PER_S, requests)
+            port = Child(stack, "the web service", web.serve).receive()["port"]
+            load = Child(stack, "the load", web.load, port, PER_S, requests)
         times: list[float] = load.receive()["times_ms"]
     return times
 

@@ -9,11 +9,22 @@ student gets teachers that it lacked. At last a real training step, with and wit
 from __future__ import annotations
 
 import logging
+import os
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+
+from ..distill_reader import DistilReader
+from ..mesh.cores import children_on, pin_process
+from ..proto.channel import Channel
+from ..student.losses import DistillLoss
+from ..student.trainer import Trainer
+from ..teacher.backends.paddle import import_paddle
 from .children import Child, two_cores
+from .paced import SERVICE, Repeated
 from .paced.changes import n_training, suspended
 from .paced.streams import ThroughputShare, share, straggler
 from .paced.teachers import PICTURES, paced, start_teachers
@@ -36,6 +47,7 @@ N_TRAINING: Final = 0.97
 #: Greatest CPU time of a step with a reader, relative to a step without.
 STEP: Final = 1.03
 _STEP_ROWS: Final = 8
+_CLASSES: Final = 1000
 _SUSPENDED_S: Final = 4.0
 
 
@@ -95,11 +107,11 @@ def step(rows: int, batches: int) -> Estimate:
         rows: rows of a batch.
         batches: batches of each turn.
     """
-    others, core = two_cores()
+    other, core = two_cores()
     with ExitStack() as stack:
         [(address, _)] = start_teachers(stack, [paced(0.05, rows)], PICTURES)
-        module = "edl.benchmarks.paced.step"
-        student = Child(stack, "the student", module, core, others, rows, address)
+        with children_on([other]):  # the reader's engine inherits it
+            student = Child(stack, "the student", train, core, rows, address)
         student.receive()
 
         def used_s(with_reader: bool) -> float:
@@ -107,6 +119,45 @@ def step(rows: int, batches: int) -> Estimate:
             return float(answer["cpu_s"])
 
         return paired(lambda: used_s(True), lambda: used_s(False))
+
+
+def train(channel: Channel, core: int, rows: int, address: str) -> None:
+    """Train MobileNetV3-small on images, with a reader or without: the process of `step`.
+
+    Each message has a number of batches, and whether a reader provides the soft labels; the answer
+    has the CPU seconds of this process.
+
+    Args:
+        channel: its first message to the benchmark means that training can begin.
+        core: core of the training; the reader's engine stays on that which this process has now.
+        rows: rows of a batch.
+        address: address of the teacher.
+    """
+    os.environ.update({"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"})
+    trainer = _trainer()
+    image = np.random.default_rng(0).standard_normal((rows, 3, 224, 224), np.float32)
+    label = np.zeros((rows, 1), np.int64)
+    fed = Repeated(image, label)
+    labelled = Repeated(image, label, np.zeros((rows, _CLASSES), np.float32))
+    with DistilReader(fed, service=SERVICE, teachers=[address], feeds=[0]) as reader:
+        pin_process([core])
+        loaders: dict[bool, Iterable[Any]] = {True: reader, False: labelled}
+        channel.send("ready")
+        for message in channel:
+            fed.count = labelled.count = message["batches"]
+            used_s = time.process_time()
+            trainer.fit(loaders[message["with_reader"]], epochs=1)
+            channel.send("ran", cpu_s=time.process_time() - used_s)
+
+
+def _trainer() -> Trainer:
+    paddle = import_paddle()
+    from paddle.vision import models
+
+    paddle.seed(0)
+    network = models.mobilenet_v3_small(num_classes=_CLASSES)
+    optimizer = paddle.optimizer.SGD(1e-3, parameters=network.parameters())
+    return Trainer(network, DistillLoss(0.5, 0.5), optimizer)
 
 
 def _row(case: str, possible_per_s: float, part: Estimate, waited_s: float) -> Row:

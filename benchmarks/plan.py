@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Final
 
-from .planning import paced, real
-from .report import BenchmarkReport, Estimate, Goal, Row
+from ..mesh.cores import children_on
+from ..scheduler.cluster import Cluster, DeviceKind, DeviceRate, Distillation
+from ..scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
+from .children import Child, divided_cores
+from .paced import configurations
+from .paced.teachers import start_teachers
+from .paper.measured.models import CLASSES, MICRO_BATCH
+from .paper.measured.student import (
+    EDL_DIST,
+    LABELLING_ALONE,
+    N_TRAINING,
+    ONLINE,
+    SETTLING,
+    STEP_ALONE,
+    train,
+)
+from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row, interleaved
+from .teachers.models import export_resnet
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +39,16 @@ SIMULATED: Final = 5.0
 PLANNED_OF_REAL: Final = 20.0
 _WINDOW_S: Final = 0.6
 _QUICK_WINDOW_S: Final = 0.2
+#: Layers of the teachers' ResNets: one slower than the student's step, one faster.
+TEACHERS: Final = (50, 18)
+_ROWS: Final = 8
+_QUICK_ROWS: Final = 2
+_CORE: Final = "core"
+_PICTURE_BYTES: Final = 3 * 224 * 224 * 4
+_LABEL_BYTES: Final = CLASSES * 4
+
+#: Name, predicted samples per second, and measured samples per second of each window.
+PredictedAndMeasured = tuple[str, float, list[float]]
 
 
 def run(quick: bool) -> BenchmarkReport:
@@ -42,17 +72,17 @@ def run(quick: bool) -> BenchmarkReport:
             error = error_of(Estimate.of([rate / predicted for rate in rates]))
             goals.append(Goal.judge(f"{name}: error of the {by}, %", error, "<=", most))
 
-    for configuration in paced.CONFIGURATIONS:
+    for configuration in configurations.CONFIGURATIONS:
         log.info("stated rates: %s", configuration.name)
-        rates = paced.measured(configuration, _QUICK_WINDOW_S if quick else _WINDOW_S)
+        rates = configurations.measured(configuration, _QUICK_WINDOW_S if quick else _WINDOW_S)
         add(
             configuration.name,
             "emulated",
             rates,
-            planner=(paced.planned(configuration), PLANNED),
-            simulator=(paced.simulated(configuration), SIMULATED),
+            planner=(configurations.planned(configuration), PLANNED),
+            simulator=(configurations.simulated(configuration), SIMULATED),
         )
-    for name, predicted, rates in real.trainings(quick):
+    for name, predicted, rates in _trainings(quick):
         add(name, "real models", rates, planner=(predicted, PLANNED_OF_REAL))
     return BenchmarkReport(rows, goals)
 
@@ -67,3 +97,67 @@ def error_of(ratios: Estimate) -> Estimate:
     least = 0.0 if ratios.low <= 1 <= ratios.high else min(ends)
     percents = (100 * error for error in (abs(ratios.value - 1), least, max(ends)))
     return Estimate(*(round(percent, 2) for percent in percents))
+
+
+# --- trainings with real models
+
+
+def _trainings(quick: bool) -> Iterator[PredictedAndMeasured]:
+    """Train MobileNetV3-small alone, and with each teacher in its process and through a mesh.
+
+    Args:
+        quick: smaller batches.
+
+    Raises:
+        ProcessFailed: a process does not start.
+    """
+    rows = _QUICK_ROWS if quick else _ROWS
+    for layers in TEACHERS:
+        log.info("real models: MobileNetV3-small with ResNet%d", layers)
+        found = _with_teacher(layers, rows)
+        yield from found if layers == TEACHERS[0] else found[1:]  # N-training has no teacher
+
+
+def _with_teacher(layers: int, rows: int) -> list[PredictedAndMeasured]:
+    cores, others = divided_cores(1)
+    with ExitStack() as stack, children_on(others):
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        options = ("--micro-batch", str(MICRO_BATCH), "--threads", "1")
+        [(address, _)] = start_teachers(stack, [options], export_resnet(folder, layers))
+        student = Child(stack, "the student", train, "paddle", layers, rows, cores, others, address)
+        student.receive()
+
+        def batch_s(way: str, steps: int = 1) -> float:
+            return float(student.ask("run", way=way, steps=steps)["wall_s"]) / steps
+
+        ways = (STEP_ALONE, LABELLING_ALONE, N_TRAINING, ONLINE)
+        taken = interleaved(*[partial(batch_s, way) for way in ways])
+        step, labelling, n_training, online = zip(*taken, strict=True)
+        # Not interleaved: between turns, the teacher would label ahead.
+        batch_s(EDL_DIST, SETTLING)
+        taught = [batch_s(EDL_DIST) for _ in range(MIN_ROUNDS)]
+    job = _job(rows, statistics.median(step), statistics.median(labelling))
+    mesh = PlannedMesh(_CORE, 1, (DeviceGroup(_CORE, 1.0),), rows)
+    cluster = Cluster((DeviceKind(_CORE, count=2),))
+    return [
+        ("no teacher", rows / job.step_s(_CORE, rows), _rates(rows, n_training)),
+        (f"ResNet{layers}, Online", rows / job.online_s(_CORE, rows), _rates(rows, online)),
+        (f"ResNet{layers}, mesh", predict(cluster, job, mesh).samples_per_s, _rates(rows, taught)),
+    ]
+
+
+def _job(rows: int, student_s: float, teacher_s: float) -> Distillation:
+    """Return the job as a profile describes it: seconds of a batch of each model alone."""
+    return Distillation(
+        name="real",
+        samples=rows * MIN_ROUNDS,
+        batch=(rows,),
+        student={_CORE: DeviceRate(seconds_per_sample=student_s / rows)},
+        teacher={_CORE: DeviceRate(seconds_per_sample=teacher_s / rows)},
+        sample_bytes=_PICTURE_BYTES,
+        label_bytes=_LABEL_BYTES,
+    )
+
+
+def _rates(rows: int, batches_s: tuple[float, ...] | list[float]) -> list[float]:
+    return [rows / seconds for seconds in batches_s]

@@ -13,11 +13,12 @@ import statistics
 from contextlib import ExitStack
 from typing import Final
 
-from .children import Child, two_cores_text
+from ..mesh.cores import children_on
+from .children import Child, two_cores
 from .paced import ROWS, SERVICE, batch
 from .paced.teachers import paced, start_teachers
-from .reading import SHAPE
-from .report import BenchmarkReport, Estimate, Goal, Row, interleaved, quantile
+from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row, interleaved, quantile
+from .transports import HOST, SHAPE, lanes, trainer
 from .transports.codec import MODEL
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,6 @@ TEACHERS: Final = 2
 OF_READER: Final = 0.95
 #: Longest median latency of a call with one row.
 LATENCY_S: Final = 1.5e-3
-_ROUNDS_OF_LATENCY: Final = 15
-_MODULE: Final = "edl.benchmarks.reading.trainer"
 
 
 def run(quick: bool) -> BenchmarkReport:
@@ -49,25 +48,23 @@ def run(quick: bool) -> BenchmarkReport:
         rows += found
     with ExitStack() as stack:
         log.info("teachers that take no time")
-        cores = two_cores_text()
-        instant = [
-            Child(stack, f"teacher {number}", "edl.benchmarks.reading.teacher", "uint8", cores)
-            for number in range(TEACHERS)
-        ]
-        addresses = [f"127.0.0.1:{teacher.receive()['port']}" for teacher in instant]
+        with children_on(two_cores()):
+            instant = [
+                Child(stack, f"teacher {number}", lanes.serve, "codec", SHAPE, "uint8", "")
+                for number in range(TEACHERS)
+            ]
+        addresses = [f"{HOST}:{teacher.receive()['port']}" for teacher in instant]
         caller = _start_caller(stack, MODEL, SHAPE, "uint8", addresses)
         rows += _rates(caller, 20 if quick else 100, SHAPE[0], "instant teachers")[1]
         calls = 50 if quick else 200
-        rounds = [
-            caller.ask("latency", batches=calls)["seconds"] for _ in range(_ROUNDS_OF_LATENCY)
-        ]
+        rounds = [caller.ask("latency", batches=calls)["seconds"] for _ in range(MIN_ROUNDS)]
     median_s = Estimate.of([statistics.median(seconds) for seconds in rounds])
     every_s = [one for seconds in rounds for one in seconds]
-    rows += [
-        {"case": "latency of one row", "figure": f"p{100 * part:g} (s)", "value": found}
-        for part in (0.5, 0.9, 0.99)
-        for found in (quantile(every_s, part),)
-    ]
+    for part in (0.5, 0.9, 0.99):
+        name = f"p{100 * part:g} (s)"
+        rows.append(
+            {"case": "latency of one row", "figure": name, "value": quantile(every_s, part)}
+        )
     return BenchmarkReport(
         rows,
         [
@@ -80,8 +77,8 @@ def run(quick: bool) -> BenchmarkReport:
 def _start_caller(
     stack: ExitStack, service: str, shape: tuple[int, ...], dtype: str, addresses: list[str]
 ) -> Child:
-    words = (dtype, two_cores_text(), 0, service, "x".join(map(str, shape)), *addresses)
-    caller = Child(stack, "the caller", _MODULE, *words)
+    with children_on(two_cores()):
+        caller = Child(stack, "the caller", trainer.train, shape, dtype, service, addresses, False)
     caller.receive()
     return caller
 

@@ -24,11 +24,12 @@ from typing import Final
 
 import numpy as np
 
-from .children import Child, two_cores_text
-from .reading import SHAPE
+from ..mesh.cores import children_on
+from .children import Child, two_cores
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
+from .transports import HOST, SHAPE, lanes, trainer
 from .transports.codec import MODEL
-from .transports.running_lane import RequestTimes, RunningLane
+from .transports.lanes import RequestTimes, RunningLane
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ REMOTE: Final = "remote"
 SAME_HOST: Final = "same host"
 #: Lane -> whether the reader may use shared memory.
 LANES: Final = {REMOTE: False, SAME_HOST: True}
-#: Lane -> module of `transports` for its floor.
+#: Lane -> name in `transports.lanes` of its floor.
 FLOORS: Final = {REMOTE: "copied", SAME_HOST: "copied_local"}
 #: Least rate of two teachers over loopback in uint8, relative to raw TCP.
 OF_RAW_TCP: Final = 0.45
@@ -126,32 +127,30 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Rea
     Raises:
         ProcessFailed: a process did not start, or ended unexpectedly.
     """
-    cores = two_cores_text()
-    size = math.prod(SHAPE) * np.dtype(dtype).itemsize
     with ExitStack() as stack:
-        lanes = {
-            name: RunningLane(stack, module, size, shared=name != PINNED)
-            for name, module in ((SHARED, "tcp"), (PINNED, "tcp"), (FLOOR, FLOORS[lane]))
+        sockets = {
+            name: RunningLane(stack, by, SHAPE, dtype, share_cores=name != PINNED)
+            for name, by in ((SHARED, "tcp"), (PINNED, "tcp"), (FLOOR, FLOORS[lane]))
         }
-        module = "edl.benchmarks.reading.teacher"
-        pool = [
-            Child(stack, f"teacher {number}", module, dtype, cores)
-            for number in range(max(teachers))
-        ]
-        addresses = [f"127.0.0.1:{teacher.receive()['port']}" for teacher in pool]
+        turns: list[Callable[[], float]] = [partial(one.turn, batches) for one in sockets.values()]
         readers: dict[int, ReaderTimes] = {}
-        turns: list[Callable[[], float]] = [partial(lane.turn, batches) for lane in lanes.values()]
-        for count in teachers:
-            module, chosen = "edl.benchmarks.reading.trainer", addresses[:count]
-            shape = "x".join(map(str, SHAPE))
-            options = (dtype, cores, int(LANES[lane]), MODEL, shape, *chosen)
-            trainer = Child(stack, f"the trainer of {count} teachers", module, *options)
-            trainer.receive()
-            readers[count] = ReaderTimes()
-            turns.append(partial(_turn, trainer, pool[:count], batches, readers[count]))
+        with children_on(two_cores()):
+            pool = [
+                Child(stack, f"teacher {number}", lanes.serve, "codec", SHAPE, dtype, "")
+                for number in range(max(teachers))
+            ]
+            addresses = [f"{HOST}:{teacher.receive()['port']}" for teacher in pool]
+            for count in teachers:
+                student = Child(
+                    stack, f"the trainer of {count} teachers", trainer.train,
+                    SHAPE, dtype, MODEL, addresses[:count], LANES[lane],
+                )  # fmt: skip
+                student.receive()
+                readers[count] = ReaderTimes()
+                turns.append(partial(_turn, student, pool[:count], batches, readers[count]))
         interleaved(*turns)
-        sockets = {name: _of_a_sample(lane.turns) for name, lane in lanes.items()}
-        return ReaderMeasurement(sockets, readers)
+        times = {name: _of_a_sample(one.turns) for name, one in sockets.items()}
+        return ReaderMeasurement(times, readers)
 
 
 def _of_a_sample(requests: RequestTimes) -> ReaderTimes:

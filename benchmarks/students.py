@@ -79,7 +79,7 @@ def _train(folder: Path, steps: int) -> None:
 
 def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> WorkerGroup:
     settings = TrainSettings(
-        job_file=str(Path(__file__).with_name("sharding") / "job.py"),
+        job_file=str(Path(__file__).with_name("jobs") / "unequal_ranks.py"),
         job=f"bench-{deal}",
         ranks_per_node=RANKS,
         steps=steps,

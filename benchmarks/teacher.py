@@ -28,13 +28,19 @@ import numpy as np
 from ..coordinator.embedded import start_embedded
 from ..coordinator.registry.schema import lease_set
 from ..distill_reader import DistilReader
+from ..mesh.cores import children_on, pin_process
 from ..mesh.local import TEACHER_READY
 from ..proto.arena import Array
+from ..proto.channel import Channel
 from ..runtime.supervise import python_command, start
-from .children import ANY_CORE, Child, pin_threads, two_cores
+from ..teacher.backends import run_in_micro_batches
+from ..teacher.backends.selection import open_backend
+from ..teacher.backends.tensor_specs import example_batch
+from .children import Child, two_cores
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved, quantile
 from .teachers import on_device
-from .teachers.models import FEATURES
+from .teachers.latency_probe import take_latencies
+from .teachers.models import FEATURES, export_resnet
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +58,8 @@ _WINDOWS: Final = 15
 _WINDOW_S: Final = 1.5
 _FIRST: Final = 10
 _READY_S: Final = 120.0
+#: Warm-up runs of the bare model, which choose kernels and fill caches.
+_WARM_UP: Final = 3
 
 
 def run(quick: bool, device: str | None = None) -> BenchmarkReport:
@@ -133,20 +141,18 @@ def resnet(layers: int, batches: int) -> BareAndServed:
     batch = np.zeros((ROWS, 3, 224, 224), np.float32)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-bench-")))
-        module = "edl.benchmarks.teachers.bare_model"
-        bare = Child(stack, "the bare model", module, folder, layers, ROWS, far)
+        with children_on([far]):
+            bare = Child(stack, "the bare model", run_bare_model, str(folder), layers)
         model = bare.receive()["model"]
         server, url = start_embedded()
         stack.callback(server.stop)
-        options: tuple[str, ...] = ("--redis", url, "--ttl", str(TTL_S))
-        if far != ANY_CORE:
-            options += ("--devices", f"cpu:{far}")
+        options = ("--redis", url, "--ttl", str(TTL_S), "--devices", f"cpu:{far}")
         address = _teacher(stack, model, options, socket_core=near)
-        module = "edl.benchmarks.teachers.latency_probe"
         leases = lease_set("teachers", SERVICE).deadlines
-        probe = Child(
-            stack, "the latency probe", module, address, near, url, leases, TEACHER, TTL_S
-        )
+        with children_on([near]):
+            probe = Child(
+                stack, "the latency probe", take_latencies, address, url, leases, TEACHER, TTL_S
+            )
         probe.receive()
         reader = stack.enter_context(_reader(batch, batches, address))
         for _ in reader:  # starts the engine, which inherits the cores of this thread
@@ -177,15 +183,33 @@ def resnet(layers: int, batches: int) -> BareAndServed:
     )
 
 
+def run_bare_model(channel: Channel, folder: str, layers: int) -> None:
+    """Run a ResNet in a teacher's backend, but without a server, on request; see `time_runs`.
+
+    Args:
+        channel: its first message to the benchmark has the path of the model.
+        folder: folder to which the model is exported.
+        layers: 18 or 50.
+    """
+    model = export_resnet(Path(folder), layers)
+    backend = open_backend(model, threads=1)
+    batch = example_batch(backend.spec.inputs, ROWS)
+    for _ in range(_WARM_UP):
+        run_in_micro_batches(backend.run, batch, ROWS)
+    channel.send("ready", model=model)
+    on_device.time_runs(channel, lambda: run_in_micro_batches(backend.run, batch, ROWS))
+
+
 def _teacher(
-    stack: ExitStack, model: str, options: Sequence[str], socket_core: int = ANY_CORE
+    stack: ExitStack, model: str, options: Sequence[str], socket_core: int | None = None
 ) -> str:
-    """Start a teacher; return its address."""
+    """Start a teacher, with its socket side on one core or on any; return its address."""
     words = ("--service", SERVICE, "--teacher-id", TEACHER, "--micro-batch", ROWS, "--model", model)
     process = start(python_command("teacher", "edl", "teacher", "serve", *words, *options))
     stack.callback(process.stop)
     address = process.expect(TEACHER_READY, _READY_S)[3]
-    pin_threads(process.pid, socket_core)
+    if socket_core is not None:
+        pin_process([socket_core], process.pid)
     return address
 
 

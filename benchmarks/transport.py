@@ -7,6 +7,7 @@ requests in flight; the server reads each page of a batch and immediately answer
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,9 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import numpy as np
+
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
-from .transports import certificate
-from .transports.running_lane import RequestTimes, RunningLane
+from .transports import SHAPE, lanes
+from .transports.lanes import RequestTimes, RunningLane
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +31,12 @@ class LaneRow:
     """A lane of the table.
 
     Attributes:
-        module: name of a module in `transports`.
+        lane: name of the lane in `transports.lanes`.
         title: title in the table.
         tls: whether the lane uses TLS.
     """
 
-    module: str
+    lane: str
     title: str
     tls: bool = False
 
@@ -48,8 +51,8 @@ LANES: Final = {
     "ssl": LaneRow("tcp", "a socket of ssl", tls=True),
     "own_tls": LaneRow("own", "our transport, TLS", tls=True),
 }
-#: Bytes of a request.
-SIZES: Final = (32 * 224 * 224 * 3, 32 * 224 * 224 * 3 * 4)
+#: Dtypes of a request.
+DTYPES: Final = ("uint8", "float32")
 #: Greatest time of a request, relative to raw TCP: by our transport (in wall time, and in CPU time
 #: of both sides), and by shared memory (in wall time).
 OWN: Final = 1.15
@@ -64,13 +67,14 @@ def run(quick: bool) -> BenchmarkReport:
     """Measure requests of 32 images, in uint8 (4.8 MB) and in float32 (19.3 MB).
 
     Args:
-        quick: fewer requests in each turn, and the small size only.
+        quick: fewer requests in each turn, and uint8 only.
     """
     rows: list[Row] = []
     goals: list[Goal] = []
-    for size in SIZES[: 1 if quick else None]:
+    for dtype in DTYPES[: 1 if quick else None]:
+        size = math.prod(SHAPE) * np.dtype(dtype).itemsize
         requests = max(int((_QUICK_BYTES_PER_TURN if quick else _BYTES_PER_TURN) / size), 4)
-        turns = measure(size, requests)
+        turns = measure(SHAPE, dtype, requests)
         mb = f"{size / 1e6:.1f} MB"
         rows += _rows(mb, size, turns)
         own, raw, shared = (turns[name] for name in ("own", BASELINE, "shared"))
@@ -92,11 +96,12 @@ def run(quick: bool) -> BenchmarkReport:
     return BenchmarkReport(rows, goals)
 
 
-def measure(size: int, requests: int) -> dict[str, RequestTimes]:
+def measure(shape: tuple[int, ...], dtype: str, requests: int) -> dict[str, RequestTimes]:
     """Measure all lanes, interleaved; without openssl, lanes with TLS are left out.
 
     Args:
-        size: bytes of a request.
+        shape: shape of a request.
+        dtype: dtype of a request.
         requests: requests of each turn.
 
     Raises:
@@ -104,17 +109,17 @@ def measure(size: int, requests: int) -> dict[str, RequestTimes]:
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-bench-")))
-        if has_tls := certificate.has_openssl():
-            certificate.make(folder)
+        if has_tls := lanes.has_openssl():
+            lanes.make_certificate(folder)
         else:
             log.info("without openssl, lanes with TLS are left out")
-        lanes = {
-            name: RunningLane(stack, row.module, size, tls=folder if row.tls else None)
+        running = {
+            name: RunningLane(stack, row.lane, shape, dtype, tls=folder if row.tls else None)
             for name, row in LANES.items()
             if has_tls or not row.tls
         }
-        interleaved(*(partial(one.turn, requests) for one in lanes.values()))
-        return {name: one.turns for name, one in lanes.items()}
+        interleaved(*(partial(one.turn, requests) for one in running.values()))
+        return {name: one.turns for name, one in running.items()}
 
 
 def _rows(mb: str, size: int, turns: dict[str, RequestTimes]) -> Iterator[Row]:

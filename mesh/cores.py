@@ -14,11 +14,17 @@ def available_cores() -> set[int]:
     return set(range(os.cpu_count() or 1))  # macOS has no affinity
 
 
-def pin_process(cores: Iterable[int]) -> None:
-    """Keep all threads of this process, and threads that they start, on `cores` (Linux only)."""
+def pin_process(cores: Iterable[int], pid: int | None = None) -> None:
+    """Keep all threads of a process, and threads that they start, on `cores` (Linux only).
+
+    Args:
+        cores: numbers of the cores.
+        pid: the process; None: this one.
+    """
     if not hasattr(os, "sched_setaffinity"):
         return
-    for thread in os.listdir("/proc/self/task"):  # includes threads of native libraries
+    # Includes threads of native libraries.
+    for thread in os.listdir(f"/proc/{pid or os.getpid()}/task"):
         with contextlib.suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cores)
 

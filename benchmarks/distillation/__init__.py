@@ -1,1 +1,1 @@
-"""Parts of `edl bench accuracy`: tasks, ways to train their students, statistics."""
+"""Parts of `edl bench accuracy`: tasks, and the ways to train their students."""

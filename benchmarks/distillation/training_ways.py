@@ -8,18 +8,26 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from ...distill_reader import DistilReader, LabelStore, ReaderStats, Timeouts
 from ...mesh.demo.edl_dist import POLL_S, TEACHERS_TIMEOUT_S, wait_for_teachers
-from ...mesh.demo.models import Predictor, TeacherModel
+from ...mesh.demo.models import (
+    BATCH_SIZE,
+    LEARNING_RATE,
+    SEED,
+    Predictor,
+    TeacherModel,
+    load_paddle,
+)
 from ...mesh.demo.modes import ModeResult, StudentTraining, distill_loss, label_in_process
+from ...mesh.demo.teacher_churn import TeacherChurn
 from ...mesh.local import LocalMesh, TeacherSpec
 from ...runtime.lifecycle import Periodic
-from ...student import DistillLoss
-from .repeated_churn import RepeatedChurn
+from ...student import DistillLoss, Trainer, accuracy
 from .task import Task
-from .teachers import train_teacher
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +44,90 @@ TITLES: dict[Way, str] = {
 TTL_S = 3.0
 #: Limit far above the size of the store, as it would evict labels at the limit.
 STORE_BYTES = 2 << 30
+
+
+class RepeatedChurn:
+    """Runs rounds of `TeacherChurn`: in each, a teacher is killed and a new one joins.
+
+    A round lasts for `steps` batches, or until the new teacher has joined, if that is later. So at
+    most one teacher is missing at any time.
+
+    Args:
+        mesh: mesh with the teachers.
+        spec: specification of new teachers.
+        steps: batches of a round.
+        batches: batches of the run; a round starts only if the run has enough batches left.
+        say: called with a line of text for each event.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        mesh: LocalMesh,
+        spec: TeacherSpec,
+        *,
+        steps: int,
+        batches: int,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mesh = mesh
+        self._spec = spec
+        self._steps = steps
+        self._batches = batches
+        self._say = say
+        self._clock = clock
+        self._rounds: list[TeacherChurn] = []
+        self._began = 0
+        self._begin(0)
+
+    def look(self, batch: int, stats: ReaderStats) -> None:
+        """Take the steps that are due; start the next round if the current one is over.
+
+        Args:
+            batch: batches trained so far.
+            stats: statistics of the reader.
+        """
+        over = self._count("join") == len(self._rounds) and batch >= self._began + self._steps
+        if over and batch + self._steps <= self._batches:
+            self._begin(batch)
+        self._rounds[-1].update(batch - self._began, stats)
+
+    @property
+    def killed(self) -> int:
+        """Teachers that were killed."""
+        return self._count("kill")
+
+    @property
+    def joined(self) -> int:
+        """New teachers that the student got."""
+        return self._count("join")
+
+    @property
+    def awaits_newcomer(self) -> bool:
+        """Whether a new teacher was started but has not joined yet."""
+        return self._rounds[-1].replacement_pending
+
+    def _begin(self, batch: int) -> None:
+        self._began = batch
+        self._rounds.append(
+            TeacherChurn(
+                suspend=self._mesh.suspend,
+                resume=self._mesh.resume,
+                kill=self._mesh.kill,
+                start=self._start,
+                replacement=f"newcomer-{len(self._rounds) + 1}",
+                batches=self._steps,
+                say=self._say,
+                clock=self._clock,
+            )
+        )
+
+    def _start(self, teacher_id: str) -> None:
+        self._mesh.start_teacher(teacher_id, self._spec)
+
+    def _count(self, kind: str) -> int:
+        return sum(event.kind == kind for one in self._rounds for event in one.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +162,7 @@ def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, Di
         folder: empty folder for the teacher's model and the label store.
     """
     log.info("%s: the teacher learns", task.name)
-    teacher = train_teacher(task, folder)
+    teacher = _train_teacher(task, folder)
     log.info("%s: the teacher's accuracy is %.2f %%", task.name, 100 * teacher.accuracy)
     predictor = Predictor(teacher.path, micro_batch=task.settings.micro_batch)
     with closing(label_in_process(task.batches, predictor)) as labelled:
@@ -79,6 +171,35 @@ def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, Di
             "online": _train(task, "online", labelled, distill_loss(task.settings)),
         }
     return teacher, {**found, **_through_the_mesh(task, teacher, folder)}  # type: ignore[dict-item]
+
+
+def _train_teacher(task: Task, folder: Path) -> TeacherModel:
+    """Train the teacher of `task` on all labels and export it to `folder`."""
+    paddle = load_paddle()
+    paddle.seed(SEED)
+    network: Any = task.teacher()
+    steps = task.settings.teacher_epochs * len(task.data.train_label) // BATCH_SIZE
+    schedule = paddle.optimizer.lr.CosineAnnealingDecay(LEARNING_RATE, T_max=steps)
+    optimizer = paddle.optimizer.Adam(schedule, parameters=network.parameters())
+    trainer = Trainer(
+        network, DistillLoss(1, 0), optimizer, on_step=[lambda report: schedule.step()]
+    )
+    trainer.fit(_teacher_batches(task, steps), steps=steps)
+    network.eval()
+    image = task.data.test_image
+    spec = paddle.static.InputSpec([None, *image.shape[1:]], str(image.dtype), name="image")
+    paddle.jit.save(
+        paddle.jit.to_static(network, input_spec=[spec], full_graph=True), str(folder / "teacher")
+    )
+    reached = accuracy(network, image, task.data.test_label)
+    return TeacherModel(folder / "teacher", reached, cached=False)
+
+
+def _teacher_batches(task: Task, steps: int) -> Iterator[tuple[Any, Any]]:
+    rng = np.random.default_rng(SEED)
+    for _ in range(steps):
+        rows = rng.integers(0, len(task.data.train_label), BATCH_SIZE)
+        yield task.augmentation(rng, task.data.train_image[rows]), task.data.train_label[rows]
 
 
 def _through_the_mesh(

@@ -16,12 +16,15 @@ from ...coordinator.store.redis_leases import (
     plain_beat,
     register_call,
 )
+from ...proto.security import instance
 from ...runtime.errors import EdlError, RedisUnavailable
-from .probe_server import INCARNATION, KEY
 from .resp import OnReply, RespConnection, command, integers, text
 
 #: Samples per second of the kinds of teachers in the crowd; each teacher draws one at random.
 SPEEDS: Final = (20.0, 20.0, 80.0)
+#: Incarnation and instance key of all simulated teachers: each starts only once.
+INCARNATION: Final = 1
+KEY: Final = instance.new_key()
 _SLOTS: Final = 4
 
 

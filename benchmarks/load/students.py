@@ -1,17 +1,9 @@
-"""Simulated students that subscribe, report every second, and note their assignments.
-
-    python -m edl.benchmarks.load.students URL SERVICE FILE COUNT WANT MORE
-
-They spread over the live managers as readers do. The first SIGUSR1 starts the second phase, in
-which they go on unchanged; the second SIGUSR1 starts the third phase, in which each is starved and
-wants MORE additional teachers; the third one ends the process, which writes its figures to FILE.
-"""
+"""Simulated students that subscribe, report every second, and note their assignments."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
@@ -22,9 +14,9 @@ import grpc
 from ...coordinator.calling.discovery import CHANNEL_OPTIONS, live_managers
 from ...coordinator.registry import connect
 from ...proto import coordinator_pb2 as pb
+from ...proto.channel import Channel
 from ...proto.protocols import PROTOCOL_VERSION
-from ...runtime.supervise import end_with_parent
-from .phases import Phases, report_ready, write_figures
+from . import Phases
 
 #: Connections that the streams share; the manager's cost of a stream does not depend on them.
 CHANNELS: Final = 20
@@ -119,9 +111,27 @@ class Student:
         self._report.term, self._report.counter = assignment.term, assignment.counter
 
 
-async def main(url: str, service: str, file: str, count: int, want: int, more: int) -> None:
-    """Subscribe all students, and follow the phases."""
-    phases, figures = Phases(), StudentLoadStats()
+def run_students(
+    channel: Channel, url: str, service: str, count: int, want: int, more: int
+) -> None:
+    """Subscribe students, spread over the live managers as readers, and follow the phases.
+
+    In the first phase nothing changes. In the second one each student is starved and wants `more`
+    additional teachers. The third one ends the process, which sends its figures.
+
+    Args:
+        channel: its first message to the benchmark means that all students have teachers.
+        url: URL of Redis.
+        service: service of the teachers.
+        count: number of students.
+        want: teachers that each wants at first.
+        more: further teachers that each wants from the second phase on.
+    """
+    asyncio.run(_run(channel, url, service, count, want, more))
+
+
+async def _run(channel: Channel, url: str, service: str, count: int, want: int, more: int) -> None:
+    phases, figures = Phases(channel), StudentLoadStats()
     registry = connect(url)
     managers = live_managers(registry)
     registry.close()
@@ -137,18 +147,18 @@ async def main(url: str, service: str, file: str, count: int, want: int, more: i
     while not all(student.served for student in students):
         _raise_from(lives)
         await asyncio.sleep(0.1)
-    report_ready()
+    channel.send("ready")
     await phases.reach(2)
     for student in students:
         student.starve(more)
     await phases.reach(3)
     _raise_from(lives)
-    write_figures(file, asdict(figures))
+    channel.send("figures", **asdict(figures))
     for life in lives:
         life.cancel()
     await asyncio.gather(*lives, return_exceptions=True)
-    for channel in channels:
-        await channel.close(None)
+    for one in channels:
+        await one.close(None)
 
 
 def _raise_from(lives: list[asyncio.Task[None]]) -> None:
@@ -157,9 +167,3 @@ def _raise_from(lives: list[asyncio.Task[None]]) -> None:
         if life.done():
             life.result()
             raise RuntimeError("a subscription ended by itself")
-
-
-if __name__ == "__main__":
-    end_with_parent()
-    url_, service_, file_, count_, want_, more_ = sys.argv[1:]
-    asyncio.run(main(url_, service_, file_, int(count_), int(want_), int(more_)))

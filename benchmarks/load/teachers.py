@@ -1,14 +1,8 @@
 """Thousands of simulated teachers that register, send heartbeats, answer probes, die and join.
 
-    python -m edl.benchmarks.load.teachers URL SERVICE FILE COUNT TTL_S CHANGES SPAN_S
-
 Each heartbeat is sent in its own packet, as if from its own machine. Heartbeats are spread over
-their period and over a hundred connections.
-
-The first SIGUSR1 starts the second phase, in which CHANGES teachers die at random times within
-SPAN_S seconds; the second SIGUSR1 starts the third phase, in which as many new teachers join; the
-third one ends the process, which writes its figures to FILE. Times are those of the monotonic
-clock, which all processes of a machine share.
+their period and over a hundred connections. Times are those of the monotonic clock, which all
+processes of a machine share.
 """
 
 from __future__ import annotations
@@ -17,19 +11,23 @@ import asyncio
 import random
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ...runtime.supervise import end_with_parent
+import grpc
+
+from ...proto import inference_pb2 as pb
+from ...proto.channel import Channel
+from ...proto.security import instance
 from ...scheduler.leadership import BEATS_PER_TTL
-from .phases import Phases, report_ready, write_figures
-from .probe_server import ProbeServer
-from .registry_client import RegistryClient
+from . import Phases
+from .registry_client import INCARNATION, KEY, RegistryClient
 from .resp import RespConnection
 
 CONNECTIONS: Final = 100
+_PROBED: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 #: Concurrent registrations at the start.
 _GATHERING: Final = 64
 _TICK_S: Final = 0.001
@@ -43,6 +41,35 @@ class TeacherLoadStats:
     joined: dict[str, float] = field(default_factory=dict)  # teacher -> its registration
     beats: int = 0
     late_s: float = 0.0  # greatest delay of a heartbeat
+
+
+class ProbeServer:
+    """A gRPC server at one address that proves the identity of any teacher that a probe names."""
+
+    def __init__(self) -> None:
+        self._server = grpc.aio.server()
+        answer = grpc.unary_unary_rpc_method_handler(_server_metadata)
+        methods = {"ServerMetadata": answer}
+        handler = grpc.method_handlers_generic_handler(_PROBED, methods)
+        self._server.add_generic_rpc_handlers((handler,))
+
+    async def start(self) -> str:
+        """Listen on loopback; return the address."""
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        return f"127.0.0.1:{port}"
+
+    async def stop(self) -> None:
+        await self._server.stop(0.5)
+
+
+async def _server_metadata(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+    metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
+    proof = instance.prove(
+        KEY, metadata.get("edl-instance", ""), INCARNATION, metadata.get("edl-challenge", "")
+    )
+    context.set_trailing_metadata((("edl-proof", proof), ("edl-incarnation", str(INCARNATION))))
+    return pb.ServerMetadataResponse(name="crowd").SerializeToString()
 
 
 class SimulatedTeachers:
@@ -111,11 +138,42 @@ class SimulatedTeachers:
             await self.join(f"new-{number}")
 
 
-async def main(
-    url: str, service: str, file: str, count: int, ttl_s: float, changes: int, span_s: float
+def run_teachers(
+    channel: Channel,
+    url: str,
+    service: str,
+    count: int,
+    ttl_s: float,
+    changes: int,
+    span_s: float,
 ) -> None:
-    """Register all teachers, and follow the phases."""
-    phases, rng = Phases(), random.Random(1)
+    """Register teachers and follow the phases.
+
+    In the first phase `changes` teachers die at random times within `span_s` seconds, in the second
+    as many join. The third one ends the process, which sends its figures.
+
+    Args:
+        channel: its first message to the benchmark means that all teachers are registered.
+        url: URL of Redis.
+        service: service of the teachers.
+        count: number of teachers.
+        ttl_s: TTL of their leases in seconds.
+        changes: number of teachers that die, and that join.
+        span_s: seconds in which they die, and join.
+    """
+    asyncio.run(_run(channel, url, service, count, ttl_s, changes, span_s))
+
+
+async def _run(
+    channel: Channel,
+    url: str,
+    service: str,
+    count: int,
+    ttl_s: float,
+    changes: int,
+    span_s: float,
+) -> None:
+    phases, rng = Phases(channel), random.Random(1)
     where = urlsplit(url)
     connections = [
         await RespConnection.open(where.hostname or "127.0.0.1", where.port or 6379)
@@ -129,24 +187,14 @@ async def main(
     await crowd.gather([f"teacher-{number}" for number in range(count)])
     crowd.figures.joined.clear()
     crowd.figures.beats, began = 0, time.monotonic()
-    report_ready()
+    channel.send("ready")
     await phases.reach(1)
     await crowd.kill_some(changes, span_s)
     await phases.reach(2)
     await crowd.join_some(changes, span_s)
     await phases.reach(3)
     life.cancel()
-    figures = crowd.figures
-    write_figures(
-        file,
-        {
-            "died": figures.died,
-            "joined": figures.joined,
-            "beats": figures.beats,
-            "beating_s": time.monotonic() - began,
-            "late_s": figures.late_s,
-        },
-    )
+    channel.send("figures", **asdict(crowd.figures), beating_s=time.monotonic() - began)
     for connection in connections:
         connection.close()
     await probed.stop()
@@ -162,13 +210,3 @@ def _pauses(count: int, span_s: float, rng: random.Random) -> list[float]:
     """Return the pauses in seconds before each of `count` events at random times of a span."""
     moments = sorted(rng.uniform(0, span_s) for _ in range(count))
     return [later - earlier for earlier, later in zip([0.0, *moments], moments, strict=False)]
-
-
-def _arguments(words: list[str]) -> tuple[Any, ...]:
-    url, service, file, count, ttl_s, changes, span_s = words
-    return url, service, file, int(count), float(ttl_s), int(changes), float(span_s)
-
-
-if __name__ == "__main__":
-    end_with_parent()
-    asyncio.run(main(*_arguments(sys.argv[1:])))

@@ -15,8 +15,7 @@ from ...mesh.local import LocalMesh, TeacherSpec
 from ...runtime.errors import ProcessFailed
 from ..report import MIN_ROUNDS, Estimate
 from . import FOR_EVER, ROWS, SERVICE, Repeated, batch
-from .streams import ThroughputShare, windows_s
-from .student import PacedStudent
+from .streams import PacedStudent, ThroughputShare, windows_s
 from .teachers import CHEAP, paced, start_teachers
 
 #: Longest time until the buffer is full, from the start or from the end of a suspension.

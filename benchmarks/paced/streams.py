@@ -1,4 +1,4 @@
-"""Throughput of a stream from paced teachers to a paced student, as a part of the possible one.
+"""Emulated students of a stated pace, and the throughput of streams from paced teachers to them.
 
 Each measurement takes consecutive windows of one stream. The first steps of a training are long
 (compiling, allocating), so the student's first step is long, too: `_FIRST_STEP` batches of a
@@ -11,18 +11,20 @@ that are labelled meanwhile, do not count.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from ...distill_reader import DistilReader
+from ...teacher.backends.paced import Schedule
 from ..report import MIN_ROUNDS, Estimate
 from . import FOR_EVER, ROWS, SERVICE, Repeated, batch
-from .student import PacedStudent
 from .teachers import paced, start_teachers
 
+#: Sleeping threads wake up late, so the last part of a wait is a busy loop of this length.
+_AWAKE_S: Final = 0.0005
 #: Length of the student's first step, in batches of a teacher.
 _FIRST_STEP: Final = 4
 #: Batches of each teacher before the first window: enough to use up the reserve of slow teachers.
@@ -30,6 +32,36 @@ SETTLING: Final = 12
 #: Batches of the slow teacher in a window. Batches are delivered in order, so they come in bursts,
 #: one for each batch of a teacher that is far slower than the others.
 _PERIODS: Final = 3
+
+
+@dataclass
+class PacedStudent:
+    """An emulated student. It does not make up for time in which it had no batch.
+
+    Args:
+        step_s: seconds of a batch; 0: it takes each batch at once.
+
+    Attributes:
+        took_s: monotonic time at which it took each batch.
+        waited_s: seconds for which it waited for each batch.
+    """
+
+    step_s: float
+    took_s: list[float] = field(default_factory=list)
+    waited_s: list[float] = field(default_factory=list)
+
+    def train(self, loader: Iterable[Any]) -> None:
+        """Work on every batch of `loader`."""
+        schedule = Schedule(ROWS / self.step_s) if self.step_s else None
+        asked_s = time.monotonic()
+        for _ in loader:
+            now_s = time.monotonic()
+            self.took_s.append(now_s)
+            self.waited_s.append(now_s - asked_s)
+            if schedule is not None:
+                _wait_until(schedule.schedule(now_s, ROWS))
+                schedule.record_late_end(time.monotonic())
+            asked_s = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +121,13 @@ def share(
     parts = [(1 - of_reserve) * best * per_window / taught_s for best, taught_s in windows]
     rate = ROWS / max(pool_s, step_s)
     return ThroughputShare(rate, Estimate.of(parts), max(student.waited_s[skipped + 1 :]))
+
+
+def _wait_until(end_s: float) -> None:
+    if (left_s := end_s - time.monotonic()) > _AWAKE_S:
+        time.sleep(left_s - _AWAKE_S)
+    while time.monotonic() < end_s:
+        pass
 
 
 def _alone_s(step_s: float, per_window: int) -> Iterator[float]:

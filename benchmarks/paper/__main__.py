@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 
 from ...runtime.errors import EdlError, UsageError
+from ..cli import experiments
 from . import page, picture
-from .runner import experiments, run_simulation
+from .tables import run_simulation
 
 
 def main(

@@ -18,8 +18,8 @@ from ...coordinator.embedded import start_embedded
 from ...coordinator.job_queue import DesiredJobState, QueueBoard, open_queue
 from ...mesh.jobs.spec import QueuedJobSpec
 from ...runtime.errors import ProcessFailed
+from ..elastic import Mode, fleet
 from ..report import BenchmarkReport, Goal
-from ..sharing.fleet import Mode, fleet
 
 MOST: Final = 4
 #: As in the experiment, six jobs with all their nodes fill the slots, and 20 jobs with one fit in.

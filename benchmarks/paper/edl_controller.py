@@ -11,8 +11,8 @@ from .. import elastic_simulation as virtual
 from ..elastic_simulation import PoolState, ResourceReservation, SimulatedJob, Simulation
 from ..report import BenchmarkReport
 from . import controller_replay
-from .elastic_series import Panel, csv_text, draw_panels, steps
 from .experiment import Cell, Contradiction, ExpectedOrder, Experiment, Key, Outcome
+from .picture import Panel, csv_text, draw_panels, steps
 
 _PAGE: Final = "doc/edl/experiment/README.md of PaddlePaddle/cloud"
 #: Average pending time (s) of the ten passes, as printed.

@@ -19,8 +19,8 @@ from ..elastic_simulation import (
     Simulation,
 )
 from ..report import BenchmarkReport
-from .elastic_series import Panel, csv_text, draw_panels, steps
 from .experiment import Cell, Contradiction, ExpectedOrder, Experiment, Key, Outcome
+from .picture import Panel, csv_text, draw_panels, steps
 
 _CPU: Final = "report_cn.md of ElasticDL, experiment 1"
 _GPU: Final = "report of ElasticDL with Horovod, experiment 1"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 from ..report import BenchmarkReport, Goal, Row
 from .experiment import Cell, Experiment, Key, Outcome
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-How = Literal["simulated", "measured"]
 #: A crossing: the column that leads afterwards, the one that led before, and the two rows.
 Crossing = tuple[str, str, str, str]
 LEGEND: Final = (
@@ -26,29 +26,24 @@ LEGEND: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReproductionReport(BenchmarkReport):
-    """A report whose rows are the cells of an experiment.
-
-    The JSON of a simulated report does not describe a machine and is equal on all machines.
+    """A report of a simulation, whose rows are the cells of an experiment.
 
     Attributes:
-        experiment: the experiment; always set.
+        experiment: the experiment.
         outcome: our figures.
-        how: simulated or measured.
     """
 
-    experiment: Experiment | None = None
-    outcome: Outcome = field(default_factory=lambda: Outcome({}))
-    how: How = "simulated"
+    experiment: Experiment
+    outcome: Outcome
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report and its experiment for JSON; only a measured one names the machine."""
-        assert self.experiment is not None
+        """Return the report and its experiment for JSON, equal on all machines."""
         about = self.experiment
-        found: dict[str, Any] = {
+        return {
             "name": about.name,
-            "how": self.how,
+            "how": "simulated",
             "title": about.title,
             "source": about.source,
             "setting": about.setting,
@@ -65,19 +60,15 @@ class ReproductionReport(BenchmarkReport):
             "series": {k: [_rounded(v) for v in line] for k, line in self.outcome.series.items()},
             "notes": list(self.outcome.notes),
         }
-        return found if self.how == "simulated" else {"machine": dict(self.machine), **found}
 
     def show(self, console: Console) -> None:
         """Print the table, setting, calibration, notes, contradictions and goals."""
         from rich.markup import escape
         from rich.table import Table
 
-        assert self.experiment is not None
         about = self.experiment
-        console.print(f"[bold]{escape(about.title)}[/] ({self.how}; {escape(about.source)})")
+        console.print(f"[bold]{escape(about.title)}[/] (simulated; {escape(about.source)})")
         console.print(escape(about.setting))
-        if self.how == "measured":
-            console.print(f"{self.machine['cpu']}, {self.machine['cores']} cores")
         console.print(self._table(console))
         console.print(LEGEND)
         console.print(f"[bold]Calibration:[/] {escape(about.calibration)}")
@@ -105,7 +96,6 @@ class ReproductionReport(BenchmarkReport):
         from rich.table import Table
 
         about = self.experiment
-        assert about is not None
         table = Table("", *(f"{name}{_unit(about, name)}" for name in about.columns))
         for name in about.rows:
             cells = {str(row["column"]): row for row in self.rows if row["row"] == name}
@@ -126,7 +116,12 @@ def is_dense(rows: Sequence[Mapping[str, Any]]) -> bool:
     return len(rows) > 0.6 * places
 
 
-def compare(experiment: Experiment, outcome: Outcome, how: How = "simulated") -> ReproductionReport:
+def run_simulation(module: ModuleType, *, quick: bool) -> ReproductionReport:
+    """Simulate the experiment of a module and compare it with its paper."""
+    return compare(module.EXPERIMENT, module.simulate(quick=quick))
+
+
+def compare(experiment: Experiment, outcome: Outcome) -> ReproductionReport:
     """Compare our figures with the paper's: a row for each cell, and the goals.
 
     Raises:
@@ -139,7 +134,7 @@ def compare(experiment: Experiment, outcome: Outcome, how: How = "simulated") ->
         raise ValueError(f"{experiment.name}: no figure of ours for {wrong}")
     rows = [_row(cell, ours[cell.key]) for cell in experiment.cells]
     goals = _goals(experiment, ours)
-    return ReproductionReport(rows, goals, experiment=experiment, outcome=outcome, how=how)
+    return ReproductionReport(rows, goals, experiment=experiment, outcome=outcome)
 
 
 def error(cell: Cell, ours: float) -> float:

@@ -1,1 +1,1 @@
-"""Parts of `edl bench teacher` beside the teacher: models, bare models, and a watcher."""
+"""Parts of `edl bench teacher`: models, bare loops, and a probe of latencies."""

@@ -1,15 +1,11 @@
 """A process that measures how late a teacher answers, on the core of the teacher's socket side.
 
-    python -m edl.benchmarks.teachers.latency_probe CHANNEL ADDRESS CORE REDIS LEASES TEACHER TTL_S
-
 Every few milliseconds it wakes up, notes how late, calls `ServerLive`, and reads the deadline of
-the teacher's lease. It answers each message with the notes since the previous message.
+the teacher's lease.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -20,9 +16,7 @@ import grpc
 from ...proto import inference_pb2 as pb
 from ...proto import inference_pb2_grpc as oip
 from ...proto.channel import Channel
-from ...runtime.supervise import end_with_parent
 from ...scheduler.leadership import BEATS_PER_TTL
-from ..children import ANY_CORE
 
 #: Seconds between two calls of `ServerLive`.
 _EVERY_S: Final = 0.01
@@ -88,18 +82,21 @@ class LatencyProbe:
         self._beat_ms = deadline_ms
 
 
-def main(channel_fd: int, core: int, watch: LatencyProbe) -> None:
-    """Watch until the channel ends."""
-    end_with_parent(at_once=True)
-    if core != ANY_CORE:
-        os.sched_setaffinity(0, {core})
-    channel = Channel.attach(channel_fd)
-    threading.Thread(target=watch.run, daemon=True).start()
+def take_latencies(
+    channel: Channel, address: str, redis_url: str, key: str, member: str, ttl_s: float
+) -> None:
+    """Measure until the channel ends; answer each message with the notes since the previous one.
+
+    Args:
+        channel: its first message to the benchmark means that the measurement has begun.
+        address: see `LatencyProbe`.
+        redis_url: see `LatencyProbe`.
+        key: see `LatencyProbe`.
+        member: see `LatencyProbe`.
+        ttl_s: see `LatencyProbe`.
+    """
+    probe = LatencyProbe(address, redis_url, key, member, ttl_s)
+    threading.Thread(target=probe.run, daemon=True).start()
     channel.send("ready")
     for _ in channel:
-        channel.send("counted", notes=watch.take())
-
-
-if __name__ == "__main__":
-    fd, where, on, url, leases, held, ttl = sys.argv[1:]
-    main(int(fd), int(on), LatencyProbe(where, url, leases, held, float(ttl)))
+        channel.send("counted", notes=probe.take())

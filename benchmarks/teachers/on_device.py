@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
+import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from ...distill_reader import DistilReader
+from ...proto.channel import Channel
 from ...runtime.errors import ModelError
 from ...teacher.backends.onnx import has_cuda
 from ..children import Child
@@ -33,6 +39,11 @@ _TURN_S: Final = 1.5
 _QUICK_TURN_S: Final = 0.3
 _BATCHES_AT_LEAST: Final = 4
 _TRIAL: Final = 4
+#: Warm-up batches, which choose kernels and allocate memory.
+_WARM_UP: Final = 10
+
+#: A function that labels one batch.
+Label = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +122,8 @@ def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, f
     options = ("--devices", DEVICES[device], "--micro-batch", str(network.rows))
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="edl-bench-"))
-        module = "edl.benchmarks.teachers.bare_loop"
-        what = (network.framework, network.factory, device, network.rows, TOP, Path(folder))
-        bare = Child(stack, "the bare loop", module, *what)
+        what = (network.framework, network.factory, device, network.rows, folder)
+        bare = Child(stack, "the bare loop", run_bare_loop, *what)
         model = bare.receive()["model"]
         [(address, _)] = start_teachers(stack, [options], model)
         source = Repeated(networks.picture(network.rows), count=_TRIAL)
@@ -136,3 +146,101 @@ def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, f
     bare_s = Estimate.of([alone_s for alone_s, _ in turns]).value
     part = Estimate.of([alone_s / taught_s for alone_s, taught_s in turns])
     return part, network.rows * source.count / bare_s
+
+
+# --- the process of the bare loop: a network in its framework, without code of a teacher
+
+
+def run_bare_loop(
+    channel: Channel, framework: str, factory: str, device: str, rows: int, folder: str
+) -> None:
+    """Label batches on request; see `time_runs`.
+
+    A batch takes copying bytes from the host to the device, the network, and copying the `TOP`
+    greatest logits back.
+
+    Args:
+        channel: its first message to the benchmark has the model that a teacher should serve.
+        framework: "torch" or "onnx": then the network is exported to `folder`.
+        factory: `module:function` of a PyTorch module.
+        device: device of torch.
+        rows: rows of a batch.
+        folder: folder for the exported network.
+    """
+    model = export(factory, Path(folder)) if framework == "onnx" else factory
+    make = onnxruntime_loop if framework == "onnx" else torch_loop
+    label = make(model, device, rows)
+    for _ in range(_WARM_UP):
+        label()
+    channel.send("ready", model=model)
+    time_runs(channel, label)
+
+
+def time_runs(channel: Channel, label: Label) -> None:
+    """Answer each message with the seconds of labelling its number of batches."""
+    for message in channel:
+        began_s = time.perf_counter()
+        for _ in range(message["batches"]):
+            label()
+        channel.send("ran", seconds=time.perf_counter() - began_s)
+
+
+def torch_loop(factory: str, device: str, rows: int) -> Label:
+    """Return a loop of the factory's module in PyTorch, without TF32, as in a teacher."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    network = _made(factory)[0].to(device).eval()
+    batch = networks.picture(rows)
+
+    def label() -> tuple[Any, Any]:
+        with torch.inference_mode():
+            logits = network(torch.from_numpy(batch).to(device))["logits"]
+            values, classes = logits.topk(TOP)
+            return values.half().cpu().numpy(), classes.cpu().numpy()
+
+    return label
+
+
+def onnxruntime_loop(model: str, device: str, rows: int) -> Label:
+    """Return a loop of an exported file in onnxruntime, without TF32, as in a teacher."""
+    import onnxruntime
+
+    provider: Any = "CPUExecutionProvider"
+    if device == "cuda":
+        onnxruntime.preload_dlls()
+        exact = {"use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
+        provider = ("CUDAExecutionProvider", exact)
+    session = onnxruntime.InferenceSession(model, providers=[provider])
+    inputs = {"image": networks.picture(rows)}
+
+    def label() -> tuple[Any, Any]:
+        [logits] = session.run(None, inputs)
+        classes = np.argpartition(logits, -TOP, axis=-1)[:, -TOP:]
+        return np.take_along_axis(logits, classes, axis=-1).astype(np.float16), classes
+
+    return label
+
+
+def export(factory: str, folder: Path) -> str:
+    """Export the factory's module to ONNX, for any number of rows; return the file's path."""
+    import torch
+
+    network, [image] = _made(factory)
+    file = folder / "network.onnx"
+    names = {"input_names": ["image"], "output_names": ["logits"]}
+    rows = {"image": {0: "rows"}, "logits": {0: "rows"}}
+    with warnings.catch_warnings():
+        # The exporter without dynamo warns, but needs no further package.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network.eval(), (image,), str(file), dynamo=False, dynamic_axes=rows, **names
+        )
+    return str(file)
+
+
+def _made(factory: str) -> tuple[Any, list[Any]]:
+    module, _, function = factory.partition(":")
+    made: tuple[Any, list[Any]] = getattr(importlib.import_module(module), function)()
+    return made

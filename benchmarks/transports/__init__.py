@@ -1,10 +1,9 @@
-"""Lanes: ways for a batch to reach a teacher, each a module with a server and a client."""
+"""Lanes: ways for a batch to reach a teacher and for a reply to come back."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +11,8 @@ from ...proto.arena import Array
 from ...proto.security import TlsFiles
 
 HOST: Final = "127.0.0.1"
+#: Shape of a batch of images.
+SHAPE: Final = (32, 3, 224, 224)
 #: Requests in flight, each from its own thread.
 IN_FLIGHT: Final = 2
 #: Shape of a reply: logits of 32 samples.
@@ -22,10 +23,8 @@ _PAGE: Final = 4096
 Ask = Callable[[int], None]
 
 
-class Lane(Protocol):
-    """The functions of a module of this package."""
-
-    def serve(self, batch: Array, tls: TlsFiles | None = None) -> int:
+class Serve(Protocol):
+    def __call__(self, batch: Array, tls: TlsFiles | None) -> int:
         """Start a server in its own threads; return the port.
 
         Args:
@@ -33,18 +32,17 @@ class Lane(Protocol):
             tls: a self-signed certificate with its key; None: no TLS.
         """
 
-    def connect(self, port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
+
+class Connect(Protocol):
+    def __call__(self, port: int, batch: Array, tls: TlsFiles | None) -> Ask:
         """Connect to the server; return a function that sends `batch`."""
 
 
-def lane(name: str) -> Lane:
-    """Import the lane `name`."""
-    return cast(Lane, importlib.import_module(f".{name}", __package__))
+class Lane(NamedTuple):
+    """The server and the client of a lane."""
 
-
-def batch_of(size: int) -> Array:
-    """Return a float32 batch of `size` bytes; `size` must be a multiple of 128."""
-    return np.arange(size // 4, dtype=np.float32).reshape(REPLY_SHAPE[0], -1)
+    serve: Serve
+    connect: Connect
 
 
 def reply() -> Array:

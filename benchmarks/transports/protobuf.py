@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from ...proto import inference_pb2 as pb
 from ...proto import inference_pb2_grpc as oip
 from ...proto.arena import Array
+from ...proto.datatypes import datatype_of
 from ...proto.security import TlsFiles
-from . import IN_FLIGHT, Ask, look_at
+from . import HOST, IN_FLIGHT, Ask, Lane, look_at
 from . import reply as make_reply
 
 _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -23,7 +24,7 @@ class _Servicer(oip.GRPCInferenceServiceServicer):
         self._reply = make_reply()
 
     def ModelInfer(self, request: Any, context: Any) -> Any:
-        look_at(np.frombuffer(request.raw_input_contents[0], np.float32))
+        look_at(np.frombuffer(request.raw_input_contents[0], np.uint8))
         return pb.ModelInferResponse(
             model_name="model",
             outputs=[{"name": "y", "datatype": "FP32", "shape": self._reply.shape}],
@@ -31,12 +32,11 @@ class _Servicer(oip.GRPCInferenceServiceServicer):
         )
 
 
-def serve(batch: Array, tls: TlsFiles | None = None) -> int:
-    """See `Lane`; without TLS."""
+def _serve(batch: Array, tls: TlsFiles | None) -> int:
     del batch, tls
     server = grpc.server(ThreadPoolExecutor(IN_FLIGHT), options=_UNLIMITED)
     oip.add_GRPCInferenceServiceServicer_to_server(_Servicer(), server)  # type: ignore[no-untyped-call]
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"{HOST}:0")
     server.start()
     _KEPT.append(server)
     return int(port)
@@ -46,19 +46,22 @@ def serve(batch: Array, tls: TlsFiles | None = None) -> int:
 _KEPT: list[grpc.Server] = []
 
 
-def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
-    """See `Lane`; without TLS."""
+def _connect(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
     del tls
-    channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_UNLIMITED)
+    channel = grpc.insecure_channel(f"{HOST}:{port}", options=_UNLIMITED)
     stub: Any = oip.GRPCInferenceServiceStub(channel)  # type: ignore[no-untyped-call]
 
     def ask(_: int) -> None:
         request = pb.ModelInferRequest(
             model_name="model",
-            inputs=[{"name": "x", "datatype": "FP32", "shape": batch.shape}],
+            inputs=[{"name": "x", "datatype": datatype_of(batch.dtype), "shape": batch.shape}],
             raw_input_contents=[batch.tobytes()],
         )
         answer = stub.ModelInfer(request)
         np.frombuffer(answer.raw_output_contents[0], np.float32)
 
     return ask
+
+
+#: Without TLS.
+GENERATED: Final = Lane(_serve, _connect)

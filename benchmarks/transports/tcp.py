@@ -1,4 +1,9 @@
-"""The baseline lanes: bytes over a plain socket, of TCP or of `ssl`."""
+"""The baseline lanes: bytes over a plain socket, of TCP or of `ssl`.
+
+The lanes `COPIED` and `COPIED_LOCAL` are the least that a reader does: as another process sends,
+the trainer has to copy each batch first. For a teacher of another host the copy is sent, for one of
+the same host only its location. What that teacher reads in shared memory is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,21 @@ import socket
 import ssl
 import threading
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from ...proto.arena import Array
 from ...proto.security import ClientSecurity, TlsFiles
 from ...proto.security.certificates import client_context, reloading_context
-from . import HOST, IN_FLIGHT, Ask, look_at
+from . import HOST, IN_FLIGHT, Ask, Lane, look_at
 from . import reply as make_reply
 
+#: As many bytes as a location in shared memory and its generation.
+_LOCATION: Final = np.zeros((1, 3), np.uint64)
 
-def serve(batch: Array, tls: TlsFiles | None = None) -> int:
-    """See `Lane`."""
+
+def _serve(batch: Array, tls: TlsFiles | None) -> int:
     listener = socket.create_server((HOST, 0))
     context = None if tls is None else reloading_context(tls)
 
@@ -32,12 +40,30 @@ def serve(batch: Array, tls: TlsFiles | None = None) -> int:
     return int(listener.getsockname()[1])
 
 
-def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
-    """See `Lane`."""
-    return connect_each(port, [batch] * IN_FLIGHT, tls)
+def _serve_locations(batch: Array, tls: TlsFiles | None) -> int:
+    return _serve(_LOCATION, tls)
 
 
-def connect_each(port: int, batches: Sequence[Array], tls: TlsFiles | None = None) -> Ask:
+def _connect(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
+    return _connect_each(port, [batch] * IN_FLIGHT, tls)
+
+
+def _connect_copying(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
+    copies = [np.empty_like(batch) for _ in range(IN_FLIGHT)]
+    return _copying(batch, copies, _connect_each(port, copies, tls))
+
+
+def _connect_copying_locally(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
+    copies = [np.empty_like(batch) for _ in range(IN_FLIGHT)]
+    return _copying(batch, copies, _connect(port, _LOCATION, tls))
+
+
+TCP: Final = Lane(_serve, _connect)
+COPIED: Final = Lane(_serve, _connect_copying)
+COPIED_LOCAL: Final = Lane(_serve_locations, _connect_copying_locally)
+
+
+def _connect_each(port: int, batches: Sequence[Array], tls: TlsFiles | None) -> Ask:
     """Connect each thread to the server; return a function that sends the thread's batch."""
     connections = [socket.create_connection((HOST, port)) for _ in batches]
     if tls is not None:
@@ -50,6 +76,16 @@ def connect_each(port: int, batches: Sequence[Array], tls: TlsFiles | None = Non
     def ask(number: int) -> None:
         connections[number].sendall(batches[number].data.cast("B"))
         _receive(connections[number], replies[number])
+
+    return ask
+
+
+def _copying(batch: Array, copies: Sequence[Array], send: Ask) -> Ask:
+    """Return a function that copies `batch` to the thread's copy, then calls `send`."""
+
+    def ask(number: int) -> None:
+        np.copyto(copies[number], batch)
+        send(number)
 
     return ask
 

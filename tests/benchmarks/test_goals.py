@@ -27,19 +27,17 @@ from edl.benchmarks import (
     students,
     teacher,
 )
-from edl.benchmarks.attackers.attacks import Attacks
-from edl.benchmarks.distillation.repeated_churn import RepeatedChurn
+from edl.benchmarks.children import divided_cores, two_cores
+from edl.benchmarks.distillation.training_ways import RepeatedChurn
 from edl.benchmarks.paced import streams
-from edl.benchmarks.paced.streams import share, windows_s
-from edl.benchmarks.paced.student import PacedStudent
-from edl.benchmarks.paper.measured import cores, table1
+from edl.benchmarks.paced.streams import PacedStudent, share, windows_s
+from edl.benchmarks.paper.measured import table1
 from edl.benchmarks.paper.measured.student import (
     EDL_DIST,
     LABELLING_ALONE,
     N_TRAINING,
     ONLINE,
     STEP_ALONE,
-    numbers,
 )
 from edl.benchmarks.plan import error_of
 from edl.benchmarks.reader import (
@@ -160,7 +158,7 @@ def test_only_attacks_by_http_2_offer_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         noted = pool.submit(note_hellos, server)
         address = server.getsockname()
-        kinds = Attacks({"grpc": address, "http": address}, "token", "model", tls=True).kinds()
+        kinds = hostile.Attacks({"grpc": address, "http": address}, "token", tls=True).kinds()
         for kind in ("frames of HTTP/2", "half a request"):
             with pytest.raises(OSError):
                 kinds[kind]()
@@ -215,8 +213,7 @@ class VirtualTime:
 @pytest.fixture
 def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
     time = VirtualTime()
-    for module in ("student", "streams"):
-        monkeypatch.setattr(f"edl.benchmarks.paced.{module}.time", time)
+    monkeypatch.setattr(streams, "time", time)
     return time
 
 
@@ -376,7 +373,7 @@ def test_a_way_of_table_1_that_is_slow_fails_its_goals(
 
 def test_cores_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 5, 7}, raising=False)
-    assert cores.divided(1) == ((7,), (2, 5))
-    assert cores.divided(2) == ((5, 7), (2,))
-    assert cores.divided(3) == cores.divided(16) == ((2, 5, 7), (2, 5, 7))
-    assert numbers("5,7") == (5, 7)
+    assert divided_cores(1) == ([7], [2, 5])
+    assert divided_cores(2) == ([5, 7], [2])
+    assert divided_cores(3) == divided_cores(16) == ([2, 5, 7], [2, 5, 7])
+    assert two_cores() == (2, 5)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from edl.benchmarks.paper import figure3, page, runner, table2
+from edl.benchmarks.cli import experiments
+from edl.benchmarks.paper import figure3, page, table2
 from edl.benchmarks.paper.experiment import Cell, ExpectedOrder, Experiment, Key, Outcome, Use
 from edl.benchmarks.paper.tables import (
     ReproductionReport,
@@ -113,7 +114,7 @@ def test_what_is_no_experiment_or_no_agreement_is_refused() -> None:
         Cell("r", "c", -1, "x", "free", "here")
 
 
-@pytest.mark.parametrize("name", runner.experiments())
+@pytest.mark.parametrize("name", experiments())
 def test_kept_results_are_of_the_current_experiment(name: str) -> None:
     kept = json.loads((page.RESULTS / f"paper-{name}.json").read_text())
     about = importlib.import_module(f"edl.benchmarks.paper.{name}").EXPERIMENT

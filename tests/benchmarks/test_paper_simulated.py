@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from edl.benchmarks.cli import experiments
 from edl.benchmarks.paper import __main__ as tables_command
 from edl.benchmarks.paper import (
     controller_replay,
@@ -21,13 +22,12 @@ from edl.benchmarks.paper import (
     fault_tolerance,
     page,
     picture,
-    runner,
     simulations,
     table2,
 )
-from edl.benchmarks.paper.elastic_series import Panel, draw_panels
 from edl.benchmarks.paper.experiment import Outcome
-from edl.benchmarks.paper.tables import ReproductionReport, compare
+from edl.benchmarks.paper.picture import Panel, draw_panels
+from edl.benchmarks.paper.tables import ReproductionReport, compare, run_simulation
 from edl.runtime.errors import UsageError
 
 pytestmark = pytest.mark.system
@@ -37,14 +37,14 @@ PUBLISHED = {cell.key: cell.value for cell in table2.EXPERIMENT.cells}
 
 @cache
 def simulated(module: ModuleType) -> ReproductionReport:
-    return runner.run_simulation(module, quick=True)
+    return run_simulation(module, quick=True)
 
 
 def kept(name: str) -> Any:
     return json.loads((page.RESULTS / f"paper-{name}.json").read_text())
 
 
-@pytest.mark.parametrize("name", sorted({*runner.experiments()} - {"fault_tolerance"}))
+@pytest.mark.parametrize("name", sorted({*experiments()} - {"fault_tolerance"}))
 def test_the_simulations_agree_with_the_paper_and_with_what_is_kept(name: str) -> None:
     report = simulated(importlib.import_module(f"edl.benchmarks.paper.{name}"))
     assert [goal.name for goal in report.goals if not goal.holds] == []
@@ -65,7 +65,7 @@ def test_the_recoverable_share_gives_the_reduction_back(failures: float, lower: 
 
 
 def test_fewer_jobs_fail_with_fail_over() -> None:
-    report = runner.run_simulation(fault_tolerance, quick=True)
+    report = run_simulation(fault_tolerance, quick=True)
     assert report.holds
     model = kept("fault_tolerance")["model"]
     expected = 100 * fault_tolerance.reduction(

@@ -31,19 +31,16 @@ from edl.benchmarks import (
 )
 from edl.benchmarks.children import Child
 from edl.benchmarks.distillation import reviews, vision
-from edl.benchmarks.distillation.paired_statistics import Paired
 from edl.benchmarks.distillation.training_ways import WAYS, DistillationOutcome, Way
-from edl.benchmarks.paced import changes, streams
+from edl.benchmarks.jobs import web
+from edl.benchmarks.paced import changes, configurations, streams
 from edl.benchmarks.paced.teachers import paced, start_teachers
-from edl.benchmarks.planning import paced as planning
 from edl.benchmarks.reader import FLOOR, PINNED, REMOTE, SAME_HOST, SHARED
 from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport
-from edl.benchmarks.sharing.load import ask
 from edl.benchmarks.teachers import on_device
-from edl.benchmarks.transports import REPLY_SHAPE, certificate
+from edl.benchmarks.transports import lanes
 from edl.mesh.demo.modes import ModeResult, StreamSummary
 from edl.runtime.errors import ProcessFailed, UsageError
-from edl.runtime.supervise import python_command, start
 from edl.tests.examples.data import write_mnist, write_reviews
 
 pytestmark = pytest.mark.system
@@ -123,15 +120,17 @@ def test_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pairs_are_compared_by_students_t() -> None:
-    found = Paired.of([3, 5, 4, 6], [1, 2, 3, 2])  # differences 2 3 1 4; by a table t(3) is 3.182
+    found = accuracy.Paired.of(
+        [3, 5, 4, 6], [1, 2, 3, 2]
+    )  # differences 2 3 1 4; by a table t(3) is 3.182
     half = 3.182 * np.std([2, 3, 1, 4], ddof=1) / 2
     assert found.mean == 2.5
     assert (found.low, found.high) == pytest.approx((2.5 - half, 2.5 + half), abs=1e-3)
     assert 0.02 < found.p < 0.05  # t is 3.87
-    assert Paired.of([1, 2], [1, 2]) == Paired(0, 0, 0, 1)
-    assert Paired.of([2, 3], [1, 2]).p == 0
+    assert accuracy.Paired.of([1, 2], [1, 2]) == accuracy.Paired(0, 0, 0, 1)
+    assert accuracy.Paired.of([2, 3], [1, 2]).p == 0
     with pytest.raises(ValueError, match="pairs are needed"):
-        Paired.of([1], [2])
+        accuracy.Paired.of([1], [2])
 
 
 def outcome(way: Way, *points: float, killed: int = 0, joined: int = 0) -> DistillationOutcome:
@@ -256,8 +255,8 @@ def test_an_import_is_measured_in_a_fresh_interpreter(tmp_path: Path) -> None:
 
 
 def test_transport_measures_every_lane() -> None:
-    turns = transport.measure(size=4 * REPLY_SHAPE[0] * 64, requests=4)
-    tls = certificate.has_openssl()
+    turns = transport.measure((32, 64), "float32", requests=4)
+    tls = lanes.has_openssl()
     assert set(turns) == {name for name, row in transport.LANES.items() if tls or not row.tls}
     for taken in turns.values():
         assert len(taken.wall_s) == len(taken.client_cpu_s) == len(taken.server_cpu_s) > 15
@@ -319,25 +318,19 @@ def test_demo_compares_the_turns_of_one_round() -> None:
 
 
 def test_plan_runs_two_students_as_planner_and_simulator_agree() -> None:
-    for one in planning.CONFIGURATIONS:
-        assert planning.planned(one) == pytest.approx(planning.simulated(one), rel=0.05)
-    asked = planning.Configuration("two students", 0.01, (0.015,), students=2)
-    rates = planning.measured(asked, window_s=0.02)
+    for one in configurations.CONFIGURATIONS:
+        assert configurations.planned(one) == pytest.approx(configurations.simulated(one), rel=0.05)
+    asked = configurations.Configuration("two students", 0.01, (0.015,), students=2)
+    rates = configurations.measured(asked, window_s=0.02)
     assert len(rates) == MIN_ROUNDS
     assert statistics.median(rates) > 0
 
 
 def test_elastic_times_each_request_of_its_service() -> None:
-    web = start(python_command("web", "edl.benchmarks.sharing.web"))
-    try:
-        port = int(web.expect(r"port (\d+)", 60)[1])
-        assert len(ask(port, 100.0, 10)) == 10
-        many = 1000  # more than the longest line of an output holds
-        with ExitStack() as stack:
-            load = Child(stack, "load", "edl.benchmarks.sharing.load", port, 10_000.0, many)
-            assert len(load.receive()["times_ms"]) == many
-    finally:
-        assert web.stop() == 0
+    with ExitStack() as stack:
+        port = Child(stack, "web", web.serve).receive()["port"]
+        load = Child(stack, "load", web.load, port, 10_000.0, 1000)
+        assert len(load.receive()["times_ms"]) == 1000
 
 
 LONG = ("checkpoint", "coordinator", "demo", "elastic", "mesh", "plan", "students", "teacher")

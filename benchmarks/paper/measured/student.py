@@ -1,16 +1,8 @@
-r"""The process of a real student, on its own cores, that trains in any of several ways.
-
-    python -m edl.benchmarks.paper.measured.student \
-        CHANNEL FRAMEWORK LAYERS ROWS CORES OTHERS ADDRESS
-
-The message "run" has a way and a number of steps; the answer has the wall seconds of these steps.
-The reader's engine runs on the cores OTHERS.
-"""
+"""A real student on its own cores that trains in any of several ways: a child process."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -20,7 +12,6 @@ import numpy as np
 from ....distill_reader import DistilReader
 from ....mesh.cores import children_on, pin_process
 from ....proto.channel import Channel
-from ....runtime.supervise import end_with_parent
 from ...paced import FOR_EVER, SERVICE, Repeated
 from .models import CLASSES, create_models
 
@@ -37,18 +28,28 @@ SETTLING: Final = 6
 WAYS: Final = (N_TRAINING, ONLINE, EDL_DIST, STEP_ALONE, LABELLING_ALONE)
 
 
-def main(
-    channel_fd: int,
+def train(
+    channel: Channel,
     framework: str,
     layers: int,
     rows: int,
-    cores: tuple[int, ...],
-    others: tuple[int, ...],
+    cores: list[int],
+    others: list[int],
     address: str,
 ) -> None:
-    """Train on request, until the channel ends."""
-    end_with_parent(at_once=True)
-    channel = Channel.attach(channel_fd)
+    """Train on request, until the channel ends.
+
+    Each message has a way and a number of steps; the answer has the wall seconds of these steps.
+
+    Args:
+        channel: its first message to the benchmark means that training can begin.
+        framework: "paddle" or "torch".
+        layers: layers of the teacher in this process: 18 or 50.
+        rows: rows of a batch.
+        cores: cores of the training.
+        others: cores of the reader's engine.
+        address: address of the teacher of EDL-Dist.
+    """
     rng = np.random.default_rng(0)
     image = rng.standard_normal((rows, 3, 224, 224), np.float32)
     label = rng.integers(0, CLASSES, (rows, 1))
@@ -80,13 +81,3 @@ def main(
             for _ in itertools.repeat(None, message["steps"]):
                 step[message["way"]]()
             channel.send("ran", wall_s=time.perf_counter() - began_s)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Parse numbers such as "0,1"."""
-    return tuple(map(int, text.split(",")))
-
-
-if __name__ == "__main__":
-    fd, name, depth, samples, on, beside, teacher = sys.argv[1:]
-    main(int(fd), name, int(depth), int(samples), numbers(on), numbers(beside), teacher)

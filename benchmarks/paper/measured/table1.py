@@ -10,12 +10,20 @@ from functools import partial
 from typing import Final
 
 from ....mesh.cores import available_cores, children_on
-from ...children import Child
+from ...children import Child, divided_cores
 from ...paced.teachers import PICTURES, paced, start_teachers
 from ...report import BenchmarkReport, Estimate, Goal, Row, interleaved
-from .cores import divided
 from .models import framework
-from .student import EDL_DIST, LABELLING_ALONE, N_TRAINING, ONLINE, SETTLING, STEP_ALONE, WAYS
+from .student import (
+    EDL_DIST,
+    LABELLING_ALONE,
+    N_TRAINING,
+    ONLINE,
+    SETTLING,
+    STEP_ALONE,
+    WAYS,
+    train,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +39,7 @@ _LAYERS: Final = 50
 _ROWS: Final = 64
 _QUICK_ROWS: Final = 8
 _CORES: Final = (1, 2, 4, 8, 16)
-_CUDA_TEACHER: Final = "edl.benchmarks.paper.measured.torch_models:resnet50"
+_CUDA_TEACHER: Final = "edl.benchmarks.paper.measured.models:resnet50"
 
 
 def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> BenchmarkReport:
@@ -68,13 +76,12 @@ def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> BenchmarkReport:
 
 
 def _by_turns(count: int, rows: int, options: tuple[str, ...], model: str) -> Seconds:
-    cores, others = divided(count)
+    cores, others = divided_cores(count)
     with ExitStack() as stack:
         with children_on(others):
             [(address, _)] = start_teachers(stack, [options], model)
-        module = "edl.benchmarks.paper.measured.student"
-        placed = [",".join(map(str, each)) for each in (cores, others)]
-        student = Child(stack, "the student", module, framework(), _LAYERS, rows, *placed, address)
+        what = (framework(), _LAYERS, rows, cores, others, address)
+        student = Child(stack, "the student", train, *what)
         student.receive()
 
         def step_s(way: str) -> float:

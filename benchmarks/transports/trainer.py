@@ -1,17 +1,7 @@
-"""The process of a trainer that takes batches from its reader, or labels from its pool.
-
-    python -m edl.benchmarks.reading.trainer CHANNEL DTYPE CORE[,CORE] SHARED_MEMORY SERVICE SHAPE \
-        ADDRESS...
-
-SHARED_MEMORY is 0 or 1, SHAPE that of a batch, as in 32x3x224x224. The messages "run" and "call"
-have a number of batches. The answer has the wall time of an epoch of that length, or of as many
-calls by `THREADS` threads, and the CPU time of this process and of the reader's engine. The message
-"latency" has a number of calls with one row, one after the other; the answer has the time of each.
-"""
+"""The process of a trainer that takes batches from its reader, or labels from its pool."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,25 +13,35 @@ import psutil
 from ...distill_reader import DistilReader, TeacherPool
 from ...proto.arena import Array
 from ...proto.channel import Channel, Message
-from ...runtime.supervise import end_with_parent
-from ..children import pin_to
 from ..paced import Repeated
 
 THREADS: Final = 8
 
 
-def main(
-    channel_fd: int,
-    batch: Array,
-    cores: str,
-    shared_memory: bool,
+def train(
+    channel: Channel,
+    shape: tuple[int, ...],
+    dtype: str,
     service: str,
     teachers: list[str],
+    shared_memory: bool,
 ) -> None:
-    """Take batches, or call for labels, on request, until the channel ends."""
-    end_with_parent(at_once=True)
-    pin_to(cores)
-    channel = Channel.attach(channel_fd)
+    """Take batches, or call for labels, on request, until the channel ends.
+
+    The messages "run" and "call" have a number of batches. The answer has the wall time of an epoch
+    of that length, or of as many calls by `THREADS` threads, and the CPU time of this process and
+    of the reader's engine. The message "latency" has a number of calls with one row, one after the
+    other; the answer has the time of each.
+
+    Args:
+        channel: its first message to the benchmark means that the engine runs.
+        shape: shape of a batch.
+        dtype: dtype of a batch.
+        service: service of the teachers.
+        teachers: their addresses.
+        shared_memory: whether batches for teachers of this host stay in shared memory.
+    """
+    batch = np.ones(shape, dtype)
     source = Repeated(batch)
     with (
         DistilReader(
@@ -101,9 +101,3 @@ def _timed(work: Callable[[], None], engine: list[psutil.Process]) -> Message:
 
 def _used_s(processes: list[psutil.Process]) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in processes)
-
-
-if __name__ == "__main__":
-    fd, dtype, on, in_place, name, shape, *addresses = sys.argv[1:]
-    ones = np.ones([*map(int, shape.split("x"))], dtype)
-    main(int(fd), ones, on, bool(int(in_place)), name, addresses)

@@ -14,12 +14,11 @@ from ...distill_reader import DistilReader
 from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, Distillation
 from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
-from ..paced import FOR_EVER, ROWS, SERVICE, Repeated, batch
-from ..paced.streams import SETTLING, windows_s
-from ..paced.student import PacedStudent
-from ..paced.teachers import paced, start_teachers
 from ..report import MIN_ROUNDS
 from ..teachers.models import FEATURES
+from . import FOR_EVER, ROWS, SERVICE, Repeated, batch
+from .streams import SETTLING, PacedStudent, windows_s
+from .teachers import paced, start_teachers
 
 _FLOAT_BYTES: Final = 4
 _CLASSES: Final = 10

@@ -1,1 +1,0 @@
-"""Attackers for `edl bench hostile`."""

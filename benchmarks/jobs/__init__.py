@@ -1,0 +1,1 @@
+"""Job files of `edl bench elastic` and `students`, and a web service beside jobs."""

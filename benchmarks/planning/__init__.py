@@ -1,1 +1,0 @@
-"""Parts of `edl bench plan`: predicted meshes with stated rates, and with real models."""

@@ -1,1 +1,0 @@
-"""The job of `edl bench students`, with ranks of unequal speed."""

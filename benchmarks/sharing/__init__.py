@@ -1,1 +1,0 @@
-"""Users of the slots in `edl bench elastic`: trainings, and an online service with its load."""
