@@ -267,10 +267,10 @@ class PredictorProcess:
 
     def wait_loaded(self, timeout_s: float) -> bool:
         """Wait for the end of the first start, as `PredictorPool.wait_loaded`."""
-        self._settled.wait(timeout_s)
+        settled = self._settled.wait(timeout_s)
         if self.failure is not None:
             raise self.failure
-        return self.ready_report is not None
+        return settled and self.ready_report is not None
 
     def submit(self, requests: Sequence[BatchRequest]) -> Results:
         """Label requests of one shape in one job; blocks only while their inputs are copied.

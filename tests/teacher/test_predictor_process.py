@@ -28,7 +28,7 @@ from edl.scheduler.batching import BatchRule
 from edl.teacher import pool
 from edl.teacher.batcher import Batcher
 from edl.teacher.config import Device, PredictorConfig
-from edl.teacher.jobs import RequestLabels, Results
+from edl.teacher.jobs import PredictorReady, RequestLabels, Results
 from edl.teacher.pool import PredictorPool
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput
@@ -362,6 +362,27 @@ def test_equal_devices_measure_once_and_are_pinned() -> None:
         every = frozenset(os.sched_getaffinity(0))
         assert sorted(cores, key=len) == [{core}, {core}, every]
         assert any(text.startswith(f"predictor 2 of 3, on cpu:{core}: ") for text in bench.progress)
+
+
+def test_a_model_is_loaded_once_the_reports_of_its_predictors_are_combined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    combining, go_on, combined = threading.Event(), threading.Event(), PredictorReady.combined
+
+    def pausing(reports: Sequence[PredictorReady]) -> PredictorReady:
+        combining.set()
+        go_on.wait(DEADLINE_S)
+        return combined(reports)
+
+    monkeypatch.setattr(PredictorReady, "combined", pausing)
+    with closing(Bench(STEERED)) as bench:
+        try:
+            assert combining.wait(DEADLINE_S)
+            assert not bench.pool.wait_loaded(0.0)
+        finally:
+            go_on.set()
+        wait_until(lambda: bench.pool.wait_loaded(0.1))
+        assert bench.pool.require_loaded().spec.content_id
 
 
 def test_different_devices_have_mixed_numerics_and_a_common_time() -> None:
