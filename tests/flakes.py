@@ -1,10 +1,12 @@
 """Run a tier repeatedly under bad conditions, to find tests that fail only sometimes.
 
-    python tests/flakes.py [--runs N] [--tier TIER] [--busy N] [--stall] [--ignore-sigint]
-                           [--table FILE] [-- PYTEST ARGUMENTS...]
+    python tests/flakes.py [--runs N] [--tier TIER] [--busy N] [--stall] [--pause]
+                           [--ignore-sigint] [--table FILE] [-- PYTEST ARGUMENTS...]
 
 `--busy` runs that many busy loops beside the tests. `--stall` repeatedly stops a random process of
-the run for 0.3-3 s (SIGSTOP, SIGCONT). Each run has its own seed and prints a line with its result.
+the run for 0.3-3 s (SIGSTOP, SIGCONT). `--pause` pauses threads at random calls of the product, one
+call in 1,000 for up to 0.05 s, in all processes; in those of the tests not the main thread. A run
+takes about six times as long then. Each run has its own seed and prints a line with its result.
 """
 
 from __future__ import annotations
@@ -27,6 +29,18 @@ import psutil
 
 from edl.tests import run
 
+#: sitecustomize.py, which each Python process with its folder on the path imports at its start.
+PAUSING = """
+import os, random, sys, threading, time
+chance = random.Random(os.getpid() ^ int(os.environ["EDL_TEST_SEED"]))
+def called(frame, event, argument):
+    file = frame.f_code.co_filename
+    if "/edl/" in file and "/edl/tests/" not in file and chance.random() < 0.001:
+        time.sleep(chance.uniform(0.0, 0.05))
+threading.settrace(called)
+if not any(word in " ".join(sys.orig_argv) for word in ("pytest", "stdin.readline")):
+    sys.settrace(called)
+"""
 STALL_S = (0.3, 3.0)
 PAUSE_S = (0.5, 3.0)
 HEADER = "| tier | conditions | seed | seconds | result |\n|---|---|---|---|---|\n"
@@ -39,6 +53,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tier", choices=run.TIERS, default="test")
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="busy loops")
     parser.add_argument("--stall", action="store_true", help="stop random processes for a while")
+    parser.add_argument("--pause", action="store_true", help="pause threads at random calls")
     parser.add_argument("--ignore-sigint", action="store_true", help="start with SIGINT ignored")
     parser.add_argument("--table", type=Path, help="append a line for each run to this file")
     parser.add_argument("arguments", nargs="*", help="of pytest, behind --")
@@ -60,18 +75,25 @@ def one_run(options: argparse.Namespace) -> tuple[str, bool]:
     """Run the tier once; return its line of the table, and whether it passed."""
     conditions = [f"{options.busy} busy loops"] if options.busy else []
     conditions += ["stalls"] if options.stall else []
+    conditions += ["pauses"] if options.pause else []
     conditions += ["SIGINT ignored"] if options.ignore_sigint else []
     seed = random.SystemRandom().randrange(2**32)
     command = [sys.executable, "-P", str(Path(run.__file__)), options.tier, *options.arguments]
     log = Path(tempfile.gettempdir()) / f"edl-flakes-{options.tier}-{seed}.log"
     began = time.monotonic()
+    environment = {**os.environ, "EDL_TEST_SEED": str(seed)}
     with contextlib.ExitStack() as stack, log.open("wb") as output:
         stack.enter_context(_busy_loops(options.busy))
+        if options.pause:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-flakes-"))
+            Path(folder, "sitecustomize.py").write_text(PAUSING)
+            before = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = os.pathsep.join([folder, *([before] if before else [])])
         process = subprocess.Popen(
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "EDL_TEST_SEED": str(seed)},
+            env=environment,
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
             if options.ignore_sigint
             else None,
