@@ -30,6 +30,9 @@ from .events import Advice, Assigned, HandoffState, Peer, PublishedKind
 
 #: Seconds without a coordinator after which an epoch begins with the old content.
 AWAY_S = 5.0
+#: Seconds without a usable teacher of its content after which a bound student changes it: teachers
+#: that are full, or that a new engine connects to, need a moment.
+ALONE_S = 5.0
 
 #: "follow": use the teachers of the latest assignment; "relabel": the same, and label again what is
 #: not released; "hold": use no teacher; "stay": change nothing.
@@ -46,6 +49,8 @@ class ContentState:
         advice: the latest advice.
         held_since: since when it waits to be moved; None: it does not.
         bound: this epoch keeps `content_id`.
+        alone_since: since when no teacher of the content that it is bound to is usable; None: one
+            is, or the coordinator names no other content.
     """
 
     content_id: str = ""
@@ -53,6 +58,7 @@ class ContentState:
     advice: Advice = field(default_factory=Advice)
     held_since: float | None = None
     bound: bool = False
+    alone_since: float | None = None
 
     @property
     def reported(self) -> str:
@@ -69,7 +75,7 @@ class ContentState:
 
 def begin(state: ContentState, data_epoch: int, now: float) -> tuple[ContentState, SwitchAction]:
     """Begin an epoch, before any of it is sent."""
-    state = replace(state, data_epoch=data_epoch, bound=False, held_since=None)
+    state = replace(state, data_epoch=data_epoch, bound=False, held_since=None, alone_since=None)
     if _is_to_be_moved(state, state.advice):
         return replace(state, held_since=now), "hold"
     return replace(state, content_id=state.advice.content_id), "follow"
@@ -130,9 +136,12 @@ def look(
         content = state.advice.content_id or state.content_id
         return replace(state, held_since=None, bound=True, content_id=content), "follow"
     new = state.advice.content_id
-    if state.bound and new and new != state.content_id and not usable:
-        return replace(state, bound=False, content_id=new), "relabel"
-    return state, "stay"
+    if usable or not state.bound or new in ("", state.content_id):
+        return state if state.alone_since is None else replace(state, alone_since=None), "stay"
+    since = now if state.alone_since is None else state.alone_since
+    if now - since < ALONE_S:
+        return replace(state, alone_since=since), "stay"
+    return replace(state, bound=False, content_id=new, alone_since=None), "relabel"
 
 
 def _is_to_be_moved(state: ContentState, advice: Advice) -> bool:

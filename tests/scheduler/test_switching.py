@@ -22,6 +22,7 @@ from edl.scheduler.label_cache import (
 from edl.scheduler.leadership import rank_servers
 from edl.scheduler.reader_core.events import Advice
 from edl.scheduler.reader_core.model_switch import (
+    ALONE_S,
     AWAY_S,
     ContentState,
     SwitchAction,
@@ -44,8 +45,10 @@ class TestSwitching:
     def test_move_that_comes_too_late_waits_while_an_old_teacher_answers(self) -> None:
         state, _ = advise(begin(ON_OLD, 2, 0.0)[0], Advice("old", "new", 1), 0.1)
         state, _ = advise(state, Advice("new", "", 2), 0.2)
-        assert look(state, 1.0, None, usable=1)[1] == "stay"
-        state, step = look(state, 1.0, None, usable=0)
+        for now, usable in ((1.0, 0), (1.5, 1), (2.0, 0), (1.9 + ALONE_S, 0)):
+            state, step = look(state, now, None, usable)
+            assert step == "stay", "a teacher that is full for a moment is waited for"
+        state, step = look(state, 2.0 + ALONE_S, None, usable=0)
         assert (state.reported, step) == ("new", "relabel")
 
     def test_without_a_coordinator_the_old_content_stays(self) -> None:

@@ -359,6 +359,20 @@ def test_an_epoch_that_keeps_to_its_content_does_so_with_the_next_engine() -> No
     assert (assigned.peers, anew) == ((OLD,), False)
 
 
+def test_a_new_engine_waits_for_teachers_of_the_content_that_the_epoch_keeps(
+    upgrade: Bench,
+) -> None:
+    """None of them has answered its probe when it first looks."""
+    before = HandoffState("old", True, Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "", 1)))
+    upgrade.member.core.model_switch = new_model_switch()
+    upgrade.assign(NEW, advice=Advice("new", "", 2), counter=4, ready=False)
+    told = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
+    upgrade.say("resumed", data_epoch=2, handoff_states={"s": before.to_json()}, **told)
+    upgrade.look(time.monotonic() + 1.0)
+    assert content_of(upgrade) == "old"
+    assert upgrade.member.core.teachers.links.is_assigned("a")
+
+
 def test_a_roster_has_the_teachers_that_a_manager_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without an address is the one that the old engine knew; other contents are left out."""
     subscription = mock.Mock()
