@@ -201,6 +201,53 @@ def test_an_export_that_cannot_work_is_refused(tmp_path: Path, place: str) -> No
     assert not list((tmp_path / "out").iterdir())
 
 
+SMALL_JOB = """\
+import torch
+
+
+class Student(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, rows):
+        scores = self.layer(rows)
+        return scores, scores > 0
+
+
+def model():
+    return Student()
+
+
+def loss(outputs, labels):
+    return torch.nn.functional.cross_entropy(outputs[0], labels)
+
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters)
+
+
+def feed(split):
+    return [(torch.ones(1, 4), torch.zeros(1, dtype=torch.int64))]
+"""
+
+
+def test_a_batch_of_one_row_and_an_output_of_booleans_are_exported(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "job.py").write_text(SMALL_JOB)
+    spec, place = load_job(tmp_path / "job.py"), str(tmp_path / "checkpoints")
+    Repository(place).save(capture(TrainingObjects(spec.model()), step=1, world=1, state={}))
+    found = export(spec, place, tmp_path / "out", onnx=True)
+    assert all(worst is not None and worst < 1e-4 for worst in found.worst.values())
+    for file in found.files:
+        opened = open_backend(file, backend="onnx" if file.endswith("onnx") else "torch")
+        answers = opened.run({"rows": np.ones((5, 4), np.float32)})
+        assert {(one.shape, one.dtype.name) for one in answers.values()} == {
+            ((5, 3), "float32"),
+            ((5, 3), "bool"),
+        }
+
+
 TORCH_JOB = """\
 import numpy as np
 import torch
