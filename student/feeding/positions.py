@@ -256,10 +256,11 @@ def merge_states(states: Sequence[State], base: State | None) -> dict[str, Any]:
     for state in states:
         for epoch, ranges in _trained(state).items():
             trained[epoch] = trained.get(epoch, Ranges()).union(ranges)
+    latest = max(trained, default=0)  # ranks step together: the epochs before are complete
     return {
         "kind": "sharded",
         "order": states[0]["order"],
-        "trained": {str(epoch): ranges.to_json() for epoch, ranges in sorted(trained.items())},
+        "trained": {str(latest): trained[latest].to_json()} if trained else {},
     }
 
 

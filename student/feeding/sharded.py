@@ -132,7 +132,7 @@ class ShardedSource:
         self._read_ahead = ReadAheadLimit()
         self._lock = threading.Lock()  # for `_open`
         self._open: list[_Open] = []  # shards that are leased and not yet trained
-        self._trained: dict[int, Ranges] = {}  # by epoch
+        self._trained: dict[int, Ranges] = {}  # of the latest epoch
 
     # --- the training loop's side
 
@@ -147,6 +147,8 @@ class ShardedSource:
         """
         if not len(positions):
             return
+        if epoch not in self._trained:
+            self._trained.clear()  # ranks step together: the epochs before are complete
         now = Ranges.of_numbers(positions.tolist())
         self._trained[epoch] = self._trained.get(epoch, Ranges()).union(now)
         complete: list[Shard] = []

@@ -192,6 +192,31 @@ def test_it_reads_no_further_ahead_than_allowed() -> None:
     source.close()
 
 
+def test_a_checkpoint_does_not_grow_with_the_number_of_epochs() -> None:
+    board, feed, saved = JobBoard(MemoryStore()), batched(12, 4), None
+    for generation, epochs in ((1, (0, 1, 2)), (2, (3, 4))):
+        ranks = world_of(
+            board,
+            feed,
+            settings_of(),
+            generation=generation,
+            world=2,
+            saved=saved,
+            epoch=epochs[0],
+        )
+        base = saved
+        for epoch in epochs:
+            for rank in ranks:
+                rank.begin()
+            while any(len(positions) for positions in step(ranks, epoch)):
+                saved = save(ranks, base)
+                assert list(trained_positions(saved)) == [epoch]
+        assert saved is not None
+        assert trained_positions(saved)[epochs[-1]].pairs == ((0, 12),)
+        for rank in ranks:
+            rank.end()
+
+
 def test_a_reader_takes_it_as_its_source() -> None:
     source = linked(empty_link())
     assert isinstance(source, ResumableSource)
