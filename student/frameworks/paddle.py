@@ -189,7 +189,7 @@ class PaddleFramework(Framework):
     ) -> None:
         try:
             optimizer.set_state_dict(_state_dict_for(model, optimizer, arrays, details, step))
-        except (AssertionError, ValueError) as error:
+        except (AssertionError, KeyError, RuntimeError, ValueError) as error:
             raise CheckpointMismatch(
                 f"the optimizer of the checkpoint of step {step} does not fit the job's: {error}"
             ) from error

@@ -110,6 +110,15 @@ def test_a_schedule_with_restarts_continues_within_its_period(paddle: Any, growt
         assert rates(restored, 12) == rates(schedule, 12), f"after {steps} steps"
 
 
+def test_a_checkpoint_of_another_kind_of_schedule_is_refused(paddle: Any) -> None:
+    model = network(paddle)
+    step = paddle.optimizer.lr.StepDecay(0.1, 20)
+    adam = paddle.optimizer.Adam(step, parameters=model.parameters())
+    contents = capture(TrainingObjects(model, adam), step=1, world=1, state={}).copied()
+    with pytest.raises(CheckpointMismatch, match="does not fit the job's: 'LinearWarmup_LR'"):
+        restore(made(paddle, "Adam", scheduled=True), contents)
+
+
 def same(one: Contents, other: Contents) -> bool:
     return one.tensors.keys() == other.tensors.keys() and all(
         np.array_equal(array, other.tensors[name]) and array.dtype == other.tensors[name].dtype
