@@ -122,9 +122,8 @@ class LoaderIterator:
     def close(self) -> None:
         """End the workers, unless the loader keeps them and the epoch was read to its end."""
         # Paddle's persistent workers cannot be used after an epoch that was left early.
-        if not (self._ended and self._loader.keeps_workers):
+        if not (self._ended and self._loader.keep(self._batches)):
             close_iterator(self._batches)
-            self._loader.close()
 
 
 class _MapIterator(LoaderIterator):
@@ -189,18 +188,26 @@ class BatchLoader(Protocol):
     Attributes:
         dataset: data set of the samples; its `set_epoch` is called if it exists.
         batch_sampler: yields the ids of each batch of an epoch; has a length.
-        keeps_workers: whether its workers persist from epoch to epoch, unless one is left early.
     """
 
     dataset: Any
     batch_sampler: Any
-    keeps_workers: bool
 
     def read(self, plan: EpochPlan) -> Iterator[Any]:
         """Yield the batches of these ids, in order."""
 
+    def keep(self, batches: Iterator[Any]) -> bool:
+        """Keep the workers of an iterator that has ended for the next epoch, if they persist.
+
+        Args:
+            batches: what `read` has returned.
+
+        Returns:
+            False if the caller has to close the iterator.
+        """
+
     def close(self) -> None:
-        """End persistent workers."""
+        """End the workers that are kept."""
 
 
 def loader_of(given: Any) -> BatchLoader | None:
@@ -218,14 +225,15 @@ def loader_of(given: Any) -> BatchLoader | None:
 class _OwnLoader:
     """Reads in this process, by `batches_of`."""
 
-    keeps_workers = False
-
     def __init__(
         self, dataset: Any, batch_sampler: Any, batches_of: Callable[[Any], Iterator[Any]]
     ) -> None:
         self.dataset = dataset
         self.batch_sampler = batch_sampler
         self.read = batches_of
+
+    def keep(self, batches: Iterator[Any]) -> bool:
+        return False
 
     def close(self) -> None:
         pass
@@ -256,12 +264,23 @@ class _FrameworkLoader:
         vars(self._copy).update(batch_sampler=self._plan, _iterator=None, in_order=True)
         persistent = ("persistent_workers", "_persistent_workers")
         persists = any(getattr(loader, name, False) for name in persistent)
-        self.keeps_workers = loader.num_workers > 0 and persists
+        self._keeps_workers = loader.num_workers > 0 and persists
+        self._lent: Iterator[Any] | None = None  # of persistent workers, until `keep`
 
     def read(self, plan: EpochPlan) -> Iterator[Any]:
         self._plan.batches = plan
         iterator: Iterator[Any] = iter(self._copy)
+        if self._keeps_workers:
+            # A slow `next` of this epoch may not have returned when another one begins: that one
+            # then gets other workers.
+            self._lent, self._copy._iterator = iterator, None
         return iterator
+
+    def keep(self, batches: Iterator[Any]) -> bool:
+        if self._lent is not batches:
+            return False
+        self._lent, self._copy._iterator = None, batches
+        return True
 
     def close(self) -> None:
         kept, self._copy._iterator = self._copy._iterator, None

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -280,6 +281,42 @@ def test_seeds_of_workers_follow_from_the_epoch_with_a_generator_of_the_loader_t
     first = seed(0)
     assert torch.equal(generator.get_state(), before)
     assert seed(1) != first == seed(0)
+
+
+class FirstWaits(Rows):
+    """The first row that any worker reads waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(SAMPLES)
+        self.let_go = torch.multiprocessing.Event()
+        self._is_read = torch.multiprocessing.Event()
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        if not self._is_read.is_set():
+            self._is_read.set()
+            assert self.let_go.wait(60.0)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("make", [TorchLoader, paddle.io.DataLoader])
+def test_an_epoch_may_begin_while_the_last_one_still_waits_for_kept_workers(
+    make: Callable[..., Any], source: Callable[[Any], ResumableSource]
+) -> None:
+    rows, everything = FirstWaits(), list(range(SAMPLES))
+    made = source(make(rows, batch_size=BATCH, num_workers=1, persistent_workers=True))
+    left = made.begin(0, 0, None)
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(next, left)
+        try:
+            following = threads.submit(lambda: read(made.begin(1, 0, None))[0])
+            assert [i for batch in following.result(60.0) for i in batch] == everything
+        finally:
+            rows.let_go.set()
+        assert ids_of(waiting.result(60.0)) == everything[:BATCH]
+    left.close()
+    for epoch in (2, 3):
+        batches, _ = read(made.begin(epoch, 0, None))
+        assert [i for batch in batches for i in batch] == everything
 
 
 def test_a_distributed_sampler_is_told_the_epoch_and_keeps_its_part() -> None:

@@ -85,8 +85,6 @@ def test_generators_of_the_process_stay_as_they_were() -> None:
 class PersistentWorkerLoader:
     """A loader whose workers have read the data set when they began, and are kept."""
 
-    keeps_workers = True
-
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.batch_sampler = [[0], [1]]
@@ -95,6 +93,9 @@ class PersistentWorkerLoader:
     def read(self, plan: Any) -> Iterator[Any]:
         self.worker = self.worker or copy.deepcopy(self.dataset)
         return (np.array(self.worker.epochs[-1:]) for _ in plan)
+
+    def keep(self, batches: Iterator[Any]) -> bool:
+        return True
 
     def close(self) -> None:
         self.worker = None
