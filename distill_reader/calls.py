@@ -106,16 +106,20 @@ class Calls:
         self._fatal: EdlError | None = None
         self._watcher: threading.Thread | None = None
 
-    def reserve(self, nbytes: int, timeout_s: float) -> None:
+    def reserve(self, nbytes: int, timeout_s: float, deadline: float) -> None:
         """Wait until there is room for another batch; first come, first served.
 
         A callback of a future gets room at once: answers, which make room, wait for it.
 
+        Args:
+            nbytes: bytes of the batch.
+            timeout_s: seconds that the call may take, for the error.
+            deadline: end of that time, by the monotonic clock.
+
         Raises:
-            LabelTimeout: there was none within `timeout_s`.
+            LabelTimeout: there was none until the deadline.
             EdlError: why the engine labels nothing any more.
         """
-        deadline = time.monotonic() + timeout_s
         turn = object()
         with self._lock:
             self._queue.append(turn)

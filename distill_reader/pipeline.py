@@ -204,30 +204,31 @@ class Pipeline:
         self._callbacks.batch(pulled.parts.samples, waited_s)  # which may raise a SystemExit
         return batch
 
-    def call(self, batch: Any, timeout_s: float) -> Future[Labels]:
+    def call(self, batch: Any, timeout_s: float, deadline: float) -> Future[Labels]:
         """Have a batch labelled outside the training loop; may wait for room.
 
         Args:
             batch: as a source would yield it. A batch without rows is answered at once, but raises
                 BatchError until another batch was labelled, which shows the shapes of labels.
-            timeout_s: seconds until the future gets a `LabelTimeout`.
+            timeout_s: seconds that the call may take, for the error.
+            deadline: end of that time, by the monotonic clock; the future then gets a
+                `LabelTimeout`.
 
         Raises:
             UsageError: the reader is closed, or was made in another process.
             BatchError: the batch cannot be sent.
-            LabelTimeout: there was no room within `timeout_s`.
+            LabelTimeout: there was no room until the deadline.
             MemoryRefused: the system refuses more shared memory.
             EdlError: why the engine labels nothing any more.
         """
         self._check_usable()
-        deadline = time.monotonic() + timeout_s
         parts = take_apart(batch)
         if not parts.samples and self.engine.calls.latest_labels:
             return self.engine.calls.answer_without_rows(parts)
         check_rows(parts)
         calls, nbytes = self.engine.calls, sum(array.nbytes for array in parts.arrays)
         future, call = Future[Labels](), None
-        calls.reserve(nbytes, timeout_s)
+        calls.reserve(nbytes, timeout_s, deadline)
         try:
             record, arrays = self.ring.put(parts.arrays)
             call = PendingCall(

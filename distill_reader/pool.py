@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Self
@@ -47,7 +49,7 @@ class TeacherPool:
         coordinator: Redis URL of the mesh, as in `redis://head:6379`.
         teachers: addresses `host:port` of teachers, instead of a coordinator.
         timeout_s: seconds that a call may take, unless it states its own.
-        job: name of this user of teachers in the mesh; by default, one of this process.
+        job: name of this user of teachers in the mesh; by default, one of this pool only.
         **options: further arguments of `DistilReader` about teachers, labels and limits.
 
     Raises:
@@ -67,8 +69,9 @@ class TeacherPool:
     ) -> None:
         if wrong := sorted(_LOOP_OPTIONS & options.keys()):
             raise TypeError(f"a TeacherPool has no training loop, so no {wrong[0]}=")
-        if job is None:  # its measured times would be of no use to another process
-            job = f"pool-{socket.gethostname()}-{os.getpid()}"
+        if job is None:  # its measured times would be of no use to another pool
+            # Containers may share a host name and have the same pids.
+            job = f"pool-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
             options.setdefault("profiles", None)
         self._timeout_s = _timeout(timeout_s)
         self._reader = DistilReader(
@@ -127,10 +130,8 @@ class TeacherPool:
         The batch is copied before this returns. The future can be cancelled. Its callbacks run in
         a thread of the pool and delay other answers; they may submit, which never waits there.
         """
-        if self._closed:
-            raise UsageError(CLOSED)
-        limit_s = self._timeout_s if timeout_s is None else _timeout(timeout_s)
-        return self._reader._pipeline.call(batch, limit_s)
+        limit_s = self._limit(timeout_s)
+        return self._submit(batch, limit_s, time.monotonic() + limit_s)
 
     async def label_async(self, batch: Any, timeout_s: float | None = None) -> Labels:
         """Do what `label` does without blocking the event loop."""
@@ -142,9 +143,11 @@ class TeacherPool:
         """Do what `submit` does without blocking the event loop; returns a future of that loop."""
         made: list[Future[Labels]] = []
         is_cancelled = False
+        limit_s = self._limit(timeout_s)
+        deadline = time.monotonic() + limit_s  # the event loop may have no thread for a while
 
         def submit() -> None:  # in a thread, which goes on if this task is cancelled
-            made.append(self.submit(batch, timeout_s))
+            made.append(self._submit(batch, limit_s, deadline))
             if is_cancelled:
                 made[0].cancel()
 
@@ -156,6 +159,15 @@ class TeacherPool:
                 future.cancel()
             raise
         return asyncio.wrap_future(made[0])
+
+    def _submit(self, batch: Any, limit_s: float, deadline: float) -> Future[Labels]:
+        if self._closed:
+            raise UsageError(CLOSED)
+        return self._reader._pipeline.call(batch, limit_s, deadline)
+
+    def _limit(self, timeout_s: float | None) -> float:
+        """Return the seconds that a call may take."""
+        return self._timeout_s if timeout_s is None else _timeout(timeout_s)
 
     @property
     def stats(self) -> ReaderStats:

@@ -8,6 +8,7 @@ import itertools
 import os
 import pickle
 import re
+import socket
 import threading
 import time
 import weakref
@@ -408,6 +409,26 @@ def test_a_task_that_is_cancelled_cancels_its_call(
         assert pool.stats.calls == 1
 
 
+def test_the_time_of_a_task_also_runs_while_its_event_loop_has_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_calls, "MAX_CALLS", 1)
+    tasks, limit_s = 12, 1.0
+
+    async def call(pool: TeacherPool) -> list[Any]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        calls = [pool.label_async(x_of(number)) for number in range(tasks)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    with pool_of(NOBODY, timeout_s=limit_s) as pool:
+        begun = time.monotonic()
+        errors = asyncio.run(call(pool))
+        assert all(isinstance(error, LabelTimeout) for error in errors)
+        assert all("within 1 s" in str(error) for error in errors)
+        # One after another, two in each second, they would need six seconds.
+        assert time.monotonic() - begun < tasks / 2 * limit_s
+
+
 @pytest.mark.parametrize("name", ["ordered", "upper_bytes", "world_size", "trace"])
 def test_options_of_a_training_loop_are_refused(name: str) -> None:
     with pytest.raises(TypeError, match=f"no {name}="):
@@ -463,7 +484,9 @@ def test_calls_that_end_while_the_store_waits_are_not_labelled(
 
 
 def test_a_job_of_its_own(teacher: ScriptedTeacher) -> None:
-    with pool_of(teacher) as pool, pool_of(teacher, job="explorer") as named:
-        jobs = [one._reader.config.job for one in (pool, named)]  # noqa: SLF001
-    assert jobs[0].endswith(f"-{os.getpid()}")
-    assert jobs[1] == "explorer"
+    """A coordinator would let the second of two pools with one name supersede the first."""
+    with pool_of(teacher) as pool, pool_of(teacher) as other, pool_of(NOBODY, job="own") as named:
+        jobs = [one._reader.config.job for one in (pool, other, named)]  # noqa: SLF001
+    assert len(set(jobs)) == 3
+    assert jobs[0].startswith(f"pool-{socket.gethostname()}-{os.getpid()}-")
+    assert jobs[2] == "own"
