@@ -12,9 +12,10 @@ from __future__ import annotations
 import copy
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -350,6 +351,10 @@ def draw(sampler: Any) -> Iterator[Ids]:
         yield ids
 
 
+#: Held while the generators of the process are seeded: several readers may begin epochs at once.
+_GENERATORS: Final = threading.RLock()
+
+
 @contextmanager
 def seeded(seed: int, epoch: int, *owners: Any) -> Iterator[None]:
     """Seed the generators of Python, numpy and torch in a `with` block, and restore them after it.
@@ -360,7 +365,7 @@ def seeded(seed: int, epoch: int, *owners: Any) -> Iterator[None]:
         owners: objects with a `generator` attribute; those of torch are seeded, too.
     """
     drawn = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
-    with ExitStack() as stack:
+    with _GENERATORS, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
         random.seed(drawn)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import random
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,25 @@ def test_generators_of_the_process_stay_as_they_were() -> None:
     before = random.getstate(), repr(np.random.get_state())
     ids(shuffled())
     assert (random.getstate(), repr(np.random.get_state())) == before
+
+
+def test_readers_that_begin_at_the_same_time_disturb_no_order() -> None:
+    class ManyDraws(Sampler):
+        def __iter__(self) -> Iterator[list[int]]:
+            return iter([[np.random.randint(100) for _ in range(50)] for _ in range(4)])
+
+    def orders(_: int) -> list[Any]:
+        source = with_sampler(ManyDraws(random.Random(0)))
+        return [source.begin(epoch, 0, None).start for epoch in range(100)]
+
+    alone, before, interval = orders(0), repr(np.random.get_state()), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(orders, range(2))) == [alone, alone]
+    finally:
+        sys.setswitchinterval(interval)
+    assert repr(np.random.get_state()) == before
 
 
 class PersistentWorkerLoader:
