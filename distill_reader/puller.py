@@ -40,21 +40,27 @@ class Puller:
         self._epochs: SimpleQueue[tuple[SourceIterator, int, int, threading.Event] | None] = (
             SimpleQueue()
         )
+        self._closed = False
+        self._lock = threading.RLock()  # after `_closed` is set, no epoch enters the queue
         self._done = threading.Event()  # the thread has finished the latest epoch
         self._done.set()
         self._thread = threading.Thread(target=self._run, name="edl-reader-puller", daemon=True)
         self._thread.start()
 
     def pull(self, reading: SourceIterator, epoch: int, first: int) -> None:
-        """Pull an epoch.
+        """Pull an epoch; after `close`, only close its iterator.
 
         Args:
             reading: iterator over the epoch; the thread closes it.
             epoch: number of the epoch in the stream; the previous one must have been left.
             first: ordinal in the epoch of the first batch that `reading` yields.
         """
-        self._done = threading.Event()
-        self._epochs.put((reading, epoch, first, self._done))
+        with self._lock:
+            if not self._closed:
+                self._done = threading.Event()
+                self._epochs.put((reading, epoch, first, self._done))
+                return
+        reading.close()
 
     def wait_until_idle(self, timeout_s: float) -> None:
         """Wait until the thread has finished the epoch that was left; log a warning if it has not.
@@ -67,7 +73,9 @@ class Puller:
 
     def close(self) -> None:
         """Have the thread close the source and end, once its `next` has returned."""
-        self._epochs.put(None)
+        with self._lock:
+            self._closed = True
+            self._epochs.put(None)
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread's end: an interpreter that exits during its work may crash.

@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from edl.tests.distill_reader.readers import (
 )
 from edl.tests.runtime.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -146,6 +147,35 @@ class Forgetful:
         array = np.ones((4, 64), np.float32)
         self.yielded.append(weakref.ref(array))
         return (array,)
+
+
+def test_an_epoch_that_begins_while_the_reader_is_closed_leaves_no_iterator_open(
+    teacher: ScriptedTeacher,
+) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class OpenIterator:
+        def __next__(self) -> Any:
+            raise StopIteration
+
+        def close(self) -> None:
+            ended.set()
+
+    class Source:
+        def __iter__(self) -> Any:
+            begun.set()
+            assert go_on.wait(DEADLINE_S)
+            return OpenIterator()
+
+    reader = reader_of(Source(), teacher)
+    with ThreadPoolExecutor(1) as threads:
+        loop = threads.submit(list, reader)
+        assert begun.wait(DEADLINE_S)
+        reader.close()
+        go_on.set()
+        with pytest.raises(UsageError, match="closed"):
+            loop.result(DEADLINE_S)
+    assert ended.is_set()
 
 
 def test_yielded_arrays_are_released_while_the_buffer_is_full(teacher: ScriptedTeacher) -> None:
