@@ -57,7 +57,7 @@ def _checked(array: Array) -> Array:
             "an array of Python objects cannot be sent to teachers; use a fixed dtype, or a list of"
             " arrays or values"
         )
-    if array.dtype.names is not None or isinstance(array, np.ma.MaskedArray):
+    if array.dtype.type is np.void or isinstance(array, np.ma.MaskedArray):
         raise BatchError(
             f"a {type(array).__name__} of dtype {array.dtype} cannot be sent to teachers; use one"
             " plain array for each of its fields, and one for a mask"

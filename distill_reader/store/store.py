@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import inf
 from statistics import median_high
 from typing import NamedTuple, Self
 
@@ -96,9 +97,9 @@ class LabelDatabase:
         self._disowned: set[str] = set()  # teachers with rows that are to be deleted
         self._counted = self.stats  # as added to the counters of the file
         self._broken = False
-        # By writing (True) and reading: why it fails now, and when it is tried again.
+        # By writing (True) and reading: why it fails now, and when it failed.
         self._troubles: dict[bool, str] = {}
-        self._retry_s = {True: 0.0, False: 0.0}
+        self._failed_s = {True: -inf, False: -inf}
         self._database = Database(settings.path, write=True)
         self._table = LabelTable(self._database)
         self._evictor = Evictor(self._database, settings.max_bytes)
@@ -281,11 +282,15 @@ class LabelDatabase:
     @property
     def _reads(self) -> bool:
         """Whether to read the file now."""
-        return not self._broken and self._now() >= self._retry_s[False]
+        return not self._broken and not self._pauses(writing=False)
 
     @property
     def _writes(self) -> bool:
-        return self.writable and not self._broken and self._now() >= self._retry_s[True]
+        return self.writable and not self._broken and not self._pauses(writing=True)
+
+    def _pauses(self, *, writing: bool) -> bool:
+        # A clock that was set back does not make the pause longer.
+        return 0 <= self._now() - self._failed_s[writing] < PAUSE_S
 
     @contextlib.contextmanager
     def _tolerating_errors(self, *, writing: bool = False, rows: int = 0) -> Iterator[None]:
@@ -294,7 +299,7 @@ class LabelDatabase:
             yield
         except (LabelStoreUnavailable, StoreDamaged) as error:
             self._broken |= isinstance(error, StoreDamaged)
-            self._retry_s[writing] = self._now() + PAUSE_S
+            self._failed_s[writing] = self._now()
             self._count(dropped=rows)
             if writing not in self._troubles:
                 log.warning("%s; labels are %s", error, _NOT_KEPT if writing else _NOT_READ)

@@ -89,6 +89,7 @@ RECORDS = np.zeros(2, [("a", "f4"), ("b", "i4")])
         *((batch, "at least one numpy array") for batch in NO_ARRAYS),
         ((np.array([{}, {}], dtype=object),), "fixed dtype"),
         ((RECORDS,), "one plain array for each"),
+        ((RECORDS.view("V8"),), "one plain array for each"),
         ((np.ma.masked_array(IMAGE, IMAGE > 3),), "one plain array for each"),
     ],
 )

@@ -209,3 +209,17 @@ def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(
         numbers = range(20_000, 60_000)
         found, rows = store.get_many(sample_keys(numbers)), rows_in(None, numbers)
         assert all(one in (None, row) for one, row in zip(found, rows, strict=True))
+
+
+def test_a_clock_that_is_set_back_makes_the_pause_after_an_error_no_longer(tmp_path: Path) -> None:
+    clock, (soft, hard) = Clock(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    with LabelDatabase(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, hard))
+        try:
+            fill(store, range(20_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert (dropped := store.stats.dropped) > 0
+        clock.now -= 3600.0
+        fill(store, range(20_000, 20_100))
+        assert (store.stats.trouble, store.stats.dropped) == ("", dropped)
