@@ -343,7 +343,8 @@ def _with_type_of(now: Any, then: Any) -> Any:
         return [_with_type_of(*pair) for pair in zip(now, then, strict=True)]
     if type(now) is dict and isinstance(then, Mapping):
         return _with_types_of(now, then)
-    return type(now)(then) if isinstance(now, (tuple, Mapping)) else then
+    kind: Any = type(now)
+    return kind(then) if isinstance(now, (tuple, Mapping)) else then
 
 
 def _without_functions(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -453,7 +453,7 @@ def test_top_k_needs_no_memory_for_k_times_all_classes() -> None:
     torch = pytest.importorskip("torch")
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    sizes = []
+    sizes: list[int] = []
 
     class Sizes(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, operation: Any, _: Any, args: Any, kwargs: Any = None) -> Any:
