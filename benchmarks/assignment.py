@@ -43,19 +43,17 @@ def run(
         "a student wants another number": service.want_s,
         "rebuild": service.rebuild_s,
     }
-    rounds = interleaved(*cases.values())
+    taken = interleaved(*cases.values())
     rows: list[Row] = []
     goals = []
-    for case, figures in zip(cases, zip(*rounds, strict=True), strict=True):
+    for case, figures in zip(cases, taken, strict=True):
         estimate = Estimate.of(figures)
         rows.append(
             {
                 "case": case,
                 "teachers": teachers,
                 "students": students,
-                "cpu_s": estimate.value,
-                "low": estimate.low,
-                "high": estimate.high,
+                **estimate.columns("cpu_s"),
             }
         )
         limit = LIMIT_REBUILD_S if case == "rebuild" else LIMIT_CHANGE_S

@@ -9,7 +9,6 @@ the temporary folder. The first write to fresh memory costs more; it happens in 
 from __future__ import annotations
 
 import gc
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -49,26 +48,23 @@ def _trained(paddle: Any, layers: int, features: int) -> TrainingObjects:
 
 
 def _measured(name: str, trained: TrainingObjects) -> tuple[Row, Estimate]:
-    folder = tempfile.mkdtemp(prefix="edl-bench-")
-    try:
-        with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-            repository = Repository(folder, keep=1)
-            nbytes = capture(trained, step=1, world=1, state={}).nbytes
-            rounds = interleaved(
-                partial(_ms, trained, writer.write), partial(_ms, trained, repository.save)
-            )
-    finally:
-        shutil.rmtree(folder)
-    blocking, synchronous = zip(*rounds, strict=True)
-    share = Estimate.of([100 * one / other for one, other in rounds])
+    with (
+        tempfile.TemporaryDirectory(prefix="edl-bench-") as folder,
+        SnapshotOwner() as owner,
+        SnapshotWriter(owner.keys) as writer,
+    ):
+        repository = Repository(folder, keep=1)
+        nbytes = capture(trained, step=1, world=1, state={}).nbytes
+        blocking, synchronous = interleaved(
+            partial(_ms, trained, writer.write), partial(_ms, trained, repository.save)
+        )
+    share = Estimate.of_ratio([100 * one for one in blocking], synchronous)
     row: Row = {
         "network": name,
         "mb": nbytes / 1e6,
         "blocking_ms": Estimate.of(blocking).value,
         "synchronous_ms": Estimate.of(synchronous).value,
-        "share_percent": share.value,
-        "low": share.low,
-        "high": share.high,
+        **share.columns("share_percent"),
     }
     return row, share
 

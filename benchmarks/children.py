@@ -116,7 +116,7 @@ def main(fd: int, path: str) -> None:
     try:
         function(channel, *call["arguments"], **call["named"])
     except EdlError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -8,17 +8,15 @@ protobuf's time. There is no goal.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ..proto import inference_pb2 as pb
 from ..proto import tensors
+from ..proto.arena import Array
 from ..proto.clients import LabelRequest
 from ..proto.datatypes import datatype_of, dtype_of
 from .report import BenchmarkReport, Estimate, Row, cpu_s, interleaved
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 #: 32 images, as uint8 of a loader (4.8 MB) and as float32 of a model (19.3 MB).
 SHAPE = (32, 3, 224, 224)
@@ -35,20 +33,16 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def _row(array: Array, repeats: int) -> Row:
-    rounds = interleaved(
+    ours, plain = interleaved(
         partial(cpu_s, partial(with_codec, array), repeats),
         partial(cpu_s, partial(with_protobuf, array), repeats),
     )
-    ours, plain = zip(*rounds, strict=True)
-    faster = Estimate.of([theirs / mine for mine, theirs in rounds])
     return {
         "dtype": str(array.dtype),
         "mb": array.nbytes / 1e6,
         "codec_ms": Estimate.of(ours).value * 1e3,
         "protobuf_ms": Estimate.of(plain).value * 1e3,
-        "times_faster": faster.value,
-        "low": faster.low,
-        "high": faster.high,
+        **Estimate.of_ratio(plain, ours).columns("times_faster"),
     }
 
 

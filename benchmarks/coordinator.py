@@ -160,7 +160,7 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
 
 
 def _wanted_teachers(teachers: int, students: int) -> tuple[int, int]:
-    """Return how many teachers a student wants at first, and how many more at last.
+    """Return how many teachers a student wants at first, and how many more in the last phase.
 
     Students count slow teachers; a fast teacher counts as several. With the second number the
     students want more than all teachers, including those that join.

@@ -212,18 +212,19 @@ def _ignore(done: int, total: int) -> None:
     """Ignore the progress of the teacher's training."""
 
 
-def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -> BenchmarkReport:
+def judge(measured: Sequence[Sequence[float]], from_buffer: Sequence[float]) -> BenchmarkReport:
     """Make the report.
 
     Args:
-        measured: of each round, seconds per step of each of `WAYS`.
+        measured: for each of `WAYS`, seconds per step in each round.
         from_buffer: of the warm-up round and of each round, the part of EDL-Dist's batches that
             were labelled before its turn.
     """
-    by_way = dict(zip(WAYS, zip(*measured, strict=True), strict=True))
+    by_way = dict(zip(WAYS, measured, strict=True))
     rows: list[Row] = []
     for way, steps_s in by_way.items():
-        ratios = {f"x {base}": _ratio(by_way[base], steps_s).value for base in WAYS[:3]}
+        # How many times as fast as the other way it is.
+        ratios = {f"x {base}": Estimate.of_ratio(by_way[base], steps_s).value for base in WAYS[:3]}
         rows.append(
             {
                 "way": way,
@@ -234,18 +235,15 @@ def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -
             }
         )
     goals = [
-        Goal.judge(f"EDL-Dist, x {base}", _ratio(by_way[base], by_way[EDL_DIST]), ">=", least)
+        Goal.judge(
+            f"EDL-Dist, x {base}", Estimate.of_ratio(by_way[base], by_way[EDL_DIST]), ">=", least
+        )
         for base, least in ((ONLINE, TO_ONLINE), (N_TRAINING, TO_N_TRAINING), (AT_HAND, TO_AT_HAND))
     ]
-    taken = Estimate.of(from_buffer[-len(measured) :])
+    taken = Estimate.of(from_buffer[-len(by_way[EDL_DIST]) :])
     goals.append(
         Goal.judge(
             "EDL-Dist, part of the batches labelled before its turn", taken, "<=", LABELLED_BEFORE
         )
     )
     return BenchmarkReport(rows, goals)
-
-
-def _ratio(base_s: Sequence[float], own_s: Sequence[float]) -> Estimate:
-    """Estimate how many times as fast as the base it is, from paired rounds."""
-    return Estimate.of([base / own for base, own in zip(base_s, own_s, strict=True)])

@@ -40,13 +40,13 @@ from ..runtime.errors import EdlError, UsageError
 from ..runtime.lifecycle import open_all_descriptors
 from ..runtime.supervise import python_command, start
 from .children import Child
+from .paced import SERVICE
+from .paced.teachers import CHEAP
 from .report import BenchmarkReport, Goal, Row, quantile
 from .teachers.models import FEATURES
 
 log = logging.getLogger(__name__)
 
-SERVICE: Final = "bench"
-MODEL: Final = "edl.benchmarks.teachers.models:cheap"
 ROWS: Final = 32
 #: Greatest p99 under attack, relative to p99 without.
 LATER: Final = 3.0
@@ -167,7 +167,7 @@ class AttackedMesh:
         stack.callback(manager.stop)
         page = manager.expect(r"page of the mesh is at https?://127.0.0.1:(\d+)/", _READY_S)
         manager_ready = manager.expect(r"coordinator ready: \S+ manager (\S+):(\d+)", _READY_S)
-        teaching = ("serve", "--model", MODEL, "--service", SERVICE, "--http", "0")
+        teaching = ("serve", "--model", CHEAP, "--service", SERVICE, "--http", "0")
         teacher = start(python_command("teacher", "edl.teacher", *teaching, *access))
         stack.callback(teacher.stop)
         metrics = teacher.expect(r"metrics on http://127.0.0.1:(\d+)/", _READY_S)

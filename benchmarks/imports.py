@@ -104,9 +104,7 @@ def _run(compiled: Path) -> BenchmarkReport:
     ]
     for name, costs in counted.items():
         figure = Estimate.of([cost.process_s for cost in costs])
-        rows.append(
-            {"process": name, "cpu_s": figure.value, "low": figure.low, "high": figure.high}
-        )
+        rows.append({"process": name, **figure.columns("cpu_s")})
         if (limit_s := SUBJECTS[name].limit_s) is not None:
             goals.append(Goal.judge_speed(f"{name}: CPU seconds", figure, "<=", limit_s))
     return BenchmarkReport(rows, goals)

@@ -114,13 +114,11 @@ def _row(case: LabelCase, teacher: Array, student: Array, repeats: int) -> Row:
     batch = teacher[:BATCH]
     sent = encode("y", batch, case.form, "logits")
     parameters = case.form.parameters(CLASSES)
-    rounds = interleaved(
+    taken = interleaved(
         partial(cpu_s, partial(encode, "y", batch, case.form, "logits"), repeats),
         partial(cpu_s, partial(decode, "y", sent, case.form, parameters), repeats),
     )
-    encoding, decoding = (
-        Estimate.of(figures).value / BATCH * 1e6 for figures in zip(*rounds, strict=True)
-    )
+    encoding, decoding = (Estimate.of(figures).value / BATCH * 1e6 for figures in taken)
     nbytes = sum(array.nbytes for array in sent.values()) / BATCH
     divergence, gradient = errors(case, teacher, student)
     return {

@@ -73,22 +73,14 @@ def run(quick: bool) -> BenchmarkReport:
     """
     batches = 2_000 if quick else 10_000
     runs = [partial(events_per_s, batches, case) for case in CASES]
-    rounds = interleaved(*runs, partial(core_events_per_s, batches))
-    limits = {**dict.fromkeys((case.name for case in CASES), LIMIT_EVENTS_PER_S)}
+    taken = interleaved(*runs, partial(core_events_per_s, batches))
+    limits = dict.fromkeys((case.name for case in CASES), LIMIT_EVENTS_PER_S)
     limits[CORE] = LIMIT_CORE_EVENTS_PER_S
     rows: list[Row] = []
     goals = []
-    for (name, limit), figures in zip(limits.items(), zip(*rounds, strict=True), strict=True):
+    for (name, limit), figures in zip(limits.items(), taken, strict=True):
         estimate = Estimate.of(figures)
-        rows.append(
-            {
-                "case": name,
-                "batches": batches,
-                "events_per_s": estimate.value,
-                "low": estimate.low,
-                "high": estimate.high,
-            }
-        )
+        rows.append({"case": name, "batches": batches, **estimate.columns("events_per_s")})
         goals.append(Goal.judge_speed(f"events/s, {name}", estimate, ">=", limit))
     return BenchmarkReport(rows, goals)
 

@@ -28,7 +28,7 @@ from .paced import SERVICE, Repeated
 from .paced.changes import n_training, suspended
 from .paced.streams import ThroughputShare, share, straggler
 from .paced.teachers import PICTURES, paced, start_teachers
-from .report import BenchmarkReport, Estimate, Goal, Row, paired
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ def step(rows: int, batches: int) -> Estimate:
             answer = student.ask("run", batches=batches, with_reader=with_reader)
             return float(answer["cpu_s"])
 
-        return paired(lambda: used_s(True), lambda: used_s(False))
+        return Estimate.of_ratio(*interleaved(lambda: used_s(True), lambda: used_s(False)))
 
 
 def train(channel: Channel, core: int, rows: int, address: str) -> None:
@@ -164,8 +164,6 @@ def _row(case: str, possible_per_s: float, part: Estimate, waited_s: float) -> R
     return {
         "case": case,
         "possible_per_s": possible_per_s,
-        "delivered": part.value,
-        "low": part.low,
-        "high": part.high,
+        **part.columns("delivered"),
         "longest_wait_s": waited_s,
     }

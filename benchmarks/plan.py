@@ -131,8 +131,7 @@ def _with_teacher(layers: int, rows: int) -> list[PredictedAndMeasured]:
             return float(student.ask("run", way=way, steps=steps)["wall_s"]) / steps
 
         ways = (STEP_ALONE, LABELLING_ALONE, N_TRAINING, ONLINE)
-        taken = interleaved(*[partial(batch_s, way) for way in ways])
-        step, labelling, n_training, online = zip(*taken, strict=True)
+        step, labelling, n_training, online = interleaved(*[partial(batch_s, way) for way in ways])
         # Not interleaved: between turns, the teacher would label ahead.
         batch_s(EDL_DIST, SETTLING)
         taught = [batch_s(EDL_DIST) for _ in range(MIN_ROUNDS)]
@@ -159,5 +158,5 @@ def _job(rows: int, student_s: float, teacher_s: float) -> Distillation:
     )
 
 
-def _rates(rows: int, batches_s: tuple[float, ...] | list[float]) -> list[float]:
+def _rates(rows: int, batches_s: list[float]) -> list[float]:
     return [rows / seconds for seconds in batches_s]

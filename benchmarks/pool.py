@@ -90,10 +90,10 @@ def _rates(caller: Child, batches: int, rows: int, case: str) -> tuple[Estimate,
         return float(caller.ask(kind, batches=batches)["wall_s"])
 
     taken = interleaved(lambda: turn("run"), lambda: turn("call"))
-    ratio = Estimate.of([reader_s / pool_s for reader_s, pool_s in taken])
+    ratio = Estimate.of_ratio(*taken)
     figures = {
         f"{name} (samples/s)": batches * rows / statistics.median(seconds)
-        for name, seconds in zip(("reader", "pool"), zip(*taken, strict=True), strict=True)
+        for name, seconds in zip(("reader", "pool"), taken, strict=True)
     }
     figures["pool, times the reader"] = ratio.value
     return ratio, [{"case": case, "figure": name, "value": one} for name, one in figures.items()]

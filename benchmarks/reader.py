@@ -92,8 +92,7 @@ class ReaderTimes:
 
     def rate_to(self, other: ReaderTimes) -> Estimate:
         """Estimate its rate relative to that of `other`, from paired rounds."""
-        pairs = zip(self.wall_s[1:], other.wall_s[1:], strict=True)
-        return Estimate.of([theirs_s / ours_s for ours_s, theirs_s in pairs])
+        return Estimate.of_ratio(other.wall_s[1:], self.wall_s[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,6 @@ def _rows(dtype: str, lane: str, found: ReaderMeasurement) -> Iterator[Row]:
     """Yield rates, also relative to the plain socket, and CPU microseconds per sample."""
     readers = {str(count): turns for count, turns in found.readers.items()}
     for name, turns in {**found.sockets, **readers}.items():
-        ratio = turns.rate_to(found.raw)
         trainer, engine, teachers = (
             1e6 * statistics.median(taken[1:])
             for taken in (turns.trainer_s, turns.engine_s, turns.teachers_s)
@@ -193,9 +191,7 @@ def _rows(dtype: str, lane: str, found: ReaderMeasurement) -> Iterator[Row]:
             "batches": f"{dtype}, {lane}",
             "teachers": name,
             "samples_per_s": 1 / statistics.median(turns.wall_s[1:]),
-            "of_raw_tcp": ratio.value,
-            "low": ratio.low,
-            "high": ratio.high,
+            **turns.rate_to(found.raw).columns("of_raw_tcp"),
             "trainer_us": trainer,
             "engine_us": engine,
             "teachers_us": teachers,

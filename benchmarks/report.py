@@ -44,8 +44,8 @@ LIBRARIES = (
     "onnxruntime-gpu",
 )
 _GPUS = Path("/proc/driver/nvidia/gpus")
-#: A program whose CPU time tells how fast a machine is: what small calls of Python code take
-#: varies with it. A loop of additions does not show the price of system calls and of memory.
+#: A program whose CPU time shows how fast a machine is: small calls of Python code take longer in
+#: the same proportion. A loop of additions would not show the cost of system calls and of memory.
 SPEED_PROGRAM = "import asyncio, numpy"
 #: Its CPU time on the reference machine.
 REFERENCE_SPEED_S = 0.15
@@ -76,6 +76,15 @@ class Estimate:
         )
         tail = round(0.025 * RESAMPLES)
         return cls(statistics.median(samples), medians[tail], medians[-1 - tail])
+
+    @classmethod
+    def of_ratio(cls, these: Sequence[float], those: Sequence[float]) -> Estimate:
+        """Estimate the ratio of `these` to `those` from the ratio in each round; see `of`."""
+        return cls.of([this / that for this, that in zip(these, those, strict=True)])
+
+    def columns(self, name: str) -> dict[str, float]:
+        """Return the columns `name`, "low" and "high" of a row."""
+        return {name: self.value, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +203,6 @@ class BenchmarkReport:
             console.print(goals)
 
 
-def paired(a: Callable[[], float], b: Callable[[], float], *, rounds: int = MIN_ROUNDS) -> Estimate:
-    """Estimate the ratio `a() / b()` of two measurements, interleaved on one core."""
-    return Estimate.of([x / y for x, y in interleaved(a, b, rounds=rounds)])
-
-
 def cpu_s(work: Callable[[], object], repeats: int) -> float:
     """Return the mean CPU seconds of this process for a call of `work`."""
     began_s = time.process_time()
@@ -213,22 +217,23 @@ def quantile(samples: Sequence[float], part: float) -> float:
     return ranked[math.ceil(part * len(ranked)) - 1] if ranked else math.inf
 
 
-def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list[tuple[float, ...]]:
+def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list[list[float]]:
     """Take each measurement once per round, on one core, after a discarded warm-up round.
 
     Every second round runs in reverse order, so that no measurement gains from a machine that
     slows down, or from a measurement that disturbs the next one.
 
     Returns:
-        One tuple per round, in the order of `measure`.
+        For each of `measure`, in their order, the figures of all rounds.
     """
-    taken: list[tuple[float, ...]] = []
+    taken: list[list[float]] = [[] for _ in measure]
     with on_one_core():
         for number in range(-1, rounds):
             order = range(len(measure))
-            figures = {i: measure[i]() for i in (order if number % 2 else reversed(order))}
-            if number >= 0:
-                taken.append(tuple(figures[i] for i in order))
+            for i in order if number % 2 else reversed(order):
+                figure = measure[i]()
+                if number >= 0:
+                    taken[i].append(figure)
     return taken
 
 

@@ -125,9 +125,8 @@ def _read(row_store: RowStore, picks: Sequence[Sequence[bytes]]) -> None:
 
 def _cpu_us(works: Iterable[Callable[[], object]], samples: int, repeats: int) -> list[float]:
     """Return the median CPU microseconds of each kind of work per sample, interleaved."""
-    rounds = interleaved(*(partial(cpu_s, work, repeats) for work in works))
-    medians = (Estimate.of(figures).value for figures in zip(*rounds, strict=True))
-    return [median / samples * 1e6 for median in medians]
+    taken = interleaved(*(partial(cpu_s, work, repeats) for work in works))
+    return [Estimate.of(figures).value / samples * 1e6 for figures in taken]
 
 
 class _Ours:

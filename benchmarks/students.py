@@ -49,14 +49,12 @@ def run(quick: bool) -> BenchmarkReport:
     rows: list[Row] = [
         {
             "shares": named[deal],
-            "samples_per_s": Estimate.of(rates[deal]).value,
-            "low": Estimate.of(rates[deal]).low,
-            "high": Estimate.of(rates[deal]).high,
+            **Estimate.of(rates[deal]).columns("samples_per_s"),
             "rows_of_ranks": " ".join(map(str, shares[deal])),
         }
         for deal in _DEALS
     ]
-    gain = Estimate.of([a / b for a, b in zip(rates["dynamic"], rates["static"], strict=True)])
+    gain = Estimate.of_ratio(rates["dynamic"], rates["static"])
     return BenchmarkReport(rows, [Goal.judge("rows by speed / equal rows", gain, ">=", LIMIT)])
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,24 +30,22 @@ from ..coordinator.embedded import start_embedded
 from ..coordinator.registry.schema import lease_set
 from ..distill_reader import DistilReader
 from ..mesh.cores import children_on, pin_process
-from ..mesh.local import TEACHER_READY
-from ..proto.arena import Array
 from ..proto.channel import Channel
-from ..runtime.supervise import python_command, start
 from ..teacher.backends import run_in_micro_batches
 from ..teacher.backends.selection import open_backend
 from ..teacher.backends.tensor_specs import example_batch
 from .children import Child, two_cores
-from .report import BenchmarkReport, Estimate, Goal, Row, interleaved, quantile
+from .paced import ROWS, SERVICE, Repeated, batch
+from .paced.teachers import paced as pace
+from .paced.teachers import start_teachers
+from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row, interleaved, quantile
 from .teachers import on_device
 from .teachers.latency_probe import take_latencies
-from .teachers.models import FEATURES, export_resnet
+from .teachers.models import export_resnet
 
 log = logging.getLogger(__name__)
 
-SERVICE: Final = "bench"
 TEACHER: Final = "teacher"
-ROWS: Final = 8
 TTL_S: Final = 2.0
 #: Seconds of a batch on the emulated device -> least part of its rate that is delivered.
 PACES: Final = {0.02: 0.98, 0.1: 0.995}
@@ -54,10 +53,8 @@ PACES: Final = {0.02: 0.98, 0.1: 0.995}
 DELIVERED: Final = 0.95
 #: Greatest lateness of the socket side beyond an idle process, in seconds (p99).
 LATER_S: Final = 0.02
-_WINDOWS: Final = 15
 _WINDOW_S: Final = 1.5
 _FIRST: Final = 10
-_READY_S: Final = 120.0
 #: Warm-up runs of the bare model, which choose kernels and fill caches.
 _WARM_UP: Final = 3
 
@@ -100,11 +97,10 @@ def paced(batch_s: float, window_s: float) -> Estimate:
         window_s: length of each window in seconds.
     """
     per_window = max(math.ceil(window_s / batch_s), 5)
-    batch = np.zeros((ROWS, FEATURES), np.float32)
+    source = Repeated(batch(), count=_FIRST + MIN_ROUNDS * per_window)
     with ExitStack() as stack:
-        options = ("--backend", f"paced,rate={ROWS / batch_s:.10g}")
-        address = _teacher(stack, "edl.benchmarks.teachers.models:cheap", options)
-        reader = stack.enter_context(_reader(batch, _FIRST + _WINDOWS * per_window, address))
+        [(address, _)] = start_teachers(stack, [pace(batch_s)])
+        reader = stack.enter_context(DistilReader(source, service=SERVICE, teachers=[address]))
         arrivals_s = [time.perf_counter() for _ in reader]
     marks = arrivals_s[_FIRST - 1 :: per_window]
     windows = [later - earlier for earlier, later in pairwise(marks)]
@@ -138,7 +134,7 @@ def resnet(layers: int, batches: int) -> BareAndServed:
         batches: batches of each turn.
     """
     near, far = two_cores()
-    batch = np.zeros((ROWS, 3, 224, 224), np.float32)
+    source = Repeated(np.zeros((ROWS, 3, 224, 224), np.float32), count=batches)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-bench-")))
         with children_on([far]):
@@ -147,14 +143,16 @@ def resnet(layers: int, batches: int) -> BareAndServed:
         server, url = start_embedded()
         stack.callback(server.stop)
         options = ("--redis", url, "--ttl", str(TTL_S), "--devices", f"cpu:{far}")
-        address = _teacher(stack, model, options, socket_core=near)
+        options += ("--teacher-id", TEACHER)
+        [(address, process)] = start_teachers(stack, [options], model)
+        pin_process([near], process.pid)
         leases = lease_set("teachers", SERVICE).deadlines
         with children_on([near]):
             probe = Child(
                 stack, "the latency probe", take_latencies, address, url, leases, TEACHER, TTL_S
             )
         probe.receive()
-        reader = stack.enter_context(_reader(batch, batches, address))
+        reader = stack.enter_context(DistilReader(source, service=SERVICE, teachers=[address]))
         for _ in reader:  # starts the engine, which inherits the cores of this thread
             pass
         notes: dict[str, list[float]] = {"live": [], "beat": [], "control": []}
@@ -172,11 +170,10 @@ def resnet(layers: int, batches: int) -> BareAndServed:
                 notes[name] += late
             return took_s
 
-        turns = interleaved(alone, in_teacher)
-    bare_s = Estimate.of([alone_s for alone_s, _ in turns]).value
+        bare_s, served_s = interleaved(alone, in_teacher)
     return BareAndServed(
-        part=Estimate.of([alone_s / taught_s for alone_s, taught_s in turns]),
-        bare_per_s=ROWS * batches / bare_s,
+        part=Estimate.of_ratio(bare_s, served_s),
+        bare_per_s=ROWS * batches / statistics.median(bare_s),
         live_s=notes["live"],
         beat_s=notes["beat"],
         control_s=notes["control"],
@@ -200,34 +197,9 @@ def run_bare_model(channel: Channel, folder: str, layers: int) -> None:
     on_device.time_runs(channel, lambda: run_in_micro_batches(backend.run, batch, ROWS))
 
 
-def _teacher(
-    stack: ExitStack, model: str, options: Sequence[str], socket_core: int | None = None
-) -> str:
-    """Start a teacher, with its socket side on one core or on any; return its address."""
-    words = ("--service", SERVICE, "--teacher-id", TEACHER, "--micro-batch", ROWS, "--model", model)
-    process = start(python_command("teacher", "edl", "teacher", "serve", *words, *options))
-    stack.callback(process.stop)
-    address = process.expect(TEACHER_READY, _READY_S)[3]
-    if socket_core is not None:
-        pin_process([socket_core], process.pid)
-    return address
-
-
-def _reader(batch: Array, count: int, address: str) -> DistilReader:
-    """Return a reader with one teacher and `count` equal batches in each epoch."""
-
-    class Source:
-        def __iter__(self) -> Iterator[tuple[Array]]:
-            return iter([(batch,)] * count)
-
-    return DistilReader(Source(), service=SERVICE, teachers=[address])
-
-
 def _row(name: str, part: Estimate, nominal_per_s: float) -> Row:
     return {
         "device": name,
         "samples_per_s": nominal_per_s,
-        "delivered": part.value,
-        "low": part.low,
-        "high": part.high,
+        **part.columns("delivered"),
     }

@@ -142,4 +142,4 @@ def _cpu_s(turns: RequestTimes) -> list[float]:
 
 def _ratio(these: list[float], those: list[float]) -> Estimate:
     """Estimate the ratio of `these` to `those` from paired turns, without the warm-up turns."""
-    return Estimate.of([one / other for one, other in zip(these[1:], those[1:], strict=True)])
+    return Estimate.of_ratio(these[1:], those[1:])

@@ -81,7 +81,7 @@ class RepeatedChurn:
         self._began = 0
         self._begin(0)
 
-    def look(self, batch: int, stats: ReaderStats) -> None:
+    def update(self, batch: int, stats: ReaderStats) -> None:
         """Take the steps that are due; start the next round if the current one is over.
 
         Args:
@@ -258,7 +258,7 @@ def _distil(
                 batches=task.settings.batches,
                 say=log.info,
             )
-            stack.enter_context(_looking(churning, progress, reader))
+            stack.enter_context(_replacing_teachers(churning, progress, reader))
         outcome = _train(
             task, way, reader, distill_loss(task.settings), progress.reach, lambda: reader.stats
         )
@@ -325,10 +325,12 @@ def _reader(
 
 
 @contextmanager
-def _looking(churning: RepeatedChurn, progress: _Progress, reader: DistilReader) -> Iterator[None]:
-    """Call `churning.look` periodically, in a thread, while the body runs."""
+def _replacing_teachers(
+    churning: RepeatedChurn, progress: _Progress, reader: DistilReader
+) -> Iterator[None]:
+    """Call `churning.update` periodically, in a thread, while the body runs."""
     periodic = Periodic(
-        "edl-bench-churn", POLL_S, lambda: churning.look(progress.batches, reader.stats)
+        "edl-bench-churn", POLL_S, lambda: churning.update(progress.batches, reader.stats)
     )
     periodic.start()
     try:

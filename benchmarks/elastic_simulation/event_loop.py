@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 
 from ...scheduler.elastic import decide
-from ...scheduler.elastic_values import ElasticJob, ElasticMemory, Pool
+from ...scheduler.elastic_values import ElasticMemory, Pool
 from .running_job import RunningJob
 from .values import PoolState, SimulatedJob, SimulatedPool, Simulation
 
@@ -17,7 +17,6 @@ def simulate(
     pool: SimulatedPool,
     jobs: Sequence[SimulatedJob],
     until_s: float = 1e6,
-    on_decision: Callable[[float, Sequence[ElasticJob], Pool], None] | None = None,
 ) -> Simulation:
     """Simulate the jobs until all have ended.
 
@@ -25,7 +24,6 @@ def simulate(
         pool: the shared pool and the settings of the rule.
         jobs: jobs with unique names.
         until_s: virtual time of the end at the latest: jobs that cannot run would wait for ever.
-        on_decision: called with the input of each decision (time, jobs, pool), for tests.
 
     Returns:
         The run of each job and the use of the pool. The same arguments give the same result.
@@ -35,21 +33,14 @@ def simulate(
     """
     if not jobs or len({job.name for job in jobs}) < len(jobs):
         raise ValueError("jobs must have unique names, and there must be one")
-    return _Simulation(pool, jobs, until_s, on_decision).run()
+    return _Simulation(pool, jobs, until_s).run()
 
 
 class _Simulation:
-    def __init__(
-        self,
-        pool: SimulatedPool,
-        jobs: Sequence[SimulatedJob],
-        until_s: float,
-        on_decision: Callable[[float, Sequence[ElasticJob], Pool], None] | None,
-    ) -> None:
+    def __init__(self, pool: SimulatedPool, jobs: Sequence[SimulatedJob], until_s: float) -> None:
         self._pool = pool
         self._jobs = [RunningJob(job) for job in jobs]
         self._until_s = until_s
-        self._on_decision = on_decision
         self._memory = ElasticMemory()
         self._now = 0.0
         self._ticks = 0
@@ -95,8 +86,6 @@ class _Simulation:
         pool = Pool(self._pool.capacity, self._reserved())
         present = [job for job in self._jobs if job.present(self._now)]
         views = [job.view(self._now) for job in present]
-        if self._on_decision is not None:
-            self._on_decision(self._now, views, pool)
         targets, self._memory = decide(pool, views, self._memory, self._now, self._pool.config)
         for job, target in zip(present, targets, strict=True):
             job.order(target.nodes, self._now)

@@ -105,13 +105,13 @@ class RegistryClient:
         at_s, redis_ms = self._full_beats.get(name, (0.0, 0))
         if not redis_ms:
             call = beat_call(self._leases, MemberBeat(name, INCARNATION), self._ttl_ms)
-            self._next().post(_evalsha("beat", call), partial(self._began, name))
+            self._next().post(_evalsha("beat", call), partial(self._on_beat, name))
             return
         elapsed_s = time.monotonic() - at_s
         deadline_ms = redis_ms + round(elapsed_s * 1000) + self._ttl_ms
         if elapsed_s < self._ttl_ms / 1000 * PLAIN_TTLS:
             packet = command(*plain_beat(self._leases.deadlines, name, deadline_ms))
-            self._next().post(packet, partial(self._settled, name))
+            self._next().post(packet, partial(self._on_plain_beat, name))
             return
         facts = {
             "in_flight": str(self._rng.randrange(_SLOTS)),
@@ -120,41 +120,41 @@ class RegistryClient:
         beat = MemberBeat(name, INCARNATION, facts)
         words = full_beat(self._leases, beat, deadline_ms, self._ttl_ms)
         handlers: list[OnReply] = [
-            partial(self._told_time, name),
-            self._heard,
-            partial(self._settled, name),
-            self._told_left,
-            *[self._heard] * (len(words) - 4),
+            partial(self._on_time, name),
+            self._on_reply,
+            partial(self._on_plain_beat, name),
+            self._on_remaining,
+            *[self._on_reply] * (len(words) - 4),
         ]
         self._next().post(b"".join(command(*one) for one in words), *handlers)
 
-    def _began(self, name: str, reply: bytes | RedisUnavailable) -> None:
+    def _on_beat(self, name: str, reply: bytes | RedisUnavailable) -> None:
         kept, now_ms = self._numbers(reply, 2)
         if kept:
             self._full_beats[name] = time.monotonic(), now_ms
         else:
             self._fail(RedisUnavailable(f"the lease of {name} has run out: its beats came late"))
 
-    def _settled(self, name: str, reply: bytes | RedisUnavailable) -> None:
+    def _on_plain_beat(self, name: str, reply: bytes | RedisUnavailable) -> None:
         (moved,) = self._numbers(reply, 1)
         if not moved:
             self._full_beats.pop(name, None)
             self.beat(name)
 
-    def _told_time(self, name: str, reply: bytes | RedisUnavailable) -> None:
+    def _on_time(self, name: str, reply: bytes | RedisUnavailable) -> None:
         if isinstance(reply, RedisUnavailable):
             self._fail(reply)
         else:
             seconds, micros = (int(part) for part in reply.split(b"\r\n")[2:5:2])
             self._full_beats[name] = time.monotonic(), seconds * 1000 + micros // 1000
 
-    def _told_left(self, reply: bytes | RedisUnavailable) -> None:
+    def _on_remaining(self, reply: bytes | RedisUnavailable) -> None:
         (left_ms,) = self._numbers(reply, 1)
         if left_ms < (FACTS_TTLS - 1) * self._ttl_ms:
             packet = command("PEXPIRE", self._leases.deadlines, FACTS_TTLS * self._ttl_ms)
-            self._next().post(packet, self._heard)
+            self._next().post(packet, self._on_reply)
 
-    def _heard(self, reply: bytes | RedisUnavailable) -> None:
+    def _on_reply(self, reply: bytes | RedisUnavailable) -> None:
         if isinstance(reply, RedisUnavailable):
             self._fail(reply)
 

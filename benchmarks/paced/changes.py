@@ -144,8 +144,7 @@ def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> Thr
 
             student.train(followed())
     since = enough_at[0] + skipped
-    windows = zip(
-        windows_s(alone, 0, per_window), windows_s(student, since, per_window), strict=False
-    )
-    parts = Estimate.of([alone_s / taught_s for alone_s, taught_s in windows])
-    return ThroughputShare(ROWS / step_s, parts, max(student.waited_s[since + 1 :]))
+    alone_s = list(windows_s(alone, 0, per_window))
+    taught_s = list(windows_s(student, since, per_window))[: len(alone_s)]
+    part = Estimate.of_ratio(alone_s, taught_s)
+    return ThroughputShare(ROWS / step_s, part, max(student.waited_s[since + 1 :]))

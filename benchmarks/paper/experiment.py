@@ -126,17 +126,6 @@ class Experiment:
         """The columns, in their order."""
         return list(dict.fromkeys(cell.column for cell in self.cells))
 
-    def value(self, row: str, column: str) -> float:
-        """Return the paper's figure.
-
-        Raises:
-            KeyError: there is no such cell.
-        """
-        for cell in self.cells:
-            if cell.key == (row, column):
-                return cell.value
-        raise KeyError((row, column))
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import statistics
 import time
 import warnings
 from collections.abc import Callable
@@ -100,9 +101,7 @@ def compare(device: str, quick: bool) -> BenchmarkReport:
                 "device": device,
                 "rows": network.rows,
                 "bare_samples_per_s": bare_per_s,
-                "delivered": part.value,
-                "low": part.low,
-                "high": part.high,
+                **part.columns("delivered"),
             }
         )
         name = f"{network.name} on {device}: part of the bare loop"
@@ -142,10 +141,9 @@ def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, f
 
         in_teacher()  # starts the engine
         source.count = max(_BATCHES_AT_LEAST, round(turn_s * _TRIAL / alone()))
-        turns = interleaved(alone, in_teacher)
-    bare_s = Estimate.of([alone_s for alone_s, _ in turns]).value
-    part = Estimate.of([alone_s / taught_s for alone_s, taught_s in turns])
-    return part, network.rows * source.count / bare_s
+        bare_s, served_s = interleaved(alone, in_teacher)
+    bare_per_s = network.rows * source.count / statistics.median(bare_s)
+    return Estimate.of_ratio(bare_s, served_s), bare_per_s
 
 
 # --- the process of the bare loop: a network in its framework, without code of a teacher
@@ -191,7 +189,7 @@ def torch_loop(factory: str, device: str, rows: int) -> Label:
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    network = _made(factory)[0].to(device).eval()
+    network = _create(factory)[0].to(device).eval()
     batch = networks.picture(rows)
 
     def label() -> tuple[Any, Any]:
@@ -227,7 +225,7 @@ def export(factory: str, folder: Path) -> str:
     """Export the factory's module to ONNX, for any number of rows; return the file's path."""
     import torch
 
-    network, [image] = _made(factory)
+    network, [image] = _create(factory)
     file = folder / "network.onnx"
     names = {"input_names": ["image"], "output_names": ["logits"]}
     rows = {"image": {0: "rows"}, "logits": {0: "rows"}}
@@ -240,7 +238,7 @@ def export(factory: str, folder: Path) -> str:
     return str(file)
 
 
-def _made(factory: str) -> tuple[Any, list[Any]]:
+def _create(factory: str) -> tuple[Any, list[Any]]:
     module, _, function = factory.partition(":")
-    made: tuple[Any, list[Any]] = getattr(importlib.import_module(module), function)()
-    return made
+    created: tuple[Any, list[Any]] = getattr(importlib.import_module(module), function)()
+    return created

@@ -70,7 +70,7 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
         in_flight = tuple((name, 1) for name in alive)
         stats = ReaderStats(teachers=tuple(alive), in_flight=in_flight, resends=1)
         for _ in range(4):
-            churning.look(batch, stats)
+            churning.update(batch, stats)
     assert churning.killed == churning.joined == 3
     assert not churning.awaits_newcomer
     assert len(alive) == 2
@@ -82,7 +82,7 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
 
 def test_the_warm_up_round_does_not_count_for_what_was_labelled_before_a_turn() -> None:
     warm_up, others = 1.0, [0.0] * 8 + [1.0] * 7
-    report = demo.judge([(1.0, 1.0, 1.0, 1.0)] * MIN_ROUNDS, [warm_up, *others])
+    report = demo.judge([[1.0] * MIN_ROUNDS] * 4, [warm_up, *others])
     assert report.goals[-1].value == 0.0
 
 
@@ -293,8 +293,9 @@ def test_the_engine_of_a_reader_is_not_kept_on_the_core_of_the_rounds(
     child.return_value.ask.return_value = {"seconds": 1.0, "notes": {}}
     monkeypatch.setattr(teacher, "Child", child)
     monkeypatch.setattr(teacher, "start_embedded", lambda: (Mock(), "redis://127.0.0.1:1"))
-    monkeypatch.setattr(teacher, "_teacher", lambda *_, **__: "127.0.0.1:1")
-    monkeypatch.setattr(teacher, "_reader", lambda *_: contextlib.nullcontext(Reader()))
+    monkeypatch.setattr(teacher, "start_teachers", lambda *_: [("127.0.0.1:1", Mock())])
+    monkeypatch.setattr(teacher, "pin_process", lambda *_: None)
+    monkeypatch.setattr(teacher, "DistilReader", lambda *_, **__: contextlib.nullcontext(Reader()))
     teacher.resnet(18, batches=1)
     assert started_on[0] == os.sched_getaffinity(0)
 

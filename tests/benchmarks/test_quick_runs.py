@@ -308,7 +308,8 @@ def test_a_teacher_on_a_device_is_compared_with_a_bare_loop(
 
 def test_demo_compares_the_turns_of_one_round() -> None:
     drifting = [speed / 100 for speed in range(100, 100 + MIN_ROUNDS)]
-    report = demo.judge([(s, s / 0.95, 2 * s, s / 0.9) for s in drifting], [0.0] * MIN_ROUNDS)
+    ways = [[times * speed for speed in drifting] for times in (1, 1 / 0.95, 2, 1 / 0.9)]
+    report = demo.judge(ways, [0.0] * MIN_ROUNDS)
     assert [row["x N-training"] for row in report.rows] == pytest.approx([1, 0.95, 0.5, 0.9])
     assert [row["x Online"] for row in report.rows] == pytest.approx([2, 1.9, 1, 1.8])
     to_online, to_n_training, to_at_hand, before = report.goals
@@ -331,6 +332,12 @@ def test_elastic_times_each_request_of_its_service() -> None:
         port = Child(stack, "web", web.serve).receive()["port"]
         load = Child(stack, "load", web.load, port, 10_000.0, 1000)
         assert len(load.receive()["times_ms"]) == 1000
+
+
+def test_a_child_that_fails_is_reported_with_its_error() -> None:
+    refused = r"the load ended with exit code 1: ConnectionRefusedError"
+    with ExitStack() as stack, pytest.raises(ProcessFailed, match=refused):
+        Child(stack, "the load", web.load, 1, 1.0, count=1).receive()
 
 
 LONG = ("checkpoint", "coordinator", "demo", "elastic", "mesh", "plan", "students", "teacher")

@@ -26,7 +26,6 @@ from edl.benchmarks.report import (
     interleaved,
     machine,
     on_one_core,
-    paired,
 )
 from edl.cli import command_line
 from edl.runtime.errors import UsageError
@@ -153,7 +152,7 @@ def test_measurements_are_taken_by_turns_and_the_first_round_does_not_count() ->
 
     taken = interleaved(lambda: measure("a"), lambda: measure("b"), rounds=3)
     assert "".join(order) == "abbaabba"
-    assert taken == [(3.0, 2.0), (4.0, 5.0), (7.0, 6.0)]
+    assert taken == [[3.0, 4.0, 7.0], [2.0, 5.0, 6.0]]
 
 
 def test_measurements_stay_on_one_core_and_the_others_come_back() -> None:
@@ -163,7 +162,7 @@ def test_measurements_stay_on_one_core_and_the_others_come_back() -> None:
         assert len(os.sched_getaffinity(0)) == 1
         return float(factor * next(ticks) ** 0.01)  # both share a drift
 
-    estimate = paired(lambda: measure(3.0), lambda: measure(1.5))
+    estimate = Estimate.of_ratio(*interleaved(lambda: measure(3.0), lambda: measure(1.5)))
     assert estimate.value == pytest.approx(2.0, rel=0.02)
     assert os.sched_getaffinity(0) == before
     with pytest.raises(RuntimeError), on_one_core():

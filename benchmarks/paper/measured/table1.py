@@ -90,7 +90,7 @@ def _by_turns(count: int, rows: int, options: tuple[str, ...], model: str) -> Se
             return float(student.ask("run", way=way, steps=1)["wall_s"])
 
         taken = interleaved(*[partial(step_s, way) for way in WAYS])
-        return dict(zip(WAYS, zip(*taken, strict=True), strict=True))
+        return dict(zip(WAYS, taken, strict=True))
 
 
 def _rows(count: int, rows: int, teacher: str, seconds: Seconds) -> list[Row]:
@@ -111,10 +111,10 @@ def judge(count: int, seconds: Seconds) -> list[Goal]:
     n_s, online_s, edl_s, alone_s, label_s = (seconds[way] for way in (
         N_TRAINING, ONLINE, EDL_DIST, STEP_ALONE, LABELLING_ALONE
     ))  # fmt: skip
-    of_n = Estimate.of([n / edl for n, edl in zip(n_s, edl_s, strict=True)])
+    of_n = Estimate.of_ratio(n_s, edl_s)
     gains = [online / edl for online, edl in zip(online_s, edl_s, strict=True)]
     expected = [(step + label) / step for step, label in zip(alone_s, label_s, strict=True)]
-    near = Estimate.of([gain / by for gain, by in zip(gains, expected, strict=True)])
+    near = Estimate.of_ratio(gains, expected)
     title = f"{name}: EDL-Dist / Online, relative to the expected {statistics.median(expected):.3g}"
     return [
         Goal.judge(f"{name}: EDL-Dist / N-training", of_n, ">=", OF_N_TRAINING),
