@@ -423,7 +423,7 @@ def _availability(
     kind, count = there[0].kind, there[0].count
     fewer = floor(count + 1e-9)
     share = count - fewer
-    if share < 1e-9:
+    if fewer and share < 1e-9:
         return [(1.0, (DeviceGroup(kind, fewer),))]
     one_more = (share, (DeviceGroup(kind, fewer + 1),))
     # Without any teacher nothing is trained.

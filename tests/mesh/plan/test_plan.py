@@ -99,6 +99,7 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_any_plan(
         ("p4.count=1..1000", None),  # a wide range goes in equal factors
         ("p4.price_per_hour=0.1..0.3/0.1", [0.1, 0.2, 0.3]),
         ("p4.latency_s=0..1 ms/0.001", [0, 0.001]),
+        ("p4.availability=1e-12..0.5/0.5", [1e-12, 0.5]),  # at first hardly ever a teacher
         ("p4.bandwidth_bytes_per_s=1 Mbit/s..10 Gbit/s", None),
         ("p4.teacher.samples_per_s=20..100/80", [20, 100]),
         ("v100.student.batch_overhead_s=0..10 ms/0.01", [0, 0.01]),
