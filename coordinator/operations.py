@@ -46,7 +46,8 @@ def drain(
     if teacher_id:
         check_member("teachers", teacher_id)
     wanted = teacher_id or host
-    teachers, unreadable = [], None
+    teachers: list[tuple[str, str, set[str]]] = []
+    unreadable: WrongKeyType | None = None
     for name in services:
         try:
             for one in registry.members("teachers", name):

@@ -229,7 +229,8 @@ def _refusal(error: Exception, text: str) -> tuple[str, str, str] | None:
     """Return the entry of `_REFUSALS` for an error; None: it is no refusal."""
     import redis
 
-    if isinstance(error, redis.exceptions.ReadOnlyError):  # its texts lack the code
+    replica = redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError
+    if isinstance(error, replica):  # their texts lack the code
         return _REFUSALS["READONLY"]
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return _REFUSALS["OOM"]

@@ -264,7 +264,7 @@ class RedisLeases:
     def _has_change(self, leases: LeaseSet, cursor: int) -> bool:
         """Return whether the changes still end at a cursor, so that further ones are above it."""
         last = self._client.zrange(leases.changes, -1, -1, withscores=True)
-        return bool(last) and last[0][1] >= cursor
+        return bool(last and last[0][1] >= cursor)
 
     def _all(self, leases: LeaseSet) -> Changes:
         # The numbers come first, so that a change in between is seen twice rather than never.

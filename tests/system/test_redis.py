@@ -402,6 +402,15 @@ def _is_busy(client: Any) -> bool:
     return False
 
 
+def test_a_replica_that_serves_no_stale_data_is_named_as_a_replica(stack: ExitStack) -> None:
+    options = "--replicaof", "127.0.0.1 9", "--replica-serve-stale-data", "no"
+    _, port = stack.enter_context(redis_server(*options))
+    registry = stack.enter_context(closing(connect(f"redis://127.0.0.1:{port}")))
+    with pytest.raises(RedisUnavailable, match=r"is a replica .* name its master") as error:
+        registry.members("managers", "")
+    assert error.value.refusal == "read_only"
+
+
 #: Why Redis refuses to work: how it is brought about, what every message says.
 REFUSALS: dict[str, tuple[Callable[[Any], Iterator[None]], str]] = {
     "read_only": (_replica, "is a replica"),
