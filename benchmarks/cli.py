@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import logging
+import os
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Options of some benchmarks that are no keys of `--set`.
 _FLAGS: Final = ("simulate", "measure", "device")
+#: Columns of output that goes to a file or a pipe: tables are not folded there.
+_FILE_WIDTH: Final = 1000
 #: Devices of PyTorch, by its names.
 BenchDevice = Literal["cpu", "cuda"]
 _PAPER = "Options of `paper.NAME`, experiments of papers that are run again"
@@ -132,7 +135,10 @@ def bench(
     sizes = {option: value for option, value in options.items() if value is not None}
     with _progress(Console(stderr=True)):
         report = run(name, quick=quick, **sizes)
-    report.show(Console())
+    output = Console()
+    if not output.is_terminal and "COLUMNS" not in os.environ:
+        output.width = _FILE_WIDTH
+    report.show(output)
     if json_file is not None:
         _write(report, json_file)
     if check and not report.holds:

@@ -92,6 +92,15 @@ def test_figures_that_json_has_not_are_null(
     assert (interval["interval"], interval["holds"]) == ([0.5, None], True)
 
 
+def test_tables_are_not_folded_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    row = {f"column {number}": 20 * "x" for number in range(9)}
+    monkeypatch.setattr(ledger, "run", lambda quick: BenchmarkReport([row]))
+    assert (
+        max(line.count(20 * "x") for line in run(EDL, "bench", "ledger").output.splitlines()) == 9
+    )
+
+
 def test_a_file_that_cannot_be_written_is_reported_before_the_work(
     outcome: dict[str, Any], tmp_path: Path
 ) -> None:
