@@ -110,6 +110,9 @@ class Loop:
         # There may be no step, only the evaluation that an earlier generation did not finish.
         if self.position.step > self._began or (evaluated and self._began):
             self._save()
+            # One rank that ends finishes the job, so wait for those that write the last snapshot.
+            self.learner.group.patient = True
+            self.learner.group.gather([0.0])
         return "finished"
 
     def _over(self) -> bool:

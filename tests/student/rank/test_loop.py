@@ -50,17 +50,28 @@ class Trained:
         self.left: list[Any] = []
         self.saved: list[int] = []
         self.waited_at_begin: list[bool] = []
-        others: Any = Mock(source_s=0.0, group=SingleRankGroup())
+        self.calls: list[str] = []
+        group: Any = Mock(wraps=SingleRankGroup(), world=1, rank=0)
+        group.gather.side_effect = self.gather
+        others: Any = Mock(source_s=0.0, group=group)
         others.begin.side_effect = self.begin
         others.take.side_effect = lambda timeout_s: self.left.pop() if self.left else END_OF_EPOCH
         others.parts.return_value = BATCH
         others.backward.return_value = {}
-        others.save.side_effect = lambda: self.saved.append(self.position.step)
+        others.save.side_effect = self.save
         others.epoch_done.return_value = evaluates
         shares = Shares(RowShares.equal(4, 1), 0)
         leaves, due = lambda: self.position.step == leave_at, lambda step: step % 2 == 0
         self.loop = Loop(others, others, shares, others, leaves, due, self.position, **options)
         self.ends = self.loop.run()
+
+    def save(self) -> None:
+        self.calls.append("save")
+        self.saved.append(self.position.step)
+
+    def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
+        self.calls.append("gather")
+        return [tuple(numbers)]
 
     def begin(self) -> None:
         self.waited_at_begin.append(self.loop.waits)
@@ -88,6 +99,14 @@ def test_what_was_trained_last_is_saved_once(
 ) -> None:
     trained = Trained(batches, evaluates, **options)
     assert (trained.ends, trained.saved) == (ends, saved)
+
+
+@pytest.mark.parametrize("steps", [4, 5])
+def test_no_rank_ends_while_another_one_may_write_the_last_snapshot(steps: int) -> None:
+    """The job would be finished, and the snapshot lost if its writer dies now."""
+    trained = Trained([9], evaluates=False, steps=steps)
+    assert trained.saved[-1] == steps
+    assert trained.calls[-2:] == ["save", "gather"]
 
 
 def test_a_board_that_does_not_answer_at_an_epochs_begin_is_waited_for() -> None:
