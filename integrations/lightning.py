@@ -76,7 +76,8 @@ class ReaderStatsLogger(_pl.Callback):  # type: ignore[misc,name-defined]
             raise UsageError("ReaderStatsLogger needs a DistilDataModule: trainer.fit(datamodule=)")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        if trainer.global_step % trainer.log_every_n_steps:
+        every = trainer.log_every_n_steps
+        if not every or trainer.global_step % every:
             return
         stats = trainer.datamodule.reader.stats
         figures = {

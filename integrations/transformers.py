@@ -48,8 +48,9 @@ class DistilTrainerMixin:
         **kwargs: of the Trainer.
 
     Raises:
-        UsageError: `beta` is 0. `train` raises it, too: there is no checkpoint to resume from, it
-            has no state of the readers, or `alpha` is above 0 and the model returns no loss.
+        UsageError: `beta` is 0, or the Trainer has a hard loss of its own. `train` raises it, too:
+            there is no checkpoint to resume from, it has no state of the readers, or `alpha` is
+            above 0 and the model returns no loss.
     """
 
     def __init__(
@@ -69,6 +70,11 @@ class DistilTrainerMixin:
         if not distill_loss.beta:
             raise UsageError(
                 "beta is 0, so soft labels would have no effect: use the Trainer alone"
+            )
+        if self.compute_loss_func is not None or self.args.label_smoothing_factor:  # type: ignore[attr-defined]
+            raise UsageError(
+                "the hard loss is the model's own, so compute_loss_func and label_smoothing_factor"
+                " would have no effect: leave them out"
             )
         self._make_reader = make_reader
         self._alpha = distill_loss.alpha
@@ -95,7 +101,8 @@ class DistilTrainerMixin:
         dataset, args = self.train_dataset, self.args  # type: ignore[attr-defined]
         loader = torch.utils.data.DataLoader(
             dataset,
-            batch_size=args.train_batch_size,
+            # Not that of `args`: `auto_find_batch_size` reduces this one.
+            batch_size=self._train_batch_size,  # type: ignore[attr-defined]
             shuffle=not isinstance(dataset, torch.utils.data.IterableDataset),
             collate_fn=self._get_collator_with_removed_columns(self.data_collator),  # type: ignore[attr-defined]
             num_workers=args.dataloader_num_workers,

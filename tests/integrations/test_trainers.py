@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,3 +86,10 @@ def test_a_killed_run_goes_on_and_trains_each_sample_once(
         of_epoch = range(epoch * in_epoch, (epoch + 1) * in_epoch)
         ids = [sample for steps in runs for step in of_epoch for sample in steps[step]]
         assert sorted(ids) == list(range(SAMPLES)), epoch
+
+
+def test_a_trainer_that_logs_nothing_logs_no_statistics() -> None:
+    from edl.integrations.lightning import ReaderStatsLogger
+
+    trainer = SimpleNamespace(global_step=3, log_every_n_steps=0, datamodule=None, loggers=[])
+    ReaderStatsLogger().on_train_batch_end(trainer, None)

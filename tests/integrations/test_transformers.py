@@ -9,11 +9,14 @@ import pytest
 import torch
 import transformers
 
+from edl.distill_reader import DistilReader
 from edl.integrations.ranks import TrainerLoader
 from edl.integrations.transformers import STATE_FILE, DistilTrainerMixin, ReaderStateCallback
 from edl.runtime.errors import UsageError
 from edl.student import DistillLoss
 from edl.tests.distill_reader.readers import NOBODY, Batches, reader_of
+from edl.tests.scripted_teacher import CLASSES as CLASSES_OF_TEACHER
+from edl.tests.scripted_teacher import ScriptedTeacher
 
 pytestmark = pytest.mark.system
 
@@ -35,13 +38,14 @@ class Trainer(DistilTrainerMixin, transformers.Trainer):  # type: ignore[misc]
     pass
 
 
-def trainer_of(folder: Path, distill_loss: DistillLoss) -> Any:
+def trainer_of(folder: Path, distill_loss: DistillLoss, **options: Any) -> Any:
     arguments = transformers.TrainingArguments(str(folder), use_cpu=True, report_to=[])
 
     def make_reader(loader: Any, **_: int) -> Any:
         raise AssertionError("nothing is trained here")
 
-    return Trainer(Student(), arguments, make_reader=make_reader, distill_loss=distill_loss)
+    options = {"make_reader": make_reader, "distill_loss": distill_loss, **options}
+    return Trainer(Student(), arguments, **options)
 
 
 def test_the_loss_is_alpha_hard_plus_beta_soft(tmp_path: Path) -> None:
@@ -89,3 +93,51 @@ def test_a_checkpoint_without_the_reader_is_refused(tmp_path: Path) -> None:
 def test_a_loss_without_a_soft_term_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="beta is 0"):
         trainer_of(tmp_path, DistillLoss(1.0, 0.0))
+
+
+def test_a_hard_loss_of_the_trainer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="label_smoothing_factor would have no effect"):
+        trainer_of(tmp_path, DistillLoss(0.5, 0.5), compute_loss_func=lambda *_, **__: 0.0)
+
+
+class Hungry(Student):
+    """Has memory for three rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.rows: list[int] = []
+
+    def forward(self, x: Any, labels: Any = None) -> dict[str, Any]:
+        self.rows.append(len(x))
+        if len(x) > 3:
+            raise RuntimeError("CUDA out of memory.")
+        logits = torch.nn.functional.pad(self.weight * x, (0, CLASSES_OF_TEACHER - 3))
+        return {"logits": logits, "loss": logits.mean()}
+
+
+def test_the_trainer_finds_a_batch_that_fits(tmp_path: Path) -> None:
+    teacher = ScriptedTeacher()
+    arguments = transformers.TrainingArguments(
+        str(tmp_path),
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        num_train_epochs=1,
+        per_device_train_batch_size=4,
+        auto_find_batch_size=True,
+    )
+    try:
+        trainer = Trainer(
+            Hungry(),
+            arguments,
+            train_dataset=[{"x": torch.full((3,), float(number))} for number in range(9)],
+            make_reader=lambda loader, **ranks: DistilReader(
+                loader, service="s", teachers=[teacher.address], **ranks
+            ),
+            distill_loss=DistillLoss(0.5, 0.5),
+        )
+        trainer.train()
+        assert trainer.model.rows == [4, 3, 3, 3]
+    finally:
+        teacher.stop()
