@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 from ....coordinator.registry.schema import check_service
@@ -35,10 +34,9 @@ _RESERVED_ARGS: Final = (
     "--model", "--service", "--redis", "--coordinator", "--teacher-id", "--listen", "--http",
     "--transport-port", "--metrics-listen", "--grace",
 )  # fmt: skip
-#: Options and variables that let a teacher authenticate callers, or skip that.
-_CREDENTIALS: Final = ("--tokens", "--insecure", "--tls-ca")  # the last one: of older images
-_TLS_CA: Final = re.compile(r"(^|^--tls=|,)ca=")
-_CREDENTIAL_VARIABLES: Final = ("EDL_TOKENS", "EDL_TLS_CA", "EDL_INSECURE")
+#: Options and variables with which a teacher serves on all its ports. Certificates do not suffice:
+#: the port of metrics and health has none, because kubelets have none.
+_CREDENTIALS: Final = frozenset({"--tokens", "--insecure", "EDL_TOKENS", "EDL_INSECURE"})
 #: Seconds that a pod has to end in addition to the grace period of its teacher.
 _MARGIN_S: Final = 15
 #: Starts the drain and waits until the teacher has ended. Kubernetes sends SIGTERM after the hook,
@@ -193,13 +191,13 @@ def _check_container(container: Object) -> None:
             " operator with --redis"
         )
     given_names = {word.split("=")[0] for word in container.get("args") or ()}
-    given_names |= {"--tls-ca" for word in container.get("args") or () if _TLS_CA.search(word)}
     given_names |= {one["name"] for one in container.get("env") or ()}
-    if not given_names & {*_CREDENTIALS, *_CREDENTIAL_VARIABLES}:
+    if not given_names & _CREDENTIALS:
         raise UsageError(
             "spec.args: teachers are reached from other machines, and callers are not"
-            " authenticated: give them --tokens or --tls ca=FILE (of a Secret that"
-            " spec.podTemplate mounts), or say --insecure if the network is trusted"
+            " authenticated: give them --tokens (of a Secret that spec.podTemplate mounts), or say"
+            " --insecure if the network is trusted; with --tls ca=FILE, --insecure concerns only"
+            " metrics and health"
         )
 
 

@@ -196,6 +196,7 @@ def test_a_change_is_progressing_until_its_rollout_is_complete(cluster: Cluster)
     [
         ({"args": []}, "callers are not authenticated"),
         ({"args": ["--tls=cert=/c,key=/k"]}, "callers are not authenticated"),
+        ({"args": ["--tls=cert=/c,key=/k,ca=/ca"]}, "--insecure concerns only metrics and health"),
         ({"args": ["--insecure", "--listen=1"]}, "spec.args: --listen is set by the operator"),
         ({"args": ["--coordinator=redis://x"]}, "spec.args: --coordinator is set by the operator"),
         ({"resources": {"requests": {"cpu": "much"}}}, "spec.resources.requests.cpu"),
@@ -223,9 +224,7 @@ def test_an_invalid_spec_is_reported_and_running_teachers_stay(
 @pytest.mark.parametrize(
     "args",
     [
-        ["--tls=ca=/ca,cert=/c,key=/k"],
-        ["--tls", "cert=/c,key=/k,ca=/ca"],
-        ["--tls-ca=/ca"],  # of an image of before
+        ["--tls=ca=/ca,cert=/c,key=/k", "--insecure"],
         ["--tokens", "/t"],
     ],
 )
