@@ -142,8 +142,8 @@ def resnet(layers: int, batches: int) -> BareAndServed:
         model = bare.receive()["model"]
         server, url = start_embedded()
         stack.callback(server.stop)
-        options = ("--redis", url, "--ttl", str(TTL_S), "--devices", f"cpu:{far}")
-        options += ("--teacher-id", TEACHER)
+        member = ("--redis", url, "--ttl", str(TTL_S), "--teacher-id", TEACHER)
+        options = (*member, "--devices", f"cpu:{far}")
         [(address, process)] = start_teachers(stack, [options], model)
         pin_process([near], process.pid)
         leases = lease_set("teachers", SERVICE).deadlines
