@@ -18,7 +18,7 @@ from .children import Child, two_cores
 from .paced import ROWS, SERVICE, batch
 from .paced.teachers import paced, start_teachers
 from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row, interleaved, quantile
-from .transports import HOST, SHAPE, lanes, trainer
+from .transports import HOST, SHAPE, processes, trainer
 from .transports.codec import MODEL
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def run(quick: bool) -> BenchmarkReport:
         log.info("teachers that take no time")
         with children_on(two_cores()):
             instant = [
-                Child(stack, f"teacher {number}", lanes.serve, "codec", SHAPE, "uint8", "")
+                Child(stack, f"teacher {number}", processes.serve, "codec", SHAPE, "uint8", "")
                 for number in range(TEACHERS)
             ]
         addresses = [f"{HOST}:{teacher.receive()['port']}" for teacher in instant]

@@ -27,9 +27,9 @@ import numpy as np
 from ..mesh.cores import children_on
 from .children import Child, two_cores
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
-from .transports import HOST, SHAPE, lanes, trainer
+from .transports import HOST, SHAPE, processes, trainer
 from .transports.codec import MODEL
-from .transports.lanes import RequestTimes, RunningLane
+from .transports.processes import RequestTimes, RunningLane
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ REMOTE: Final = "remote"
 SAME_HOST: Final = "same host"
 #: Lane -> whether the reader may use shared memory.
 LANES: Final = {REMOTE: False, SAME_HOST: True}
-#: Lane -> name in `transports.lanes` of its floor.
+#: Lane -> name in `transports.processes` of its floor.
 FLOORS: Final = {REMOTE: "copied", SAME_HOST: "copied_local"}
 #: Least rate of two teachers over loopback in uint8, relative to raw TCP.
 OF_RAW_TCP: Final = 0.45
@@ -135,7 +135,7 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Rea
         readers: dict[int, ReaderTimes] = {}
         with children_on(two_cores()):
             pool = [
-                Child(stack, f"teacher {number}", lanes.serve, "codec", SHAPE, dtype, "")
+                Child(stack, f"teacher {number}", processes.serve, "codec", SHAPE, dtype, "")
                 for number in range(max(teachers))
             ]
             addresses = [f"{HOST}:{teacher.receive()['port']}" for teacher in pool]

@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
-from .transports import SHAPE, lanes
-from .transports.lanes import RequestTimes, RunningLane
+from .transports import SHAPE, processes
+from .transports.processes import RequestTimes, RunningLane
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class LaneRow:
     """A lane of the table.
 
     Attributes:
-        lane: name of the lane in `transports.lanes`.
+        lane: name of the lane in `transports.processes`.
         title: title in the table.
         tls: whether the lane uses TLS.
     """
@@ -109,8 +109,8 @@ def measure(shape: tuple[int, ...], dtype: str, requests: int) -> dict[str, Requ
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-bench-")))
-        if has_tls := lanes.has_openssl():
-            lanes.make_certificate(folder)
+        if has_tls := processes.has_openssl():
+            processes.make_certificate(folder)
         else:
             log.info("without openssl, lanes with TLS are left out")
         running = {

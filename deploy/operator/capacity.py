@@ -224,7 +224,7 @@ def _is_ready(node: Object, now: float | None) -> bool:
     One that is not ready since its first seconds is new, and was never ready.
     """
     conditions = node.get("status", {}).get("conditions", ())
-    ready = next((one for one in conditions if one.get("type") == "Ready"), {})
+    ready: Object = next((one for one in conditions if one.get("type") == "Ready"), {})
     if ready.get("status") == "True":
         return True
     since, created = ready.get("lastTransitionTime"), node["metadata"].get("creationTimestamp")

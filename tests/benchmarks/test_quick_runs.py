@@ -38,7 +38,7 @@ from edl.benchmarks.paced.teachers import paced, start_teachers
 from edl.benchmarks.reader import FLOOR, PINNED, REMOTE, SAME_HOST, SHARED
 from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport
 from edl.benchmarks.teachers import on_device
-from edl.benchmarks.transports import lanes
+from edl.benchmarks.transports import processes
 from edl.mesh.demo.modes import ModeResult, StreamSummary
 from edl.runtime.errors import ProcessFailed, UsageError
 from edl.tests.examples.data import write_mnist, write_reviews
@@ -256,7 +256,7 @@ def test_an_import_is_measured_in_a_fresh_interpreter(tmp_path: Path) -> None:
 
 def test_transport_measures_every_lane() -> None:
     turns = transport.measure((32, 64), "float32", requests=4)
-    tls = lanes.has_openssl()
+    tls = processes.has_openssl()
     assert set(turns) == {name for name, row in transport.LANES.items() if tls or not row.tls}
     for taken in turns.values():
         assert len(taken.wall_s) == len(taken.client_cpu_s) == len(taken.server_cpu_s) > 15

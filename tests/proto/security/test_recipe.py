@@ -57,7 +57,7 @@ def test_an_authority_is_never_written_over(folder: Path) -> None:
 
 
 def test_a_failure_is_explained(folder: Path) -> None:
-    command = [SCRIPT, "client", folder, "odd", "student:a/b"]
+    command = [str(SCRIPT), "client", str(folder), "odd", "student:a/b"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert "Missing '='" in done.stderr
@@ -69,7 +69,7 @@ def test_an_authority_whose_creation_broke_off_is_created_again(tmp_path: Path) 
     broken.write_text('#!/bin/sh\nwhile [ "$1" != -keyout ]; do shift; done\necho >"$2"\nexit 1\n')
     broken.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    command = [SCRIPT, "ca", tmp_path / "pki"]
+    command = [str(SCRIPT), "ca", str(tmp_path / "pki")]
     assert subprocess.run(command, capture_output=True, env={"PATH": path}).returncode == 1
     assert run("ca", str(tmp_path / "pki")) == 0
     assert run("client", str(tmp_path / "pki"), "ann", "admin:ann") == 0
