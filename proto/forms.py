@@ -352,7 +352,7 @@ def softmax(logits: Array, temperature: float) -> Array:
     """Return the probabilities of float32 logits [..., C] after division by `temperature`."""
     with np.errstate(over="ignore"):  # classes so far below the largest have no mass
         rows = logits - logits.max(axis=-1, keepdims=True)
-        rows /= np.float32(temperature)
+        rows /= max(np.float32(temperature), _LEAST)  # as float32 it may be 0
     np.exp(rows, out=rows)
     rows /= rows.sum(axis=-1, keepdims=True)
     probabilities: Array = rows
