@@ -275,6 +275,9 @@ class ServingProcess:
         self._probe = probe
         self._stop = stop
         self._answered = False
+        #: Deaths since it was last tested well. Not the restarter's count: a start may take longer
+        #: than after which a process counts as healthy there.
+        self._deaths = 0
 
     def start(self) -> bool:
         """Start the server and wait until it answers; return False if a stop came first.
@@ -299,14 +302,17 @@ class ServingProcess:
             raise self.failure
         return False
 
+    def tested_well(self) -> None:
+        """Forget earlier deaths, because the server has labelled a test batch."""
+        self._deaths = 0
+
     def stop(self, grace_s: float) -> None:
         """Ask the server to end, then kill the rest of its process group. Idempotent."""
         self._restarter.stop(grace_s + _MARGIN_S)
 
     def _ended(self, process: supervise.Process, code: int) -> None:
-        if self.failure is not None or (
-            self._answered and self._restarter.restarts < CRASHES_AT_MOST
-        ):
+        self._deaths += 1
+        if self.failure is not None or (self._answered and self._deaths < CRASHES_AT_MOST):
             return
         last = next((line for line in reversed(process.tail()) if line.strip()), "")
         self.failure = ProcessFailed(
@@ -371,7 +377,7 @@ def serve(
             register(
                 registration,
                 stop,
-                on_ready=_ready_once(on_ready, ready, on_progress),
+                on_ready=_at_registrations(server, on_ready, ready, on_progress),
                 on_progress=on_progress,
             )
     if server.failure is not None:
@@ -442,14 +448,21 @@ def _test(registration: RegisterConfig, client: TeacherClient) -> None:
     ServerTest(client, registration, canary).run()
 
 
-def _ready_once(
-    on_ready: Callable[[str], None], ready: str, on_progress: Callable[[str], None]
+def _at_registrations(
+    server: ServingProcess,
+    on_ready: Callable[[str], None],
+    ready: str,
+    on_progress: Callable[[str], None],
 ) -> Callable[[str], None]:
-    """Return a function that reports each registration as progress, and `ready` at the first."""
+    """Return a function for each registration, which follows a test of the server.
+
+    It reports the registration as progress, and `ready` at the first one.
+    """
     reported = False
 
     def report(text: str) -> None:
         nonlocal reported
+        server.tested_well()
         on_progress(text)
         if not reported:
             on_ready(ready)

@@ -13,9 +13,10 @@ import pytest
 from edl.proto.datatypes import TensorSpec
 from edl.runtime.errors import ModelError, ProcessFailed, TeacherLost, UsageError
 from edl.runtime.lifecycle import Stop
-from edl.runtime.supervise import Command
+from edl.runtime.supervise import Command, restarter
 from edl.teacher.paddle_serving.engine import ServingModel, ServingProcess, open_model
 from edl.teacher.paddle_serving.environment import make, recipe
+from edl.teacher.pool import CRASHES_AT_MOST
 from edl.tests.runtime.programs import runs, wait_gone
 from edl.tests.waiting import wait_until
 
@@ -93,6 +94,22 @@ def test_a_server_is_started_again_and_given_up_where_it_keeps_dying(
     server.kill()
     wait_until(lambda: server.stop.requested)
     assert "not to be had" in str(server.process.failure)
+
+
+def test_a_server_that_dies_after_each_slow_start_is_given_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarter, "HEALTHY_S", 0.0)  # each start takes longer
+    assert server.process.start()
+    server.kill()
+    wait_until(lambda: len(server.pids()) == 2)
+    server.process.tested_well()
+    for _ in range(CRASHES_AT_MOST - 1):
+        server.kill()
+        wait_until(lambda: len(server.pids()) == 2)
+    assert not server.stop.requested
+    server.kill()
+    wait_until(lambda: server.stop.requested)
 
 
 def test_a_stop_ends_the_start(server: Server) -> None:
