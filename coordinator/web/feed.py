@@ -231,6 +231,7 @@ class Picture:
 
     def __init__(self) -> None:
         self.document: Document = {table: {} for table in TABLES}
+        self._updated_s = float("-inf")
         self._departed: dict[str, tuple[float, Row]] = {}
         self._causes: dict[str, tuple[float, int, str]] = {}
 
@@ -251,13 +252,15 @@ class Picture:
             if time_ms > status.redis_time_ms:  # the status is cached, and older than the log
                 document["teachers"].pop(key, None)
         self._keep_departed(document["teachers"], now)
+        self._updated_s = now
         changes = difference(self.document, document)
         self.document = document
         return changes
 
     def _keep_departed(self, teachers: dict[str, Row], now: float) -> None:
+        followed = now - self._updated_s < DEPARTED_S  # else nobody looked: it may be gone for days
         for key, row in self.document["teachers"].items():
-            if key not in teachers and key not in self._departed:
+            if followed and key not in teachers and key not in self._departed:
                 left = row["state"] == "draining"
                 departed = row | {"state": "left" if left else "lost", "in_flight": 0, "rate": 0.0}
                 self._departed[key] = now, departed

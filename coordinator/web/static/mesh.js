@@ -4,9 +4,14 @@
 const HISTORY = 120;
 const EVENTS = 500;
 
+/** A table by names that others choose. It has no prototype, so "__proto__" or "constructor" is a name like any. */
+function byName(rows = {}) {
+  return Object.assign(Object.create(null), rows);
+}
+
 export class Mesh {
   constructor() {
-    this.tables = { mesh: {}, services: {}, teachers: {}, students: {} };
+    this.tables = { mesh: byName(), services: byName(), teachers: byName(), students: byName() };
     this.events = []; // newest first
     this.nowMs = 0;
     this.error = "";
@@ -23,7 +28,7 @@ export class Mesh {
   /** Take a message of the feed: `whole` replaces what is known, `changes` are laid over it. */
   take(message) {
     if (message.whole) {
-      this.tables = message.whole;
+      this.tables = Object.fromEntries(Object.entries(message.whole).map(([name, rows]) => [name, byName(rows)]));
       this.events = [];
       this.shape += 1;
     } else {

@@ -63,6 +63,13 @@ class ScriptedMesh(MeshSource):
             self.drained.append((service, teacher_id))
             self._assign(service, f"{teacher_id} drains")
 
+    def subscribe(self, service: str, student_id: str) -> None:
+        """Add a service with one student, which may have named both as it likes."""
+        with self._lock:
+            report = pb.StudentReport(service=service, student_id=student_id, state="steady")
+            self.teachers[service], self.log[service] = {}, []
+            self.students[service] = {student_id: pb.StudentStatus(report=report)}
+
     def kill(self, service: str, teacher_id: str) -> None:
         with self._lock:
             del self.teachers[service][teacher_id]

@@ -49,6 +49,18 @@ def click_drain(browser: Browser) -> None:
     browser.until(clicked)
 
 
+def test_names_of_services_mean_nothing_to_the_browser(
+    browser: Browser, serve: Serve, script: ScriptedMesh
+) -> None:
+    names = ["__proto__", "constructor"]
+    browser.open(serve())
+    browser.until(lambda: live(browser))
+    for name in names:  # changes of an open page
+        script.subscribe(name, "j/0")
+    browser.until(lambda: {one.text for one in browser.all("#services .name")} == {S, *names})
+    assert browser.chrome.execute_script("return ({}).leader === undefined && !Object.leader")
+
+
 def test_a_small_mesh_with_links_and_its_log(
     browser: Browser, serve: Serve, script: ScriptedMesh
 ) -> None:

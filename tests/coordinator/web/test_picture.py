@@ -46,6 +46,14 @@ def test_teacher_states(fields: dict[str, str], assigned: tuple[str, ...], state
     assert document["teachers"][f"{S} t"]["state"] == state
 
 
+def test_a_teacher_that_left_while_no_page_was_open_is_not_shown_as_lost() -> None:
+    picture = Picture()
+    picture.update(mesh(teacher("t")), [], 1.0)
+    changes = picture.update(mesh(), [event("lost", "t")], 1.0 + DEPARTED_S)
+    assert changes["teachers"] == {f"{S} t": None}
+    assert picture.document["teachers"] == {}
+
+
 def test_rows_name_hosts_of_foreign_servers_and_teachers_that_students_complain_of() -> None:
     foreign = teacher("t", address="http://node:1", protocol="oip", voucher="node:2")
     status = mesh(foreign, teacher("u"), teacher("v", host="rack-7"))
@@ -78,7 +86,7 @@ def test_a_lost_teacher_fades_and_then_goes_or_comes_back() -> None:
     assert changes["teachers"][f"{S} t"] == {"state": "lost", "rate": 0.0}
     assert picture.update(mesh(), [], DEPARTED_S) == {}
     assert picture.update(mesh(), [], 1.0 + DEPARTED_S)["teachers"] == {f"{S} t": None}
-    for now, shown in ((20.0, (teacher("t"),)), (21.0, ()), (22.0, (teacher("t"),)), (33.0, ())):
+    for now, shown in ((20.0, (teacher("t"),)), (21.0, ()), (22.0, (teacher("t"),)), (31.0, ())):
         picture.update(mesh(*shown), [event("lost", "t")] if now == 21.0 else [], now)
         assert not shown or picture.document["teachers"][f"{S} t"]["state"] == "idle"
     assert f"{S} t" in picture.document["teachers"], "it has gone anew"
