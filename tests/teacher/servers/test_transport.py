@@ -269,7 +269,7 @@ def test_half_of_a_request_counts_in_the_limits(narrow: Bench) -> None:
 
 
 def test_half_of_a_request_has_a_deadline_of_its_own(roomy: Make) -> None:
-    """Also while an answer waits to be read."""
+    """While an answer waits to be read, that of the answer ends the connection."""
     bench = roomy()
     memory = bench.labeller.memory
     before = memory.used_bytes
@@ -282,8 +282,7 @@ def test_half_of_a_request_has_a_deadline_of_its_own(roomy: Make) -> None:
     wait_until(lambda: memory.used_bytes >= before + 2 * HUGE.nbytes)
     held.release()
     wait_until(lambda: bench.requests("answered") == 1)
-    bench.advance(RECEIVE_S)
-    wait_until(lambda: memory.used_bytes == before)
+    bench.advance_until(lambda: memory.used_bytes == before, RECEIVE_S)
     assert is_ended(connection)
 
 
