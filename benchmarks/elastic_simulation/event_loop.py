@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from ...scheduler.elastic import decide
-from ...scheduler.elastic_values import ElasticMemory, Pool
+from ...scheduler.elastic_values import ElasticMemory, FreeResources, Pool
 from .running_job import RunningJob
 from .values import PoolState, SimulatedJob, SimulatedPool, Simulation
 
@@ -83,8 +83,12 @@ class _Simulation:
             job.settle(to_s)
 
     def _decide(self) -> None:
-        pool = Pool(self._pool.capacity, self._reserved())
         present = [job for job in self._jobs if job.present(self._now)]
+        unavailable = FreeResources(self._reserved())
+        for job in self._jobs:
+            if not job.present(self._now):  # it has ended, and nodes of it are still leaving
+                unavailable.take(job.held(), -1)
+        pool = Pool(self._pool.capacity, unavailable)
         views = [job.view(self._now) for job in present]
         targets, self._memory = decide(pool, views, self._memory, self._now, self._pool.config)
         for job, target in zip(present, targets, strict=True):

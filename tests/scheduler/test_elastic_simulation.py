@@ -75,6 +75,14 @@ class TestSimulation:
         assert found.run("B").started_s == 20 + 7 + 2
         assert found.run("B").pending_s(found.until_s) == 9
 
+    def test_nodes_that_leave_hold_their_slots_though_their_job_has_ended(self) -> None:
+        first = SimulatedJob("A", 30, 1, 2, leave_s=20)
+        second = SimulatedJob("B", 10, 1, 1, submitted_s=11)  # takes a node of A, which ends at 19
+        third = SimulatedJob("C", 10, 1, 1, submitted_s=19)
+        found = simulate(slots(2), [first, second, third])
+        assert found.run("A").ended_s == 19
+        assert max(moment.held["slots"] for moment in found.moments if moment.held) == 2
+
     def test_reservations_of_online_services(self) -> None:
         job = SimulatedJob("A", 100, 1, 4, leave_s=2, join_s=2)
         found = simulate(reserved(slots(4), 3, 10, 20), [job])
