@@ -2,7 +2,8 @@
 
 A dataclass becomes an object with a member for each field, a named tuple becomes a list, a path its
 text. Reading checks types: a value that does not fit its hint, or a missing member, raises
-WireError. Unknown members are ignored, so that newer versions may add some.
+WireError; keys of mappings are not checked. Unknown members are ignored, so that newer versions may
+add some.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A server answers an error of `runtime/errors.py` with `to_status`; a client turn
 into an error with `from_status`. Codes that only gRPC itself or foreign servers send are in the
 table too, so every code has a meaning.
 
-`VersionMismatch` travels as OUT_OF_RANGE, which we use for nothing else: FAILED_PRECONDITION means
-`WrongInstance`, and gRPC itself answers UNIMPLEMENTED for an unknown method.
+`VersionMismatch` is sent as OUT_OF_RANGE, because the usual codes are taken: FAILED_PRECONDITION
+means `WrongInstance`, and gRPC itself answers UNIMPLEMENTED for an unknown method.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from .security.certificates import handshake_hint
 
 Code = grpc.StatusCode
 
-#: The error that a client raises for each code, and the status of an HTTP answer. For an error, a
-#: server sends the first code here that has the error's class, or else its nearest base class.
+#: The error that a client raises for each code, and the status of an HTTP answer. A server sends
+#: the first code here that has the class of its error, or the code that `_CODE_OF_ERROR` adds for
+#: it; without either, that of the nearest base class.
 _MEANINGS: Final[dict[grpc.StatusCode, tuple[type[EdlError], int]]] = {
     Code.INVALID_ARGUMENT: (RequestRefused, 400),
     Code.NOT_FOUND: (RequestRefused, 500),
@@ -88,7 +89,7 @@ def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
 
 
 def to_http_status(code: grpc.StatusCode) -> int:
-    """Return the HTTP status of an answer that ends with `code`, which is that of an error."""
+    """Return the HTTP status of an error with this gRPC code."""
     return _MEANINGS[code][1]
 
 

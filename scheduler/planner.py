@@ -10,8 +10,8 @@ from .pipeline_model import STUDENT_BATCH_S, DeviceGroup, PlannedMesh, Predictio
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
-#: For kinds with more devices than this, only some numbers are evaluated.
-FINE = 128
+#: If more numbers of one kind are possible, only about as many are evaluated.
+MOST_COUNTS = 128
 #: Fleets that could label this multiple of what the students train are large enough.
 PLENTY = 1.5
 
@@ -122,8 +122,8 @@ def fleets(
         labelled, sum_before = 0.0, 0
         for kind, free in kinds[start:]:
             busy_s = job.rate("teacher", kind.name).batch_s(rows) / kind.availability
-            lacking = max(0.0, enough - labelled) * busy_s
-            for count in _counts(free, job.students, lacking, teachers, sum_before):
+            devices_lacking = max(0.0, enough - labelled) * busy_s
+            for count in _counts(free, job.students, devices_lacking, teachers, sum_before):
                 teams = (*before, DeviceGroup(kind.name, count))
                 if teams not in seen:
                     seen.add(teams)
@@ -136,16 +136,16 @@ def fleets(
 
 
 def _counts(
-    free: int, students: int, lacking: float, teachers: int | None, before: int
+    free: int, students: int, devices_lacking: float, teachers: int | None, before: int
 ) -> list[int]:
-    """Return the numbers of a kind to evaluate, in addition to all devices of other kinds."""
+    """Return the numbers of a kind to evaluate, in addition to all devices of cheaper kinds."""
     if teachers is not None:
         return [teachers - before] if 1 <= teachers - before <= free else []
-    most = min(free, max(int(lacking) + 1, students, 1))
-    if most <= FINE:
+    most = min(free, max(int(devices_lacking) + 1, students, 1))
+    if most <= MOST_COUNTS:
         return list(range(1, most + 1))
-    # Multiples of the students, and few enough for very large clusters.
-    stride = max(students, most // FINE)
+    # Multiples of the students, unless these are too many.
+    stride = max(students, most // MOST_COUNTS)
     return sorted({*range(stride, most + 1, stride), most})
 
 
@@ -311,7 +311,7 @@ def _store(
 
 
 def _needed(job: Distillation, mesh: PlannedMesh) -> int:
-    """Return the `n` of Algorithm 1, line 1; samples share the fixed costs of a batch."""
+    """Return the `n` of Algorithm 1, line 1; a batch's fixed cost is divided by its samples."""
     rows = mesh.rows
     times = [
         job.rate("teacher", team.kind).batch_s(rows) / rows

@@ -98,7 +98,7 @@ class LeaderView:
     Attributes:
         term: first part of the epoch of its assignments.
         counter: second part.
-        recovering: sets only grow now.
+        recovering: students lose no teacher now that may still register again.
         teachers: "serving", "draining", "waiting" (for a probe) or "refused" -> how many.
         students: how many have a lease.
         idle: number of live teachers that no student has.
@@ -264,7 +264,8 @@ class ServiceState:
     def _log_beginning(self, leader: str) -> None:
         name = leader or "a manager"
         self._pending.log("leader", leader, f"{name} leads from now on, term {self.term}")
-        text = f"sets only grow for {self._grace_s:.1f} s, so that everyone can come back"
+        grace = f"for {self._grace_s:.1f} s"
+        text = f"{grace} students lose no teacher that may still register again"
         self._pending.log("recovery", leader, text)
 
     def _take_over(self, found: ServiceSnapshot, rows: Mapping[str, Row], now: float) -> None:

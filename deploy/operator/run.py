@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEASE: Final = "edl-operator"
-#: Seconds to wait for the API server; also bounds the time that an operator takes to end.
+#: Seconds to wait for an answer of the API server.
 _ANSWER_S: Final = 10.0
 
 

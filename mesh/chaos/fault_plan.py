@@ -28,7 +28,7 @@ class ChaosSettings:
     """Size, duration and seed of a chaos run.
 
     Attributes:
-        seed: seed of the fault plan and of all random choices during the run.
+        seed: seed of the fault plan and of the corrupted answers.
         seconds: seconds during which faults are injected.
         teachers: number of teachers that run from start to end.
         guests: number of temporary teachers, which join and drain.
@@ -97,7 +97,7 @@ MAX_GAP_S = 2.2
 FIRST_FAULT_S = 3.0
 #: Part of a run after which the engine of the last student is not killed: only an engine that runs
 #: for minutes shows whether its memory grows.
-LAST_ENGINE_KILL_SHARE = 1 / 3
+SPARE_LAST_ENGINE_AFTER = 1 / 3
 #: Seconds to the next attempt if the limits allow no fault.
 RETRY_S = 0.25
 
@@ -121,10 +121,10 @@ class FaultKind:
         name: name in reports.
         target: what the fault strikes.
         description: description for reports.
-        min_duration_s: shortest duration; both are 0 if nothing has to be undone.
-        max_duration_s: longest duration.
+        min_duration_s: shortest duration; 0 if nothing has to be undone.
+        max_duration_s: longest duration; 0 if nothing has to be undone.
         settle_s: seconds after the fault in which its target still counts as faulty in the plan;
-            the invariants ignore them.
+            for the invariants it is healthy again.
         cooldown_s: minimum seconds between the starts of two faults of the same target.
         outlives_ttl: add the TTL of leases to the duration.
         weight: relative frequency of the kind.
@@ -328,7 +328,7 @@ def _targets(kind: FaultKind, settings: ChaosSettings, now_s: float) -> Sequence
             return settings.guest_names
         case FaultTarget.STUDENT:
             names = settings.student_names
-            spare_last = len(names) > 1 and now_s > LAST_ENGINE_KILL_SHARE * settings.seconds
+            spare_last = len(names) > 1 and now_s > SPARE_LAST_ENGINE_AFTER * settings.seconds
             return names[:-1] if spare_last else names
         case FaultTarget.CONTROL_PLANE:
             return ("redis",) if kind.name == "kill-redis" else ("manager",)

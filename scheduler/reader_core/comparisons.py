@@ -1,7 +1,8 @@
 """Runs the comparisons of answers that `scheduler.canaries` decides about.
 
 While several teachers label a request, the driver keeps its labels and says which of them agree,
-until each teacher has answered or will not. The windows bound the number of such requests.
+until each teacher has answered, or is known not to answer. The windows bound the number of such
+requests.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _ComparedRequest:
         asked: teachers that work on it.
         planned: teachers that will get a copy.
         copied: teachers that got a copy in memory of its own.
-        answers: teachers that have answered.
+        answered: teachers that have answered.
         agreeing: pairs of teachers that agree.
         judged: teachers that had answered at the latest judgement.
         is_kept: the driver keeps answers to it.
@@ -35,7 +36,7 @@ class _ComparedRequest:
     asked: set[str]
     planned: set[str]
     copied: set[str] = field(default_factory=set)
-    answers: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
     agreeing: set[frozenset[str]] = field(default_factory=set)
     judged: set[str] = field(default_factory=set)
     is_kept: bool = False
@@ -85,13 +86,13 @@ class Comparisons:
         return self.panel.join(name)
 
     def left(self, *names: str) -> list[ComparisonVerdict]:
-        """Remove teachers and their answers; those that leave together are not judged."""
+        """Remove teachers and their answers, so those that leave together are not compared."""
         verdicts = [self.panel.leave(*names)]
         for name in names:
             self._numerics.pop(name, None)
             self._resting.discard(name)
         for case in self._cases.values():
-            for known in (case.asked, case.planned, case.answers, case.judged):
+            for known in (case.asked, case.planned, case.answered, case.judged):
                 known.difference_update(names)
             case.agreeing = {pair for pair in case.agreeing if pair.isdisjoint(names)}
         for request, case in list(self._cases.items()):
@@ -110,7 +111,7 @@ class Comparisons:
 
     # --- requests
 
-    def catch_up(self) -> list[ev.Hedge]:
+    def copies_for_trials(self) -> list[ev.Hedge]:
         """Return copies of one request in flight for teachers on trial.
 
         Without it they would wait for the next request, which may take long to come.
@@ -144,8 +145,9 @@ class Comparisons:
     ) -> list[ComparisonVerdict]:
         """Record an answer, and compare it unless it may be about other samples.
 
-        An answer that was not accepted as a whole may be: the memory of a batch is reused once no
-        answer is needed, and a late teacher reads what is there then. Copies have their own memory.
+        An answer of which a part was not accepted may be about other samples: the memory of a batch
+        is reused once no answer is needed, and a late teacher reads what is there then. Copies have
+        their own memory.
         """
         name, request = answer.teacher, answer.request
         if (case := self._cases.get(request)) is None:
@@ -157,15 +159,15 @@ class Comparisons:
         if name not in self.panel.members or not (is_whole or name in case.copied):
             self.panel.ended(name)
             return self._close(request, case)
-        agreeing = {frozenset((name, other)) for other in answer.agrees & case.answers}
+        agreeing = {frozenset((name, other)) for other in answer.agrees & case.answered}
         self._emit(KeepAnswer(request, name))
         case.is_kept = True
-        case.answers.add(name)
+        case.answered.add(name)
         case.agreeing |= agreeing
         verdicts = self._judge(request, case) if agreeing else []
         return verdicts + self._close(request, case)
 
-    def rests(self, name: str) -> None:
+    def pause_copies(self, name: str) -> None:
         """Record a failed request: the teacher gets no copies until it has answered a probe."""
         self._resting.add(name)
 
@@ -184,7 +186,7 @@ class Comparisons:
     def clear(self) -> None:
         """Forget all comparisons, because requests in flight are of no use any more."""
         for case in self._cases.values():
-            self._end({*case.asked, *case.planned, *case.answers})
+            self._release_copies({*case.asked, *case.planned, *case.answered})
         if self._cases:
             self._emit(DropAllAnswers())
         self._cases.clear()
@@ -196,7 +198,7 @@ class Comparisons:
         chosen = self.panel.copies(teacher, self._rng, self._rule)
         if not chosen:  # the usual case
             return []
-        self._end(self._resting.intersection(chosen))
+        self._release_copies(self._resting.intersection(chosen))
         if names := [name for name in chosen if name not in self._resting]:
             self._cases[request] = _ComparedRequest({teacher}, set(names))
         return [ev.Hedge(request, name) for name in names]
@@ -204,16 +206,16 @@ class Comparisons:
     def _close(self, request: int, case: _ComparedRequest) -> list[ComparisonVerdict]:
         """Judge a request once nothing more is expected, and forget it."""
         found = self._ledger.request(request)
-        # Without teachers it has its labels, and the ledger sends no more copies.
+        # It is answered or not wanted any more, so the ledger sends no more copies.
         if found is None or not found.teachers:
-            self._end(case.planned)
+            self._release_copies(case.planned)
             case.planned.clear()
         if case.asked or case.planned or self._cases.get(request) is not case:
             return []
         del self._cases[request]
         verdicts: list[ComparisonVerdict] = []
-        if case.answers == case.judged or len(case.answers) < 2:
-            self._end(case.answers)
+        if case.answered == case.judged or len(case.answered) < 2:
+            self._release_copies(case.answered)
         else:
             verdicts = self._judge(request, case)
         if case.is_kept:
@@ -221,8 +223,8 @@ class Comparisons:
         return verdicts
 
     def _judge(self, request: int, case: _ComparedRequest) -> list[ComparisonVerdict]:
-        case.judged = set(case.answers)
-        answers = sorted(case.answers)
+        case.judged = set(case.answered)
+        answers = sorted(case.answered)
         verdict = self.panel.judge(answers, case.agreeing)
         if disputed := verdict.disputed:
             pairs = combinations(disputed, 2)
@@ -230,6 +232,6 @@ class Comparisons:
             self._emit(Disputed(request, disputed, pair))
         return [verdict]
 
-    def _end(self, names: Collection[str]) -> None:
+    def _release_copies(self, names: Collection[str]) -> None:
         for name in names:
             self.panel.ended(name)

@@ -193,7 +193,7 @@ class TeacherStates:
         if on_trial:
             for refuser in sorted(self._ledger.refusers):  # this teacher can label its requests
                 self._judge(self.comparisons.refused(refuser), now)
-            for copy in self.comparisons.catch_up():
+            for copy in self.comparisons.copies_for_trials():
                 self._apply(copy)
 
     def _only_rested(self, name: str, most_rows: int | None) -> bool:
@@ -295,7 +295,7 @@ class TeacherStates:
             self.lost([name], now)
             links.reconnect(event, self._pause_s(name, now), now)
         else:  # not the batch's fault
-            self.comparisons.rests(name)
+            self.comparisons.pause_copies(name)
             self._apply(ev.AttemptFailed(name, request, reason if failure == "crashed" else ""))
             if failure == "full":
                 for change in self._pacing.refused(name, now):

@@ -30,14 +30,19 @@ class TrainingObjects:
 
     Attributes:
         model: the student; everything that is trained, such as projectors, is part of it.
-        optimizer: its optimizer, as `JobSpec.optimizer` returns it; None: it is neither captured
-            nor restored.
+        optimizer: its optimizer, in PyTorch alone or as a pair with its schedule, or what
+            `JobSpec.optimizer` returns; None: it is neither captured nor restored.
         scaler: a `GradScaler` of the framework, if there is one.
     """
 
     model: Any
     optimizer: Any = None
     scaler: Any = None
+
+    def __post_init__(self) -> None:
+        if self.optimizer is not None:
+            converted = self.framework.optimizer(self.optimizer)
+            object.__setattr__(self, "optimizer", converted or self.optimizer)
 
     def tensors(self) -> dict[str, Any]:
         """Return the live parameters and buffers, by their names in the network."""

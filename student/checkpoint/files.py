@@ -6,8 +6,7 @@
 | `step-000000000100` | step 100, saved by a program that uses `Repository` directly |
 | `step-000000000100-67ab12cd03f1` | the same, if the name was taken or the store cannot rename |
 
-The last part is a token: the second in which the save began, in 8 hexadecimal digits, and 4 random
-digits.
+The last part is a token: the second of the save, in 8 hexadecimal digits, and 4 random digits.
 """
 
 from __future__ import annotations
@@ -29,9 +28,10 @@ Piece = bytes | memoryview
 
 #: Bytes that are written and added to a checksum at once; other threads run in between.
 PIECE_BYTES: Final = 8 << 20
-#: Age in seconds at which unfinished folders are removed if no lock shows that the writer lives.
+#: Age in seconds at which folders of saves that were not completed are removed. Where locks work,
+#: an unfinished one of a dead writer is removed at once.
 LEFTOVER_S: Final = 24 * 3600.0
-#: Errors for no space: on the disk, in a quota, or below the process's file size limit.
+#: errno of writes: the disk or a quota is full, or the process's limit of file sizes is reached.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

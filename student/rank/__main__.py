@@ -1,7 +1,8 @@
-"""A student process: `python -m edl.student.rank LINK_FD`, started by its supervisor, ends with it.
+"""The process of a rank: `python -m edl.student.rank LINK_FD`. It ends when its supervisor ends.
 
-It reports to the supervisor how it ended. Its exit code is 0 if the job is done, 75 if it left at a
-safe point or because a peer is gone, and else the code of its error.
+It reports to the supervisor how it ended. Its exit code is 0 if its order is carried out, 75 if
+another rank may continue (it left at a safe point; a peer, the supervisor or a valid order is gone;
+there is a newer generation), and otherwise the code of its error.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Rank:
         is_explained = isinstance(error, EdlError) and not isinstance(error, JobError)
         trace = "" if is_explained else trace_of(error, self._order.settings.job_file)
         message = str(error) if isinstance(error, EdlError) else summary_line(error)
-        # Before the job's first step, the user has made a mistake; later errors are retried.
+        # A UsageError before the job's first step is a mistake of the user: it is not retried.
         usage = isinstance(error, UsageError) and (loop is None or loop.position.step == 0)
         gave_up = isinstance(error, NoTeacherAvailable)
         if not (usage or gave_up):  # else the command ends with the same message

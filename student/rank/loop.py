@@ -30,7 +30,7 @@ Ending = Literal["finished", "left"]
 
 
 def do_nothing() -> None:
-    """Do nothing: a CPU has no pending work."""
+    """Do nothing: a CPU, or a rank without peers, need not wait for the device."""
 
 
 @dataclass(slots=True)
@@ -69,8 +69,8 @@ class Loop:
     _source_s: float = 0.0
     _row_s: float = 0.0
     _voted_at: float = 0.0
-    _in_epoch: int = 0
-    _began: int = 0
+    _steps_in_epoch: int = 0
+    _first_step: int = 0
     _unsaved: bool = True  # so that each step is saved at most once
     _patient: bool = True  # ranks may be far apart in time at the first step of a world
 
@@ -94,39 +94,41 @@ class Loop:
             PeerLost: another rank is gone.
             UsageError: there are epochs without a single row.
         """
-        self._began = self.position.step
+        self._first_step = self.position.step
         self.learner.model.train()
         empty, evaluated = 0, False
-        while not self._over():
+        while not self._is_finished():
             if self._epoch() == "left":
                 return "left"
-            empty = 0 if self._in_epoch else empty + 1
-            if empty > 1:  # the checkpoint may have trained all of the first epoch
+            empty = 0 if self._steps_in_epoch else empty + 1
+            if empty > 1:  # a restored training may have trained the whole first epoch before
                 raise UsageError("feed('train') gives no rows: there is nothing to train on")
             evaluated = self.reporter.epoch_done()
             self._unsaved |= evaluated
-            if not self._ended():
+            if not self._reached_last_step():
                 self.position.epoch += 1
-        # There may be no step, only the evaluation that an earlier generation did not finish.
-        if self.position.step > self._began or (evaluated and self._began):
+        # Save without a new step, too, if only an evaluation of an earlier generation was repeated.
+        if self.position.step > self._first_step or (evaluated and self._first_step):
             self._save()
-            # One rank that ends finishes the job, so wait for those that write the last snapshot.
+            # The job has finished when the first rank ends, so wait until all have written theirs.
             self.learner.group.patient = True
             self.learner.group.gather([0.0])
         return "finished"
 
-    def _over(self) -> bool:
-        return self._ended() or (self.epochs is not None and self.position.epoch >= self.epochs)
+    def _is_finished(self) -> bool:
+        return self._reached_last_step() or (
+            self.epochs is not None and self.position.epoch >= self.epochs
+        )
 
-    def _ended(self) -> bool:
+    def _reached_last_step(self) -> bool:
         return self.steps is not None and self.position.step >= self.steps
 
     def _epoch(self) -> Literal["over", "left"]:
         self.shares.begin(self.position.step)
-        self._in_epoch, self._held = 0, None
+        self._steps_in_epoch, self._held = 0, None
         with self._waiting():  # it may have to wait for the job board
             self.prefetcher.begin()
-        while not self._ended():
+        while not self._reached_last_step():
             batch = self._take()
             decision = self._vote(batch)
             if decision.verdict == "step":
@@ -187,7 +189,7 @@ class Loop:
         self._voted_at = time.perf_counter()
         decision = decide(votes)
         self._patient = decision.patient
-        if self.adapt and decision.verdict == "step" and group.world > 1 and self._in_epoch:
+        if self.adapt and decision.verdict == "step" and group.world > 1 and self._steps_in_epoch:
             times = [one.row_s for one in votes]
             proportion = self.shares.proportion.after_step(
                 self.position.step - 1, times, decision.free_from
@@ -217,7 +219,7 @@ class Loop:
         self.position.step += 1
         self._unsaved = True
         self._row_s = self._seconds_per_row(taken)
-        self._in_epoch += 1
+        self._steps_in_epoch += 1
         self._wait_s = 0.0
         if batch is not None:
             self._held = None
@@ -229,7 +231,7 @@ class Loop:
 
     def _seconds_per_row(self, taken: CompletedStep) -> float:
         """Return seconds per row; 0 for the epoch's first step and for steps with few rows."""
-        if self._in_epoch == 0 or 2 * taken.rows < self.shares.expected(taken.step - 1):
+        if self._steps_in_epoch == 0 or 2 * taken.rows < self.shares.expected(taken.step - 1):
             return 0.0
         # The next batch is read while this one is computed, so the longer of both counts.
         return max(taken.step_s, self._source_s) / taken.rows if taken.rows else 0.0

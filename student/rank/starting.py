@@ -32,7 +32,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     """Prepare a rank: load the job, restore the checkpoint, join the other ranks.
 
     Returns:
-        The loop before its first step, and the message that says so.
+        The loop, ready for its first step, and the `Ready` message for the supervisor.
 
     Raises:
         UsageError: the job file, the settings or the checkpoint cannot work.

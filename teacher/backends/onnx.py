@@ -36,7 +36,7 @@ def files_of(model: Path) -> list[Path]:
     """Return the model's file and the files with its weights, each once, in a fixed order.
 
     Raises:
-        ModelError: the file is not an ONNX model, or a weight file is missing.
+        ModelError: the file is no protobuf message, or a weight file is missing.
     """
     try:
         names = dict.fromkeys(
@@ -118,7 +118,7 @@ class OnnxSession:
         outputs = [_spec_of(node, model) for node in self._session.get_outputs()]
         self._outputs = [tensor.name for tensor in outputs]
         self._inputs = with_declared_shapes(model_inputs, settings.inputs)
-        # Without a shape, the model does not state the number of dimensions.
+        # An empty shape says that the model does not state the number of dimensions.
         if not all(tensor.shape for tensor in outputs):
             outputs = list(outputs_by_trial(self.run, self._inputs, (), str(model)))
         # On a GPU, a thread waits for the device while the caller prepares the next run. On a CPU,

@@ -49,7 +49,7 @@ def import_paddle() -> Any:
     return paddle
 
 
-def check_device(paddle: Any, device: str) -> int | None:
+def checked_gpu(paddle: Any, device: str) -> int | None:
     """Return the number of the GPU that `device` names; None for the CPU.
 
     Raises:
@@ -86,14 +86,14 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _BITS = np.dtype(np.uint16)
 
 
-def translate_errors(doing: str) -> AbstractContextManager[None]:
-    """Convert errors of a run; Paddle raises Python's exception classes for its own.
+def translate_errors(action: str) -> AbstractContextManager[None]:
+    """Convert errors of a run. Paddle's own errors are Python's built-in exceptions.
 
     Raises:
         RetryableError: the device or its memory failed; the same inputs may succeed elsewhere.
         RequestRefused: every other error is about the inputs.
     """
-    return framework.translate_errors(doing, _is_transient, first_line)
+    return framework.translate_errors(action, _is_transient, first_line)
 
 
 def first_line(error: BaseException) -> str:
@@ -136,7 +136,7 @@ class PaddleInference:
         refuse_outputs(program, settings)
         paddle = import_paddle()
         _check_format(paddle, program)
-        gpu = check_device(paddle, settings.device)
+        gpu = checked_gpu(paddle, settings.device)
         _check_precision(paddle, gpu, settings.precision)
         runtime = f"paddle {paddle.__version__}"
         with framework.loading_errors(runtime, program, "paddlepaddle", first_line):
@@ -252,8 +252,8 @@ class PaddleDygraph:
 
     Args:
         made: the layer, and a `paddle.static.InputSpec` for each argument of its `forward`.
-        settings: how to run it. `threads` only states what the environment of this process sets;
-            `inputs` override the InputSpecs.
+        settings: how to run it; `inputs` override the InputSpecs. `threads` is only stated in the
+            numerics: the environment of this process sets the number.
 
     Raises:
         ModelError: the inputs are unknown, or the layer does not run.
@@ -266,7 +266,7 @@ class PaddleDygraph:
                 "paddle.jit.save"
             )
         self._paddle = import_paddle()
-        gpu = check_device(self._paddle, settings.device)
+        gpu = checked_gpu(self._paddle, settings.device)
         place = "cpu" if gpu is None else f"gpu:{gpu}"
         self._paddle.set_device(place)
         self._layer = made.model.to(place)  # its factory does not know the device

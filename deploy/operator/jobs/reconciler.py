@@ -1,8 +1,8 @@
 """Reconciles all DistillJobs: observe, decide, act.
 
 For each job it writes the status, then deletes and creates pods. An operator may die between any
-two calls. The next one continues from the written status: assigned numbers of nodes are used up
-even if their pods do not exist, and a pod that should have left is a surplus again.
+two calls. The next one continues from the written status. The number of a node is never reused,
+even if its pod was not created, and a pod that was not deleted is chosen again as surplus.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class DistillJobReconciler:
         self._trainings.close()
 
     def _once(self, now: float) -> bool:
-        """Observe and act once; return whether all actions were done."""
+        """Observe and act once; return False if a job was changed meanwhile: observe it again."""
         snapshot = self._reader.observe(now)
         decided = decide_pods(snapshot.pool, snapshot.jobs, now, self._config)
         self._errors.retain({one["metadata"]["uid"] for one in snapshot.resources.values()})
@@ -101,7 +101,7 @@ class DistillJobReconciler:
                 what = f"job {one.job}"
                 self._errors.report(log, uid, what, error, traceback=odd)
                 failed.append(error)
-        if failed and len(failed) == len(decided):  # so the cause is not a single job
+        if failed and len(failed) == len(decided):  # so the cause may concern all jobs
             raise failed[0]
         return done
 
@@ -132,7 +132,7 @@ class DistillJobReconciler:
                 return False
         for number in (*actions.leave, *actions.forget):
             own = pods[number]["metadata"]
-            # The version excludes a pod that has ended meanwhile: its end has to be recorded.
+            # Delete only this version: if the pod has ended since, its end must be recorded first.
             version = own["resourceVersion"]
             self._client.delete(
                 POD, own["name"], own["namespace"], uid=own["uid"], resource_version=version
@@ -150,7 +150,7 @@ class DistillJobReconciler:
                 self._client.create(POD, pod_of(resource, number, self._config.coordinator))
                 made += 1
             except KubernetesObjectExists as error:
-                # It is a pod of a deleted job of this name: use the next number.
+                # It is a pod of a deleted job of this name: another round starts the missing node.
                 log.info("node %d is not started: %s", number, error)
             except (Forbidden, ManifestRefused, KubernetesUnavailable) as error:
                 if ends_round(error):
@@ -162,16 +162,16 @@ class DistillJobReconciler:
                     after = record_failed_start(before, why, now)
                 else:
                     after = record_refusal(before, there, why, now, self._config, never=never)
-                self._keep(resource, after)
+                self._write_ledger(resource, after)
                 # A message that differs only in numbers is not repeated.
                 is_known = _NUMBERS.sub("", after.why) == _NUMBERS.sub("", before.why)
                 return [] if is_known else [ResourceEvent("NodeRefused", after.why, warns=True)]
         return []
 
-    def _keep(self, resource: Object, ledger: PodLedger) -> None:
+    def _write_ledger(self, resource: Object, ledger: PodLedger) -> None:
         """Write the ledger of a job with a refused pod."""
         changed = changes(resource.get("status") or {}, ledger_fields(ledger))
         try:
             self._client.patch_status(DISTILL_JOB, resource, changed)
         except (KubernetesObjectChanged, KubernetesObjectMissing) as error:
-            log.debug("it is tried again at once: %s", error)
+            log.debug("the refusal is not recorded, as the job was changed: %s", error)

@@ -98,7 +98,7 @@ class TeacherServiceReconciler:
                 what = f"service {meta['name']}"
                 self._errors.report(log, meta["uid"], what, error, traceback=odd)
                 failed.append(error)
-        if len(failed) == len(alive):  # so the cause is not a single service
+        if len(failed) == len(alive):  # so the cause may concern all services
             raise failed[0]
 
     def _count_source(self, resource: Object) -> tuple[str, str] | None:

@@ -68,7 +68,7 @@ def made(optimizer: str, schedule: str = "none", **options: Any) -> TrainingObje
         {"params": [*model[1].parameters(), *model[3].parameters()]},
     ]
     plain = getattr(torch.optim, optimizer)(groups, lr=0.05, **options)
-    return TrainingObjects(model, TORCH.optimizer(with_schedule(plain, schedule)))
+    return TrainingObjects(model, with_schedule(plain, schedule))
 
 
 def with_schedule(optimizer: Any, schedule: str) -> Any:
