@@ -213,8 +213,8 @@ class AttackedMesh:
 def _bytes_of(process: psutil.Process) -> int:
     """Return the memory that only the process and its descendants use (USS), in bytes."""
     nbytes = 0
-    with contextlib.suppress(psutil.Error):  # a process has ended
-        for one in (process, *process.children(recursive=True)):
+    for one in [process, *process.children(recursive=True)] if process.is_running() else ():
+        with contextlib.suppress(psutil.Error):  # it has ended; the others count
             nbytes += one.memory_full_info().uss
     return nbytes
 

@@ -241,8 +241,7 @@ class ServerConfig:
         max_message_bytes: largest request or answer.
         max_calls: limit of open calls, including those without a request yet.
         max_calls_per_peer: limit of open calls for each pair of caller and address.
-        request_bytes: limit of the bytes of all requests that are being received or answered; gRPC
-            streams count half of what they can hold.
+        request_bytes: limit of the bytes of all requests that are being received or answered.
         receive_s: seconds within which a request must arrive, from the start of its call.
         security: certificates and accepted tokens; None for no authentication.
         allow_system_shm: callers on this host may register named shared memory.
