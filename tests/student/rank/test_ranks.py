@@ -242,6 +242,24 @@ class Quadrants:
         return {"logits": (8.0 * np.eye(CLASSES)[quadrant]).astype(np.float32)}
 
 
+def assert_soft_loss_halved(told: list[Progress]) -> None:
+    """Compare the losses of the first step and of the last seven, among them an epoch's last one.
+
+    A rank may train a single row of a step, so the loss of one report says little. All ranks report
+    the last step of an epoch.
+    """
+    assert set(told[-1].losses) == {"hard", "soft", "total"}
+    newest = max(report.step for report in told)
+    last = [report for report in told if report.step > newest - 7]
+    first = [report for report in told if report.step == 1]
+    assert _soft_loss(last) < _soft_loss(first) / 2
+
+
+def _soft_loss(reports: list[Progress]) -> float:
+    rows = [report.rows for report in reports]
+    return float(np.average([report.losses["soft"] for report in reports], weights=rows))
+
+
 @pytest.fixture
 def teacher() -> Iterator[tuple[ScriptedTeacher, Quadrants]]:
     quadrants = Quadrants()
@@ -267,9 +285,8 @@ def test_a_silent_teacher(teacher: tuple[ScriptedTeacher, Quadrants], tmp_path: 
 
         world.wait(held, "that soft labels are waited for")
         told = [p for p in world.said(Progress) if p.losses]
-        assert set(told[-1].losses) == {"hard", "soft", "total"}
+        assert_soft_loss_halved(told)
         assert told[-1].teachers == 1
-        assert told[-1].losses["soft"] < told[0].losses["soft"] / 2
         world.crew.leave()
         assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
         assert all(left.safe for left in world.said(Left))
@@ -286,9 +303,7 @@ def test_a_job_of_pytorch_learns_from_teachers(
     job = settings(job_file=spec, epochs=8, teachers=(address,), id_log=str(tmp_path))
     with World(job, 2, environment={"EDL_TEST_TEACH": "1"}) as world:
         assert world.ended() == {0: 0, 1: 0}
-        told = [p for p in world.said(Progress) if p.losses]
-        assert set(told[-1].losses) == {"hard", "soft", "total"}
-        assert told[-1].losses["soft"] < told[0].losses["soft"] / 2
+        assert_soft_loss_halved([p for p in world.said(Progress) if p.losses])
     assert_each_once(tmp_path, [96] * 8)
 
 
