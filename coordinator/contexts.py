@@ -12,7 +12,9 @@ contexts:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -88,20 +90,35 @@ class ContextFile:
         except ValueError as error:
             raise UsageError(f"{self.path}: {error}") from None
 
-    def write(self, contexts: Contexts) -> None:
-        """Replace the file.
+    def change(self, change: Callable[[Contexts], Contexts]) -> Contexts:
+        """Replace the file by what `change` makes of it, and return that.
+
+        Processes change it one after another: a lock on the folder keeps others waiting.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the file cannot be read or written, or `change` refuses.
         """
+        folder = self.path.resolve().parent  # a link stays a link
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder, os.O_RDONLY)
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path}: {error.strerror or error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            contexts = change(self.read())
+            self._write(contexts)
+        finally:
+            os.close(lock)
+        return contexts
+
+    def _write(self, contexts: Contexts) -> None:
         import yaml
 
         named = {name: dict(given_fields(context)) for name, context in contexts.named.items()}
         document = {"current": contexts.current, "contexts": named}
         text = yaml.safe_dump(document, sort_keys=False)
-        path = self.path.resolve()  # a link stays a link
-        with replacing(path) as part:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(self.path.resolve()) as part:
             part.touch(mode=0o600)
             part.write_text(text, encoding="utf-8")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -173,9 +174,21 @@ def _print_json(ask: Callable[[], _MeshState], service: str, again: bool) -> Non
     if not again:
         print(json_format.dumps(_to_json(_checked(ask(), service)), indent=2))
         return
+    state = ask()
     while True:
-        print(json_format.dumps(_to_json(ask())), flush=True)
+        print(json_format.dumps(_to_json(state)), flush=True)
         time.sleep(_REFRESH_S)
+        state = _await_state(ask)
+
+
+def _await_state(ask: Callable[[], _MeshState]) -> _MeshState:
+    """Return the next state; write each failure before it to stderr."""
+    while True:
+        try:
+            return ask()
+        except UnavailableError as error:  # it may come back
+            print(error, file=sys.stderr, flush=True)
+            time.sleep(_REFRESH_S)
 
 
 def _watch(ask: Callable[[], _MeshState], service: str, most: int) -> None:
@@ -295,8 +308,7 @@ def add(
     )
     made.security()  # raises if the files do not fit together
     file = context_file()
-    contexts = file.read().add(name, made)
-    file.write(contexts)
+    contexts = file.change(lambda contexts: contexts.add(name, made))
     use = "" if contexts.current == name else f"; 'edl context use {name}' makes it the current one"
     typer.echo(f"context {name} is in {file.path}{use}")
 
@@ -304,8 +316,7 @@ def add(
 @app.command()
 def use(name: Name) -> None:
     """Make a context the current one."""
-    file = context_file()
-    file.write(file.read().use(name))
+    context_file().change(lambda contexts: contexts.use(name))
     typer.echo(f"context {name} is the current one")
 
 

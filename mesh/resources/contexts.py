@@ -44,6 +44,5 @@ class ContextKind(ResourceKind):
     def delete(self, name: str, wait_s: float) -> str:
         if wait_s:
             raise UsageError("--wait is for jobs")
-        file = context_file()
-        file.write(file.read().remove(name))
+        context_file().change(lambda contexts: contexts.remove(name))
         return f"context {name} is removed; the files that it names stay"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,15 +95,28 @@ def test_what_is_wrong_in_the_file_is_said(file: Path, text: str, says: str) -> 
 def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
     link, target = tmp_path / "link.yaml", tmp_path / "kept" / "contexts.yaml"
     link.symlink_to(target)
-    ContextFile(link).write(Contexts().add("prod", MeshContext()))
+    ContextFile(link).change(lambda contexts: contexts.add("prod", MeshContext()))
     assert link.is_symlink()
     assert ContextFile(target).read().current == "prod"
+
+
+def test_changes_at_once_are_all_kept(file: Path) -> None:
+    names = [f"c{number}" for number in range(16)]
+    begin = threading.Barrier(len(names))
+
+    def add(name: str) -> None:
+        begin.wait()
+        ContextFile(file).change(lambda contexts: contexts.add(name, MeshContext()))
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(add, names))
+    assert sorted(ContextFile(file).read().named) == sorted(names)
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_is(file: Path) -> None:
     file.parent.write_text("a file where a folder should be")
     with pytest.raises(UsageError, match="cannot write"):
-        ContextFile(file).write(Contexts().add("a", MeshContext()))
+        ContextFile(file).change(lambda contexts: contexts.add("a", MeshContext()))
     with pytest.raises(UsageError, match="needs a name"):
         Contexts().add(" ", MeshContext())
     with pytest.raises(UsageError, match="needs a name"):
@@ -116,7 +131,7 @@ class TestWhichMesh:
         token = write_secret(tmp_path / "token", "secret")
         here = MeshContext("memory://prod", token_file=token)
         contexts = Contexts().add("prod", here).add("lab", MeshContext("memory://lab"))
-        ContextFile(file).write(contexts)
+        ContextFile(file).change(lambda _: contexts)
         return token
 
     @pytest.mark.parametrize(
@@ -176,7 +191,7 @@ class TestWhichMesh:
 
 
 def test_a_command_asks_the_mesh_of_the_context(file: Path, mesh: Served) -> None:
-    ContextFile(file).write(Contexts().add("here", MeshContext(mesh.url)))
+    ContextFile(file).change(lambda contexts: contexts.add("here", MeshContext(mesh.url)))
     assert run(command_line("events"), "events").exit_code == 0
     output_of(command_line("get"), "get", "services")
     assert mesh.manager.asked

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from itertools import count
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from edl.cli import command_line
 from edl.coordinator import Registry
 from edl.coordinator.calling import client
 from edl.coordinator.operations import drain, upgrade
@@ -36,6 +39,24 @@ def test_status_asks_a_manager_that_answers_or_says_how_to_start_one(mesh: Serve
         client.fetch_status(mesh.url)
     with pytest.raises(errors.CoordinatorUnavailable, match="edl coordinator serve"):
         client.fetch_status("memory://nobody")
+
+
+def test_watching_as_json_goes_on_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only complete documents are on stdout."""
+    mesh = pb.MeshStatus(managers=["me"])
+    answers = iter([mesh, errors.CoordinatorUnavailable("away"), mesh, errors.UsageError("enough")])
+
+    def fetch(*_: object, **__: object) -> pb.MeshStatus:
+        if isinstance(answer := next(answers), errors.EdlError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(client, "fetch_status", fetch)
+    arguments = ["status", "--watch", "--json", "--redis", "memory://watched"]
+    result = CliRunner().invoke(command_line("status"), arguments)
+    assert str(result.exception) == "enough"
+    assert [json.loads(line)["managers"] for line in result.stdout.splitlines()] == [["me"]] * 2
+    assert "away" in result.stderr
 
 
 def test_drain_and_upgrade_reach_the_registry(mesh: Served) -> None:
