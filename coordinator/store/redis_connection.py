@@ -170,9 +170,11 @@ class RedisConnection:
                     f"Redis at {self.url} refuses a command: another program wrote a value of "
                     f"another type to a key of the mesh ({text})"
                 ) from None
+            advice = "it has to be Redis 6.2 or newer, or Valkey, with scripts allowed"
+            if "DB index" in text:
+                advice = "the URL names a database that it does not have: raise its 'databases'"
             raise RedisUnavailable(
-                f"Redis at {self.url} refuses a command ({text}); "
-                "it has to be Redis 6.2 or newer, or Valkey, with scripts allowed"
+                f"Redis at {self.url} refuses a command ({text}); {advice}"
             ) from None
 
     def _advice(self, error: Exception) -> str:

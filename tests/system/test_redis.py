@@ -411,6 +411,13 @@ def test_a_replica_that_serves_no_stale_data_is_named_as_a_replica(stack: ExitSt
     assert error.value.refusal == "read_only"
 
 
+def test_a_database_that_does_not_exist_is_named(stack: ExitStack) -> None:
+    _, port = stack.enter_context(redis_server("--databases", "2"))
+    registry = stack.enter_context(closing(connect(f"redis://127.0.0.1:{port}/2")))
+    with pytest.raises(RedisUnavailable, match="names a database that it does not have"):
+        registry.time_ms()
+
+
 #: Why Redis refuses to work: how it is brought about, what every message says.
 REFUSALS: dict[str, tuple[Callable[[Any], Iterator[None]], str]] = {
     "read_only": (_replica, "is a replica"),
