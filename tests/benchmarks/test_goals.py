@@ -56,6 +56,7 @@ from edl.mesh.local import TeacherSpec
 from edl.proto.forms import LabelForm
 from edl.runtime.errors import ProcessFailed
 from edl.scheduler.leadership import BEATS_PER_TTL
+from edl.tests.waiting import DEADLINE_S
 
 # --- accuracy
 
@@ -162,7 +163,7 @@ def test_only_attacks_by_http_2_offer_it() -> None:
         for kind in ("frames of HTTP/2", "half a request"):
             with pytest.raises(OSError):
                 kinds[kind]()
-        noted.result(timeout=10)
+        noted.result(timeout=DEADLINE_S)
     assert [b"\x02h2" in hello for hello in hellos] == [True, False]
 
 

@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from edl.cli import command_line
-from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
+from edl.coordinator.contexts import ContextFile, MeshContext
 from edl.coordinator.job_queue import JobProgress, QueueBoard
 from edl.coordinator.store.redis_store import RedisStore
 from edl.mesh.jobs.backend import open_backend
@@ -123,7 +123,7 @@ def stage(
     with emulated_in(tmp_path) as cluster:
         stage = OnCluster(cluster)
         file = ContextFile(tmp_path / "contexts.yaml")
-        file.write(Contexts().add("cluster", stage.context))
+        file.change(lambda contexts: contexts.add("cluster", stage.context))
         monkeypatch.setenv("EDL_CONFIG", str(file.path))
         yield stage
 

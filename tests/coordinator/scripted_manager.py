@@ -19,6 +19,7 @@ from edl.proto.protocols import PROTOCOL_VERSION
 from edl.proto.security import ServerSecurity
 from edl.runtime.errors import EdlError
 from edl.tests.stores import FaultyStore
+from edl.tests.waiting import DEADLINE_S
 
 _NUMBER = count(1)
 
@@ -61,7 +62,7 @@ class ScriptedManager:
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
         self.asked.append((service, max_members))
-        assert self.answering.wait(20.0)
+        assert self.answering.wait(DEADLINE_S)
         if self.refuse is not None:
             raise self.refuse
         return self.mesh

@@ -19,6 +19,7 @@ from edl.runtime.metrics import MetricsServer
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.tests.coordinator.world import GRACE_S, LEADER_TTL_S, SERVICE, World
 from edl.tests.stores import FaultyStore, memory
+from edl.tests.waiting import DEADLINE_S
 
 BRISK = AutoscaleConfig(max=6, freeze_s=10.0, up_after_s=2.0, down_after_s=5.0, idle_to_zero_s=5.0)
 DEPLOYED = Deployment(SERVICE, "file:///m", "a" * 64, min=2, max=5, freeze_s=7.0)
@@ -157,7 +158,10 @@ def test_the_server_of_metrics_answers_autoscalers() -> None:
     fence = registry.lead("s", "m#1", 600.0).fence
     registry.set_desired("s", fence, 3, "2 students want 3")
     server = MetricsServer("0", CollectorRegistry(), json_route=partial(autoscale_page, registry))
-    with closing(server), httpx.Client(base_url=f"http://{server.address}", timeout=60) as client:
+    with (
+        closing(server),
+        httpx.Client(base_url=f"http://{server.address}", timeout=DEADLINE_S) as client,
+    ):
         told = client.get("/autoscale/s?format=json").raise_for_status().json()
         assert (told["desired_teachers"], told["reason"]) == (3, "2 students want 3")
         unknown = client.get("/autoscale/other")

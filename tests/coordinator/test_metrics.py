@@ -31,6 +31,7 @@ from edl.teacher.jobs import PredictorReady
 from edl.teacher.recorder import Recorder
 from edl.teacher.registration import InstanceIdentity, TeacherView
 from edl.tests.proto.security.authority import Authority
+from edl.tests.waiting import DEADLINE_S
 
 LEADER = LeaderView(
     term=1_700_000_000_000, counter=12, recovering=True, teachers={"serving": 3, "refused": 1},
@@ -119,7 +120,9 @@ def of_reader() -> str:
         member.ledger.in_flight_at.return_value = [1]
         exporter.answered(member, "t", MagicMock(seconds=0.1, job=MagicMock(samples=4)))
         exporter.show([member], MagicMock(partial=0, unlabelled=0), Counter(), 0.0)
-        with urllib.request.urlopen(f"http://{exporter.address}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://{exporter.address}/metrics", timeout=DEADLINE_S
+        ) as answer:
             return str(answer.read().decode())
     finally:
         exporter.close()

@@ -81,7 +81,7 @@ def test_a_server_that_stops_ends_its_streams_at_once(mesh: Served) -> None:
         ends = threading.Thread(target=mesh.server.stop, args=(30.0,))
         ends.start()
         assert_refused(end_of(call), "UNAVAILABLE", "another")
-        ends.join(10.0)
+        ends.join(DEADLINE_S)
         assert not ends.is_alive()
 
 
@@ -148,7 +148,7 @@ def test_a_server_that_ends_by_itself_says_so(
     ended = threading.Event()
     server = CoordinatorServer(mesh.manager, mesh.registry, on_ended=ended.set)
     server.start("127.0.0.1", 0)
-    assert ended.wait(20.0)
+    assert ended.wait(DEADLINE_S)
     server.stop(0.0)
     assert "ended by itself" in caplog.text
 

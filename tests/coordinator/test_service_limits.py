@@ -68,7 +68,7 @@ def test_a_call_that_never_says_what_it_is_about_is_ended(method: str) -> None:
         channel: Any
         with grpc.insecure_channel(mesh.address) as channel:
             stream = channel.stream_stream(f"/edl.coordinator.v1.Coordinator/{method}")
-            ended = end_of(stream(iter(lambda: over.wait(20.0), True), timeout=20.0))
+            ended = end_of(stream(iter(lambda: over.wait(DEADLINE_S), True), timeout=DEADLINE_S))
             over.set()
         assert_refused(ended, "INVALID_ARGUMENT", "0.2 s")
         assert mesh.refused == ["malformed"]
@@ -102,7 +102,7 @@ def test_calls_on_top_of_those_that_are_answered_are_turned_away() -> None:
         wait_until(lambda: len(mesh.manager.asked) == 1)
         assert ask(mesh.address, "Status")[0] == "RESOURCE_EXHAUSTED"
         mesh.manager.answering.set()
-        first.join(20.0)
+        first.join(DEADLINE_S)
         assert ended == [("OK", "")]
         assert mesh.refused == ["overloaded"]
 

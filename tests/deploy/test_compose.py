@@ -48,7 +48,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_file_is_one_of_the_specification() -> None:
     checker = (sys.executable, "-P", "-m", "check_jsonschema")
     command = (*checker, "--builtin-schema", "vendor.compose-spec", FILE)
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=DEADLINE_S)
 
 
 def test_what_is_named_is_there_and_used() -> None:
@@ -141,7 +141,7 @@ def test_dependants_wait_for_health_or_completion(name: str) -> None:
         assert environment(SERVICES[name])["EDL_METRICS_LISTEN"].isdigit()
     else:
         assert kind == "CMD-SHELL"
-        subprocess.run(("sh", "-nc", *command), check=True, timeout=20)
+        subprocess.run(("sh", "-nc", *command), check=True, timeout=DEADLINE_S)
         assert command[0].split()[-2:] == ["-q", "PONG"]
     assert seconds(health["timeout"]) < seconds(health["interval"])
 
@@ -211,7 +211,10 @@ class Mesh:
                 process.expect(r"^(coordinator|teacher) ready: ", DEADLINE_S)
                 health = ROOT / "deploy" / "containers" / service["healthcheck"]["test"][1]
                 path = {"PATH": "/usr/bin:/bin"}
-                assert subprocess.check_output(health, env=env | path, timeout=60) == b"ready\n"
+                assert (
+                    subprocess.check_output(health, env=env | path, timeout=DEADLINE_S)
+                    == b"ready\n"
+                )
             yield process
             if process.alive:
                 process.send_signal(signal.SIGTERM)

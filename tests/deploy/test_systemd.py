@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from edl.tests.deploy.command_lines import check
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
@@ -71,7 +72,7 @@ def command(unit: Path) -> tuple[list[str], dict[str, str]]:
 
 def lint(unit: Path) -> list[tuple[str, str]]:
     command = (sys.executable, "-P", "-m", "systemdlint", "--norootfs", unit)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     found = done.stdout + done.stderr
     assert "Traceback" not in found, found
     return [(kind, text) for _, _, kind, text in FINDING.findall(found)]
@@ -98,7 +99,7 @@ def test_systemd_itself_takes_them(tmp_path: Path) -> None:
         text = unit.read_text().replace("/opt/edl/bin/edl", "/bin/true")
         (tmp_path / unit.name).write_text(text)
     command = (analyze, "verify", *(str(tmp_path / name) for name in NAMES))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert (done.returncode, done.stderr) == (0, "")
 
 

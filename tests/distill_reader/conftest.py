@@ -9,6 +9,7 @@ import pytest
 
 from edl.runtime.supervise import python_command, start
 from edl.tests.scripted_teacher import Behaviour, ScriptedTeacher, label
+from edl.tests.waiting import DEADLINE_S
 
 StartTeacher = Callable[..., ScriptedTeacher]
 
@@ -40,5 +41,5 @@ def second(start_teacher: StartTeacher) -> ScriptedTeacher:
 def teacher_address() -> Iterator[str]:
     """A teacher in a process of its own: DataLoader forks this one, which gRPC must not see."""
     process = start(python_command("teacher", "edl.tests.scripted_teacher"))
-    yield process.expect(r"ready on (\S+)", timeout_s=30).group(1)
+    yield process.expect(r"ready on (\S+)", timeout_s=DEADLINE_S).group(1)
     process.stop()

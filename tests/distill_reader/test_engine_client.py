@@ -202,7 +202,7 @@ def test_batches_taken_during_a_report_are_not_forgotten(engines: Engines, side:
     for _ in range(2, count):
         side.take()
     ends.set()
-    teller.join(10.0)
+    teller.join(DEADLINE_S)
     told = [said[1] for said in engines.hear() if said[0] == "taken"]
     assert told == list(range(count))
 

@@ -29,6 +29,7 @@ from edl.tests.distill_reader.readers import (
 )
 from edl.tests.distill_reader.test_structure import IMAGE, LABEL, round_trip
 from edl.tests.scripted_teacher import CLASSES, logits_of
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 # As in `sources/test_framework_loaders.py`.
@@ -147,9 +148,9 @@ def test_a_static_program_is_fed(how: str, teacher_address: str) -> None:
     )
     trainer = start(program)
     try:
-        told = trainer.expect(r"fed (\d+) batches, the last of (\d+) classes", timeout_s=60)
+        told = trainer.expect(r"fed (\d+) batches, the last of (\d+) classes", timeout_s=DEADLINE_S)
         assert (int(told[1]), int(told[2])) == (200, CLASSES)
-        assert trainer.wait(10) == 0, trainer.tail()
+        assert trainer.wait(DEADLINE_S) == 0, trainer.tail()
     finally:
         trainer.stop()
 

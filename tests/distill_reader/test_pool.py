@@ -262,7 +262,7 @@ def test_a_finalizer_may_cancel_with_any_lock_held(start_teacher: StartTeacher) 
 
         threading.Thread(target=finalize, daemon=True).start()
         try:
-            assert cancelled.wait(10.0)
+            assert cancelled.wait(DEADLINE_S)
             wait_until(lambda: not engine.calls)
         finally:
             gate.open.set()

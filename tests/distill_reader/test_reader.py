@@ -234,7 +234,7 @@ def test_poison_names_the_batch_and_what_each_teacher_said(
         return label(request)
 
     teacher.behaviour = second.behaviour = refuse
-    (teacher, second)[late].is_ready = lambda: has_refused.wait(30.0)
+    (teacher, second)[late].is_ready = lambda: has_refused.wait(DEADLINE_S)
     with reader_of(Batches(9), teacher, second) as reader:
         iterator = iter(reader)
         assert numbers_of(list(itertools.islice(iterator, 3))) == [0, 1, 2]

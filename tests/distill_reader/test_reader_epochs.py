@@ -130,7 +130,7 @@ def test_a_source_is_closed_though_it_yielded_nonsense(teacher: ScriptedTeacher)
     with reader_of(Nonsense(), teacher) as reader:
         with pytest.raises(UsageError) as kept:  # and with it each frame that has the iterator
             list(reader)
-        assert closed.wait(60)
+        assert closed.wait(DEADLINE_S)
         del kept
 
 
@@ -232,7 +232,7 @@ def test_a_finalizer_may_run_while_a_lock_is_held(
         del iterator, reader, cycle
         collector = threading.Thread(target=collect, daemon=True)
         collector.start()
-        collector.join(60)
+        collector.join(DEADLINE_S)
     finally:
         gc.enable()
     assert not collector.is_alive(), "it waits for the lock that it holds itself"

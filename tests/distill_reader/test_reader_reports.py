@@ -25,7 +25,7 @@ from edl.runtime.errors import AddressInUse, LabelTimeout, PoisonBatch, RequestR
 from edl.tests.distill_reader.readers import ROWS, Batches, answer_nan, check_epoch, fail, reader_of
 from edl.tests.distill_reader.traces import checked_events, events_of, lives, slices, track_names
 from edl.tests.scripted_teacher import ScriptedTeacher, label
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -136,13 +136,13 @@ def test_a_callback_may_close_the_reader(teacher: ScriptedTeacher) -> None:
 
     class Closes(Callback):
         def on_teacher_joined(self, teacher: str) -> None:
-            assert made.wait(60)
+            assert made.wait(DEADLINE_S)
             reader.close()
             closed.set()
 
     reader = reader_of(Batches(5), teacher, callbacks=[Closes()])
     made.set()
-    assert closed.wait(60)
+    assert closed.wait(DEADLINE_S)
     with pytest.raises(UsageError, match="closed"):
         iter(reader)
 
@@ -164,7 +164,7 @@ def scrape(address: str) -> Scraped:
     """What is served now; nothing before the engine listens."""
     found: Scraped = {}
     try:
-        with urlopen(f"http://{address}/metrics", timeout=60) as answer:
+        with urlopen(f"http://{address}/metrics", timeout=DEADLINE_S) as answer:
             text = answer.read().decode()
     except URLError:
         return found
@@ -191,7 +191,7 @@ def test_calls_are_counted_and_drawn(teacher: ScriptedTeacher, address: str, pat
         if request.inputs["x"][0, 0] == 7:
             raise RequestRefused("not this one")
         if request.inputs["x"][0, 0] == 8:
-            labels.wait(60)
+            labels.wait(DEADLINE_S)
         return label(request)
 
     def call(value: int) -> Array:
@@ -354,11 +354,11 @@ def test_hedges_are_drawn(teacher: ScriptedTeacher, second: ScriptedTeacher, pat
 
     def fall_silent(request: InferRequest) -> dict[str, Array]:
         if second.requests > 5:
-            labels.wait(60)
+            labels.wait(DEADLINE_S)
         return label(request)
 
     second.behaviour = fall_silent
-    second.is_ready = lambda: second.requests <= 5 or labels.wait(60)  # not let in before
+    second.is_ready = lambda: second.requests <= 5 or labels.wait(DEADLINE_S)  # not let in before
     try:
         options: dict[str, Any] = {"trace": path, "upper_bytes": 4000}
         with reader_of(Batches(100_000), teacher, second, **options) as reader:

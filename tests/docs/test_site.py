@@ -24,6 +24,7 @@ from edl.cli import command_line
 from edl.distill_reader import Callback, DistilReader
 from edl.student import Distill, load_job
 from edl.student.job.spec import NEEDED, OPTIONAL
+from edl.tests.waiting import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = ROOT / "docs" / "hooks"
@@ -192,7 +193,9 @@ def test_a_page_with_an_error_does_not_build(tmp_path: Path) -> None:
     config |= {"nav": ["index.md"], "plugins": [], "site_dir": "site"}
     (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config))
     command = (sys.executable, "-P", "-m", "mkdocs", "build", "--strict")
-    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    built = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert built.returncode == 1
     for wrong in ("lost.md", "'b.md'", "#c", "nowhere.py", "loads https://example.org/x.png"):
         assert wrong in built.stderr, built.stderr

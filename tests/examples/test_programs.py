@@ -16,6 +16,7 @@ from edl.runtime.supervise import Command, start
 from edl.student import load_job
 from edl.teacher.backends.paddle import import_paddle
 from edl.tests.examples.test_job_files import EXAMPLES
+from edl.tests.waiting import DEADLINE_S
 
 
 def printed(
@@ -25,7 +26,7 @@ def printed(
     run = start(Command(name, (sys.executable, "-P", *map(str, argv)), log=None, **more))
     try:
         found = [run.expect(pattern, 100) for pattern in patterns]
-        assert run.wait(100) == 0
+        assert run.wait(DEADLINE_S) == 0
     finally:
         run.stop()
     return found

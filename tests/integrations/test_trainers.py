@@ -13,17 +13,17 @@ import pytest
 
 from edl.runtime.supervise import python_command, start
 from edl.tests.integrations.trainings import BATCHES_PER_EPOCH, EPOCHS, SAMPLES
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
 MODULE = "edl.tests.integrations.trainings"
-END_S = 90.0
 
 
 @pytest.fixture(scope="module")
 def teacher_address() -> Iterator[str]:
     process = start(python_command("teacher", "edl.tests.scripted_teacher"))
-    yield process.expect(r"ready on (\S+)", timeout_s=30).group(1)
+    yield process.expect(r"ready on (\S+)", timeout_s=DEADLINE_S).group(1)
     process.stop()
 
 
@@ -41,7 +41,7 @@ def trained(folder: Path, trainer: str, teacher: str, *options: str, ranks: int 
             stack.callback(processes[-1].stop)
         codes = []
         for process in processes:
-            code = process.wait(END_S)
+            code = process.wait(DEADLINE_S)
             assert code is not None, process.tail()
             assert code <= 0 or "--kill-at" in options, process.tail()
             codes.append(code)

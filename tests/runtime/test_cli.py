@@ -17,6 +17,7 @@ from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.coordinator.options import ListenAddress
 from edl.runtime.structured_option import StructuredOption
 from edl.tests.cli_output import output_of
+from edl.tests.waiting import DEADLINE_S
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ def signals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_module_names_the_new_spelling_too(module: str, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-P", "-m", module, *words, "serve", "--port", "3"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert ended.returncode == 2
     assert "it is --listen HOST:PORT now" in ended.stderr
 
@@ -56,7 +57,7 @@ def test_a_shell_completes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     contexts = Contexts().add("lab", MeshContext()).add("left", MeshContext())
-    ContextFile(tmp_path / "c").write(contexts.add("prod", MeshContext()))
+    ContextFile(tmp_path / "c").change(lambda _: contexts.add("prod", MeshContext()))
     monkeypatch.setenv("EDL_CONFIG", str(tmp_path / "c"))
     monkeypatch.setenv("_EDL_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)

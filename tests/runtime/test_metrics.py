@@ -39,7 +39,7 @@ def scrape(
     server: MetricsServer, token: str = "", method: str = "GET", path: str = "/metrics"
 ) -> tuple[int, str]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with closing(http.client.HTTPConnection(server.address, timeout=5)) as connection:
+    with closing(http.client.HTTPConnection(server.address, timeout=DEADLINE_S)) as connection:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -47,7 +47,7 @@ def scrape(
 
 def open_socket(server: MetricsServer) -> socket.socket:
     host, _, port = server.address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=5)
+    return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
 
 
 def test_it_serves_its_own_registry_on_loopback(server: MetricsServer) -> None:

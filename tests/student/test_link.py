@@ -23,6 +23,7 @@ from edl.student import cli, messages
 from edl.student.link import RankLink, RankPort
 from edl.student.settings import TrainSettings
 from edl.tests.cli_output import refusal_of
+from edl.tests.waiting import DEADLINE_S
 
 SETTINGS = TrainSettings(job_file="/job.py", job="job", nodes=(1, 1), epochs=3, teachers=("a:1",))
 ORDER = messages.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", ("x", "y"), True)
@@ -70,7 +71,7 @@ def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLin
         for ask in reversed(asks):
             shard = None if ask.epoch == 3 else [ask.epoch, ask.epoch + 2]
             port.send(messages.Answer(ask.number, shard))
-        assert [one.result(5) for one in leases] == [(0, 2), (1, 3), (2, 4), None, (4, 6)]
+        assert [one.result(DEADLINE_S) for one in leases] == [(0, 2), (1, 3), (2, 4), None, (4, 6)]
 
 
 def test_what_is_refused_is_raised_as_the_same_error(ends: tuple[RankPort, RankLink]) -> None:
@@ -83,7 +84,7 @@ def test_what_is_refused_is_raised_as_the_same_error(ends: tuple[RankPort, RankL
         ask: Any = port.receive()
         port.send(messages.Answer(ask.number, "there is another world", "GenerationSuperseded"))
         with pytest.raises(GenerationSuperseded, match="another world"):
-            filling.result(5)
+            filling.result(DEADLINE_S)
 
 
 def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]) -> None:

@@ -11,8 +11,9 @@ from edl.cli import command_line
 from edl.coordinator import Heartbeat, Subscription, connect
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.supervise import Process, python_command, start
+from edl.tests.waiting import DEADLINE_S
 
-START_S = 60.0
+START_S = DEADLINE_S
 #: Of teachers that no test wants to lose, whose beats are threads of its process.
 LONG_TTL_S = 30.0
 #: Of students and teachers whose end a test waits for.

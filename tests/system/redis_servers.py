@@ -19,7 +19,7 @@ import trustme
 from edl.coordinator.embedded import server_program
 from edl.runtime.supervise import Command, Process, start
 from edl.tests.coordinator.conftest import held_port
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 MASTER = "mesh"
 #: A silence after which sentinels take a master for dead; longer than a stall of a process.
@@ -112,7 +112,7 @@ class TlsProxy:
     def close(self) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(10.0)
+            thread.join(DEADLINE_S)
         self._listener.close()
 
     def _accept(self) -> None:

@@ -23,12 +23,13 @@ from edl.proto.clients import LabelResponse
 from edl.proto.security import ClientSecurity, open_channel
 from edl.runtime.supervise import Command, Process, python_command, start
 from edl.tests.proto.strategies import encoded_request
+from edl.tests.waiting import DEADLINE_S
 
 STEERED = "edl.tests.teacher.functions:steered"
 #: The same of Paddle, with a second output "logits"; it takes seconds to start.
 NETWORK = "edl.tests.teacher.networks:steered"
-START_S = 60.0
-ANSWER_S = 30.0
+START_S = DEADLINE_S
+ANSWER_S = DEADLINE_S
 
 _numbers = itertools.count(1)
 

@@ -156,7 +156,7 @@ def test_a_machine_refuses_another_content_serves_the_right_one_and_is_given_bac
 
     cache = f"--cache={lending.cache('m1')}"
     giving = start(python_command("yield", "edl", "agent", "yield", cache))
-    assert giving.wait(60.0) == 0, giving.tail()
+    assert giving.wait(DEADLINE_S) == 0, giving.tail()
     assert lending.registered("right") == {}  # it left in order: nobody had to find out
     assert (one := lending.machine("m1")) is not None
     assert one.report.state == "yielded"
@@ -174,7 +174,7 @@ def test_a_machine_refuses_another_content_serves_the_right_one_and_is_given_bac
     assert len(children) >= 2  # the teacher's two sides
 
     agent.send_signal(signal.SIGTERM)
-    assert agent.wait(60.0) == 0
+    assert agent.wait(DEADLINE_S) == 0
     wait_gone(children)
     assert lending.machine("m1") is None
     assert lending.registered("right") == {}

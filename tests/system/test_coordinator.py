@@ -37,7 +37,7 @@ from edl.tests.system.coordinator_process import (
     serve,
 )
 from edl.tests.system.redis_servers import redis_server
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_it_ends_by_a_signal_with_all_that_it_started(
     assert family  # its Redis
     assert list(fetch_status(coordinator.url).managers) == [coordinator.address]
     os.kill(coordinator.process.pid, number)
-    assert coordinator.process.wait(10.0) == code
+    assert coordinator.process.wait(DEADLINE_S) == code
     wait_gone(family)
     assert coordinator.process.tail()[1:] == said
 
@@ -93,11 +93,11 @@ def test_metrics_health_and_page_are_served_where_it_says(tmp_path: Path) -> Non
         ready(process)
 
         def told(health: str) -> int:
-            return httpx.get(f"{metrics}/health/{health}", timeout=10.0).status_code
+            return httpx.get(f"{metrics}/health/{health}", timeout=DEADLINE_S).status_code
 
         wait_until(lambda: told("ready") == 200)
-        assert "edl_coordinator_" in httpx.get(f"{metrics}/metrics", timeout=10.0).text
-        assert "<title>EDL mesh</title>" in httpx.get(page, timeout=10.0).text
+        assert "edl_coordinator_" in httpx.get(f"{metrics}/metrics", timeout=DEADLINE_S).text
+        assert "<title>EDL mesh</title>" in httpx.get(page, timeout=DEADLINE_S).text
         drain = partial(httpx.post, f"{page}/api/drain", json={"service": "s", "teacher": "t"})
         assert drain().status_code == 401
         assert drain(headers={"Authorization": "Bearer ruling"}).status_code == 400  # no such one

@@ -255,4 +255,4 @@ def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
     numbers = "".join(one.text.split()[0] for one in log if one.kind == "scaled")
     assert re.fullmatch("1(21)+0", numbers), "a stall may look like another change of speed"
     fleet.send_signal(signal.SIGINT)
-    assert fleet.wait(60.0) == EXIT_INTERRUPTED, fleet.tail()
+    assert fleet.wait(DEADLINE_S) == EXIT_INTERRUPTED, fleet.tail()

@@ -238,7 +238,7 @@ every_program = pytest.mark.parametrize(
 def test_nothing_outlives_a_killed_program(
     name: str, programs: Programs, tmp_path: Path, rng: random.Random
 ) -> None:
-    """When all has started, and at random moments of its start and of 1.5 times as long after it."""
+    """When all runs, and at random moments of its start and of 1.5 times as long after it."""
     words, sign = getattr(programs, name)()
     took_s: list[float] = []
     for number in range(MOMENTS + 2):

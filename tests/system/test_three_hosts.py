@@ -23,14 +23,13 @@ from edl.coordinator.embedded import server_program
 from edl.coordinator.registry.acl import NO_DEFAULT
 from edl.runtime.supervise import Command, Process, start
 from edl.tests.proto.security.authority import write_secret
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 NAMESPACES = ("unshare", "-Urn")
 SERVICE = "resnet"
 REDIS, TEACHERS, STUDENT = 0, 1, 2
-START_S, WAIT_S = 90.0, 60.0
 PYTHON = (sys.executable, "-P", "-u")
 TOKENS = {
     "student": f"student:{SERVICE} student-secret\n",
@@ -153,7 +152,7 @@ class Mesh:
         secrets = {"EDL_TLS_CA": f"{self.folder}/ca.pem", "EDL_TOKEN_FILE": token_file}
         command = (*PYTHON, "-m", "edl", *words, "--redis", self.url(user))
         process = self._start(STUDENT, *command, env=secrets)
-        process.wait(WAIT_S)
+        process.wait(DEADLINE_S)
         return "\n".join(process.tail(200))
 
     def status(self) -> dict[str, Any]:
@@ -168,7 +167,7 @@ class Mesh:
             return int(told[-1])
 
         last = batches()
-        wait_until(lambda: batches() >= last + 20, WAIT_S)
+        wait_until(lambda: batches() >= last + 20)
 
     def let_in(self, *names: str) -> None:
         """Whose tokens managers take."""
@@ -216,7 +215,7 @@ class Mesh:
     def _on(self, number: int, ready: str, *words: str) -> Process:
         process = self._start(number, *words)
         self._ending.callback(process.stop)
-        process.expect(ready, START_S)
+        process.expect(ready, DEADLINE_S)
         return process
 
     def _start(self, number: int, *words: str, env: Mapping[str, str] | None = None) -> Process:
@@ -233,10 +232,10 @@ def doctors_find_nothing_wrong(mesh: Mesh) -> None:
 
 
 def a_student_out_of_reach_of_its_teachers_goes_on_when_they_are_back(mesh: Mesh) -> None:
-    wait_until(lambda: bool(mesh.status()["desired_teachers"]), WAIT_S)
+    wait_until(lambda: bool(mesh.status()["desired_teachers"]))
     desired = mesh.status()["desired_teachers"]
     mesh.net.part(STUDENT, TEACHERS)
-    wait_until(lambda: all("unreachable since" in one for one in mesh.student.tail(100)), WAIT_S)
+    wait_until(lambda: all("unreachable since" in one for one in mesh.student.tail(100)))
     assert mesh.status()["desired_teachers"] == desired, "nothing is scaled for it"
     mesh.net.heal()
     mesh.goes_on()
@@ -245,17 +244,17 @@ def a_student_out_of_reach_of_its_teachers_goes_on_when_they_are_back(mesh: Mesh
 def a_host_without_redis_comes_back(mesh: Mesh) -> None:
     """Its teachers' leases run out meanwhile."""
     mesh.net.part(REDIS, TEACHERS)
-    wait_until(lambda: mesh.status()["teacher_count"] == 0, WAIT_S)
+    wait_until(lambda: mesh.status()["teacher_count"] == 0)
     mesh.net.heal()
-    wait_until(lambda: mesh.status()["teacher_count"] == 2, WAIT_S)
+    wait_until(lambda: mesh.status()["teacher_count"] == 2)
     mesh.goes_on()
 
 
 def a_revoked_student_holds_nothing(mesh: Mesh) -> None:
     mesh.let_in("admin")
-    wait_until(lambda: mesh.status()["student_count"] == 0, WAIT_S)
+    wait_until(lambda: mesh.status()["student_count"] == 0)
     mesh.let_in("student", "admin")
-    wait_until(lambda: mesh.status()["student_count"] == 1, WAIT_S)
+    wait_until(lambda: mesh.status()["student_count"] == 1)
     mesh.goes_on()
 
 

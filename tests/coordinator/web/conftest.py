@@ -13,6 +13,7 @@ import pytest
 
 from edl.coordinator.web.server import WebServer
 from edl.proto.security import AccessControl, ServerSecurity
+from edl.tests.waiting import DEADLINE_S
 
 from .scripted_mesh import ScriptedMesh
 
@@ -60,7 +61,9 @@ def bearer(token: str) -> dict[str, str]:
 def messages(url: str, token: str = "") -> Generator[dict[str, Any], None, None]:
     """What the feed says, until it is closed."""
     headers = bearer(token) if token else {}
-    with httpx.stream("GET", f"{url}api/feed", headers=headers, timeout=60, verify=False) as answer:
+    with httpx.stream(
+        "GET", f"{url}api/feed", headers=headers, timeout=DEADLINE_S, verify=False
+    ) as answer:
         if answer.status_code != 200:
             raise AssertionError(f"{answer.status_code} {answer.read()!r}")
         for line in answer.iter_lines():

@@ -23,7 +23,7 @@ from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import AccessControl, TlsFiles, servers
 from edl.runtime.errors import AddressInUse, RedisUnavailable, UsageError
 from edl.tests.proto.security.authority import Authority, write_secret
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 from .conftest import ADMIN, VIEWER, bearer, get, make_gate, messages, post
 from .scripted_mesh import ScriptedMesh
@@ -208,8 +208,8 @@ def test_pages_that_come_at_once_get_the_places_that_there_are(
     url = serve()
 
     def status(all_answered: Barrier) -> int:
-        with httpx.stream("GET", f"{url}api/feed", verify=False, timeout=60) as answer:
-            all_answered.wait(60)
+        with httpx.stream("GET", f"{url}api/feed", verify=False, timeout=DEADLINE_S) as answer:
+            all_answered.wait(DEADLINE_S)
             return answer.status_code
 
     def statuses(pages: int) -> list[int]:

@@ -28,6 +28,7 @@ from edl.distill_reader.sources.source import freeze_garbage_in_forks
 from edl.runtime.errors import UsageError
 from edl.scheduler.students.shards import RankShard
 from edl.tests.distill_reader.readers import Samples
+from edl.tests.waiting import DEADLINE_S
 
 EXPECTED_WARNINGS = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata calls it
@@ -245,7 +246,7 @@ class FirstComesLate(Rows):
         if index == 3 * BATCH:
             self._begun.set()
         elif index == 0:
-            assert self._begun.wait(60.0), "only one worker works"
+            assert self._begun.wait(DEADLINE_S), "only one worker works"
         return super().__getitem__(index)
 
 
@@ -295,7 +296,7 @@ class FirstWaits(Rows):
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         if not self._is_read.is_set():
             self._is_read.set()
-            assert self.let_go.wait(60.0)
+            assert self.let_go.wait(DEADLINE_S)
         return super().__getitem__(index)
 
 
@@ -323,10 +324,10 @@ def test_an_epoch_may_begin_while_the_last_one_still_waits_for_kept_workers(
     waiting = in_thread(lambda: next(left))
     try:
         following = in_thread(lambda: read(made.begin(1, 0, None))[0])
-        assert [i for batch in following.result(60.0) for i in batch] == everything
+        assert [i for batch in following.result(DEADLINE_S) for i in batch] == everything
     finally:
         rows.let_go.set()
-    assert ids_of(waiting.result(60.0)) == everything[:BATCH]
+    assert ids_of(waiting.result(DEADLINE_S)) == everything[:BATCH]
     left.close()
     for epoch in (2, 3):
         batches, _ = read(made.begin(epoch, 0, None))
@@ -352,9 +353,6 @@ def test_a_distributed_sampler_of_another_group_is_refused() -> None:
         source_of(loader, RankShard(0, 2), 0)
 
 
-CHILD_S = 60.0
-
-
 class Noted:
     """In a cycle with itself; notes the process that tears it down."""
 
@@ -373,7 +371,7 @@ def in_child(body: Callable[[], bool]) -> bool:
         os._exit(0 if body() else 1)
     end = os.pidfd_open(pid)
     try:
-        assert select.select([end], [], [], CHILD_S)[0], "the child hangs"
+        assert select.select([end], [], [], DEADLINE_S)[0], "the child hangs"
     finally:
         os.close(end)
     return os.waitpid(pid, 0)[1] == 0

@@ -31,11 +31,9 @@ from edl.proto.security import (
 from edl.proto.security.certificates import client_context, expiry_of, export_expiry
 from edl.proto.status import to_status
 from edl.runtime.errors import AccessError, AddressInUse, UsageError
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 from .authority import Authority, write_secret
-
-TIMEOUT_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +95,7 @@ def ask(address: str, security: ClientSecurity | None) -> bytes | grpc.StatusCod
 
 def ask_again(channel: Any) -> bytes | grpc.StatusCode:
     try:
-        answer: bytes = channel.unary_unary("/s/uu")(b"", timeout=TIMEOUT_S)
+        answer: bytes = channel.unary_unary("/s/uu")(b"", timeout=DEADLINE_S)
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -111,11 +109,11 @@ def test_every_kind_of_call_bears_the_token(tokens: Path, token: Path) -> None:
     ):
         channel: Any = opened
         call = channel.unary_unary("/s/uu")
-        assert call(b"", metadata=(("edl-secret", "x"),), timeout=TIMEOUT_S) == b"student"
-        assert call.future(b"", timeout=TIMEOUT_S).result() == b"student"
-        assert list(channel.unary_stream("/s/us")(b"", timeout=TIMEOUT_S)) == [b"student"] * 2
-        assert channel.stream_unary("/s/su")(iter([b"x"]), timeout=TIMEOUT_S) == b"studentx"
-        answers = channel.stream_stream("/s/ss")(iter([b"x", b"y"]), timeout=TIMEOUT_S)
+        assert call(b"", metadata=(("edl-secret", "x"),), timeout=DEADLINE_S) == b"student"
+        assert call.future(b"", timeout=DEADLINE_S).result() == b"student"
+        assert list(channel.unary_stream("/s/us")(b"", timeout=DEADLINE_S)) == [b"student"] * 2
+        assert channel.stream_unary("/s/su")(iter([b"x"]), timeout=DEADLINE_S) == b"studentx"
+        answers = channel.stream_stream("/s/ss")(iter([b"x", b"y"]), timeout=DEADLINE_S)
         assert list(answers) == [b"student"] * 2
 
 
@@ -251,7 +249,7 @@ def shown(context: ssl.SSLContext, ca: Path) -> str:
     with context.wrap_socket(listener, server_side=True) as server, ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(server.accept)
         certificate = ssl.get_server_certificate(server.getsockname(), ca_certs=str(ca))
-        accepted.result(20.0)[0].close()
+        accepted.result(DEADLINE_S)[0].close()
     return certificate
 
 
@@ -293,7 +291,7 @@ def test_no_session_outlives_the_authority_of_its_client(tmp_path: Path) -> None
             one.sendall(one.recv(1))
 
     def ask_by(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
-        dialled = socket.create_connection(listener.getsockname(), TIMEOUT_S)
+        dialled = socket.create_connection(listener.getsockname(), DEADLINE_S)
         with asking.wrap_socket(dialled, session=session) as one:
             one.sendall(b"x")
             assert one.recv(1) in (b"x", b"")
@@ -302,7 +300,7 @@ def test_no_session_outlives_the_authority_of_its_client(tmp_path: Path) -> None
     with listener, ThreadPoolExecutor(1) as pool:
         served = pool.submit(answer)
         session = ask_by(None)
-        served.result(TIMEOUT_S)
+        served.result(DEADLINE_S)
         Authority(tmp_path / "ca").issue("server")
         for version in (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2):
             asking.maximum_version = version
@@ -310,7 +308,7 @@ def test_no_session_outlives_the_authority_of_its_client(tmp_path: Path) -> None
             with suppress(OSError):
                 ask_by(session)
             with pytest.raises(ssl.SSLError):
-                served.result(TIMEOUT_S)
+                served.result(DEADLINE_S)
 
 
 @pytest.mark.parametrize("lost", ["certificate", "key"])

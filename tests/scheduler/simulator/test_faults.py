@@ -13,6 +13,7 @@ import pytest
 
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.simulator import Scenario, ScenarioFault, SimulationResult, SpeedChange, simulate
+from edl.tests.waiting import DEADLINE_S
 
 from .meshes import FREE, LOOK_S, STEP_S, WORK_S, kinds, run, students, teachers
 
@@ -227,7 +228,7 @@ class TestSeeds:
                 env=os.environ | {"PYTHONHASHSEED": seed},
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=DEADLINE_S,
                 check=True,
             ).stdout
             for seed in ("1", "2")

@@ -44,7 +44,7 @@ from edl.tests.student.feeding.ranks import (
     step,
     world_of,
 )
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 MOST_STEPS = 10_000
 
@@ -186,7 +186,7 @@ def test_it_reads_no_further_ahead_than_allowed() -> None:
         wait_until(lambda: len(read) >= MOST_AHEAD)
     finally:
         source.stop()
-        reading.join(10)
+        reading.join(DEADLINE_S)
     assert not reading.is_alive()
     assert len(read) == MOST_AHEAD
     source.close()

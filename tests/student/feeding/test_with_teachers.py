@@ -16,6 +16,7 @@ from edl.student.job.distill import Distill
 from edl.student.settings import TrainSettings
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.student.feeding.ranks import Numbers, batched, positions_of, settings_of, source_of
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
@@ -28,7 +29,7 @@ DISTILL = Distill(service="s", fetches=["logits"], feeds=[0])
 def address() -> Iterator[str]:
     """A teacher in a process of its own: loaders fork this one, which gRPC must not see."""
     teacher = start(python_command("teacher", "edl.tests.scripted_teacher"))
-    yield teacher.expect(r"ready on (\S+)", timeout_s=30).group(1)
+    yield teacher.expect(r"ready on (\S+)", timeout_s=DEADLINE_S).group(1)
     teacher.stop()
 
 

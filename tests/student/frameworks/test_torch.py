@@ -18,6 +18,7 @@ from edl.student import load_job
 from edl.student.checkpoint import Contents, Repository, open_checkpoint
 from edl.student.checkpoint.capture import TrainingObjects, capture, restore
 from edl.student.frameworks import Framework, framework_named, framework_of, framework_of_job
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
@@ -324,7 +325,7 @@ print(*sorted({"paddle", "torch"} & set(sys.modules)))
 def test_a_job_loads_its_own_framework_alone(job: str, name: str) -> None:
     file = Path(__file__).parents[1] / "rank" / f"{job}.py"
     command = [sys.executable, "-P", "-c", LOADS, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S)
     assert done.stdout.split() == [name]
 
 

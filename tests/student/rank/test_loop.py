@@ -24,6 +24,7 @@ from edl.student.rank.loop import Loop
 from edl.student.rank.prefetcher import END_OF_EPOCH, MARGIN, BatchPrefetcher, Shares
 from edl.student.rank.reporting import RankReporter
 from edl.student.settings import TrainSettings
+from edl.tests.waiting import DEADLINE_S
 
 BATCH = Parts((), None, {}, None, 4)
 
@@ -176,7 +177,7 @@ def test_rows_beyond_the_promise_wait_for_the_next_agreement() -> None:
     mine.set_shares(changed)
     assert mine.rows(MARGIN, MANY) == 10, "it was promised with the old shares"
     mine.promise(1)
-    reader.join(5)
+    reader.join(DEADLINE_S)
     assert read == [changed.rows(MARGIN + 1)[1]]
     assert read[0] < 10
 

@@ -19,6 +19,7 @@ from edl.student.messages import EXIT_AGAIN, Failed, Finished, Left, Progress, R
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 from edl.tests.student.id_log import assert_each_once, lines
 from edl.tests.student.rank.world import JOB, World, on_disk, settings
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
@@ -60,7 +61,7 @@ def test_one_training_whatever_the_world(name: str, tmp_path: Path) -> None:
             assert alone.ended() == {0: 0}
             assert both.ended() == {0: 0, 1: 0}
             assert all_three.ended() == {0: 0, 1: 0, 2: 0}
-        assert plainly.wait(60) == 0, plainly.tail()
+        assert plainly.wait(DEADLINE_S) == 0, plainly.tail()
     finally:
         plainly.stop()
     assert_each_once(tmp_path / "ids", [ROWS] * EPOCHS)
@@ -236,7 +237,7 @@ class Quadrants:
     def __call__(self, request: tensors.InferRequest) -> dict[str, Array]:
         self.asked += 1
         if self.asked > self.silent_from:
-            self.speaks.wait(60)
+            self.speaks.wait(DEADLINE_S)
         points = next(iter(request.inputs.values()))
         quadrant = 2 * (points[:, 0] > 0) + (points[:, 1] > 0)
         return {"logits": (8.0 * np.eye(CLASSES)[quadrant]).astype(np.float32)}

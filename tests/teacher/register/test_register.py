@@ -274,7 +274,7 @@ def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None
     with open_channel(f"127.0.0.1:{attestation.port}") as channel:
         method = "/inference.GRPCInferenceService/ServerReady"
         ready: Any = channel.unary_unary(method, None, pb.ServerReadyResponse.FromString)
-        assert ready(b"", timeout=5).ready
+        assert ready(b"", timeout=DEADLINE_S).ready
 
 
 def test_a_ca_alone_is_for_loopback() -> None:

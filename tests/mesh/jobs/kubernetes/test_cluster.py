@@ -15,7 +15,7 @@ import yaml
 
 import edl
 from edl.cli import command_line
-from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
+from edl.coordinator.contexts import ContextFile, MeshContext
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
 from edl.mesh.jobs.backend import open_backend
@@ -35,7 +35,7 @@ from edl.tests.cli_output import output_of
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.deploy.kube_api.store import Refusal
 from edl.tests.deploy.kubernetes import Right, granted
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 ROOT = Path(edl.__file__).resolve().parent
 EXAMPLE = ROOT / "examples" / "jobs" / "ctr.yaml"
@@ -160,14 +160,10 @@ def test_bad_kubeconfigs_are_reported(
 ) -> None:
     file = ContextFile(tmp_path / "contexts.yaml")
     monkeypatch.setenv("EDL_CONFIG", str(file.path))
-    file.write(
-        Contexts().add(
-            "b",
-            MeshContext(
-                jobs_on="kubernetes", kubeconfig=cluster.kubeconfig, kube_context="nowhere"
-            ),
-        )
+    nowhere = MeshContext(
+        jobs_on="kubernetes", kubeconfig=cluster.kubeconfig, kube_context="nowhere"
     )
+    file.change(lambda contexts: contexts.add("b", nowhere))
     with pytest.raises(UsageError, match=r"no Kubernetes cluster is configured.*nowhere"):
         edl_job("get", "jobs", "--context", "b")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
@@ -210,7 +206,7 @@ def test_following_logs_survives_an_outage_of_the_api_server(
             asked = len(requests)
             wait_until(lambda: len(requests) > asked + 3)
         cluster.patch_status(DISTILL_JOB, "a", observedGeneration=1, state="succeeded")
-        assert lines.result(20) == []
+        assert lines.result(DEADLINE_S) == []
         monkeypatch.setattr("edl.mesh.jobs.kubernetes_backend.AWAY_S", 0.0)
         with cluster.server.outage(), pytest.raises(KubernetesUnavailable):
             list(backend.log_lines(job, follow=True))
