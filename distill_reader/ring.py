@@ -24,7 +24,7 @@ def memory_refused(arena: Arena, error: OSError) -> MemoryRefused:
     )
 
 
-class _WholeRef(weakref.ref[Array]):
+class _BaseRef(weakref.ref[Array]):
     """A weak reference to the base array of a record. Each view keeps that array alive."""
 
     __slots__ = ("offset",)
@@ -34,36 +34,37 @@ class _WholeRef(weakref.ref[Array]):
 class ViewTracker:
     """Tracks which records of an arena have live views. Thread-safe.
 
-    The garbage collector may drop a view during any call, so this takes no lock. The callback of
-    the weak reference is a method of a C type. Inside a Python callback a signal handler could run;
-    Python ignores exceptions there, so a Ctrl-C would be lost.
+    The garbage collector may drop a view at any moment, even during a call of this class, so the
+    class takes no lock. The callback of the weak references is a method of a C type. A signal
+    handler could run within a Python callback, and Python ignores exceptions of callbacks, so a
+    Ctrl-C would be lost.
     """
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._refs: dict[int, _WholeRef] = {}
+        self._refs: dict[int, _BaseRef] = {}
         self._dropped: deque[weakref.ref[Array]] = deque()
 
     def views(self, record: Record) -> list[Array]:
         """Return the arrays of `record` without a copy; the last view releases the record."""
-        # All are slices of one array over the whole record. numpy makes that the base of each, and
-        # of every view that a user makes of them, so it lives exactly as long as they do.
+        # All are slices of one array, `base`, over the whole record. numpy makes it the base of
+        # each, and of every view that a user makes of them, so it lives exactly as long as they do.
         start = record.offset
-        whole = self._arena.memory(start, record.nbytes)
-        whole_ref = self._refs[start] = _WholeRef(whole, self._dropped.append)
-        whole_ref.offset = start
+        base = self._arena.memory(start, record.nbytes)
+        base_ref = self._refs[start] = _BaseRef(base, self._dropped.append)
+        base_ref.offset = start
         return [
-            np.ndarray(ref.shape, dtype_named(ref.dtype), whole, ref.offset - start)
+            np.ndarray(ref.shape, dtype_named(ref.dtype), base, ref.offset - start)
             for ref in record.arrays
         ]
 
     def released(self) -> list[int]:
-        """Return the offsets of the records that lost their last view, each once."""
+        """Return the offsets of the records that lost their last view since the last call."""
         offsets: list[int] = []
         with suppress(IndexError):
             while True:
                 ref = self._dropped.popleft()
-                assert isinstance(ref, _WholeRef)
+                assert isinstance(ref, _BaseRef)
                 del self._refs[ref.offset]
                 offsets.append(ref.offset)
         return offsets
@@ -71,6 +72,8 @@ class ViewTracker:
 
 class Ring:
     """Copies batches into shared memory, and reuses the memory once no views are left. Thread-safe.
+
+    The memory of batches may become free in any order.
 
     Attributes:
         arena: the shared memory.

@@ -1,4 +1,4 @@
-"""The subscription of a student at service managers, which survives outages of them and Redis."""
+"""A student's subscription to a service manager. It survives outages of managers and Redis."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 _BASE_S: Final = 0.1
 _CAP_S: Final = 2.0
-_SHUN_S: Final = 10.0  # for which managers that failed are tried last
+#: Seconds for which a manager that failed is tried last.
+_SHUN_S: Final = 10.0
 #: Seconds between reports until the manager sends its interval, and the longest that is accepted.
 _BEAT_S: Final = 1.0
 _MOST_BEAT_S: Final = 3600.0
@@ -46,8 +47,8 @@ class _Stream:
     """The state of a stream to one manager.
 
     Attributes:
-        opened: the manager has sent the student's secret. No report is sent before, so the student
-            has every secret that a manager stores.
+        opened: the manager has sent the student's secret, so reports may be sent. Managers store
+            the secret with the first report, and the student has to know every stored one.
         ended: the stream is over.
         beat_s: seconds between reports.
     """
@@ -90,10 +91,10 @@ class Subscription:
     """Sends reports of a student to a live service manager and receives its assignments.
 
     It retries without limit: while Redis or all managers are unreachable, the student keeps its
-    teachers, and `why` has the reason. Only three things end the subscription and set `error`: a
-    newer incarnation of the student, a manager that does not understand its reports, and refused
-    credentials. Credentials that a manager has accepted before do not count: the token may be about
-    to be replaced, so the subscription retries.
+    teachers, and `why` has the reason. Only these end the subscription and set `error`: a newer
+    incarnation of the student, a manager that does not understand its reports, refused credentials,
+    and an invalid URL. After the first assignment, refused credentials only cause retries, because
+    the token may be about to be replaced.
 
     Students are spread over the managers by rendezvous hashing; each manager can serve each
     student. The methods may be called from any thread.
@@ -148,7 +149,8 @@ class Subscription:
     def error(self) -> EdlError | None:
         """The error that ended it; None: it goes on.
 
-        One of LeaseSuperseded, VersionMismatch, RequestRefused, AccessError.
+        One of LeaseSuperseded, VersionMismatch, RequestRefused, AccessError; UsageError: `url` is
+        invalid.
         """
         return self._error
 
@@ -160,8 +162,8 @@ class Subscription:
     def report(self, report: pb.StudentReport) -> None:
         """Send a report at once, and again at each interval until it is replaced.
 
-        Service, student id and protocol version are filled in, and incarnation and epoch if
-        missing.
+        Service, student id and protocol version are filled in, the incarnation if it is missing,
+        and the epoch if it is older than that of the latest assignment.
         """
         copy = pb.StudentReport()
         copy.CopyFrom(report)
@@ -294,9 +296,9 @@ class Subscription:
             yield report
 
     def _next_report(self, stream: _Stream, sent: int) -> tuple[int, pb.StudentReport] | None:
-        """Wait for a newer report than number `sent`, at most one interval; return what to send.
+        """Wait for the next report to send, and return it with its number; None ends the stream.
 
-        None ends the stream.
+        It is a newer one than number `sent`, or after one interval the same one again.
         """
 
         def over() -> bool:

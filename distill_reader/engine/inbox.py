@@ -37,13 +37,13 @@ class Inbox:
         self._ended = False
         self._asleep = False
         self._watched: dict[int, Call] = {}
-        self._room: dict[int, Call] = {}  # called when the socket is writable
+        self._on_writable: dict[int, Call] = {}
         self._put_off: list[Call] = []
         self._poll = select.poll()  # for a dozen sockets, twice as fast as a selector
-        self._alarm, self._bell = os.pipe()
-        for fd in (self._alarm, self._bell):
+        self._wake_reader, self._wake_writer = os.pipe()
+        for fd in (self._wake_reader, self._wake_writer):
             os.set_blocking(fd, False)
-        self._watch(self._alarm, self._woken)
+        self._watch(self._wake_reader, self._woken)
 
     def post(self, handler: Callable[..., None], *args: object) -> None:
         """Have `handler(*args)` called by the engine's thread; any thread may post."""
@@ -76,9 +76,9 @@ class Inbox:
         ready = self._poll.poll(0.0 if self._calls else math.ceil(timeout_s * 1e3))
         self._asleep = False
         for fd, events in ready:
-            if events & select.POLLOUT and (send := self._room.get(fd)) is not None:
+            if events & select.POLLOUT and (send := self._on_writable.get(fd)) is not None:
                 send()
-            # The handlers may have been removed by an earlier one.
+            # An earlier handler may have removed this one.
             if events & ~select.POLLOUT and (handler := self._watched.get(fd)) is not None:
                 handler()
         calls: list[Call] = []
@@ -94,7 +94,7 @@ class Inbox:
         self._put_off.append(call)
 
     def listen(self, channel: Channel, handler: Callable[[Message], None]) -> None:
-        """Queue a call of `handler` for each message of the trainer, until it sends "stop"."""
+        """Queue a call of `handler` for each message of the trainer; `stop` at "stop" or hangup."""
         self.watch(channel, partial(self._receive, channel, handler))
         self._receive(channel, handler)  # messages that were read before
 
@@ -103,26 +103,26 @@ class Inbox:
         self._watch(connection.fileno(), handler)
 
     def watch_room(self, connection: HasFileno, handler: Call | None) -> None:
-        """Call `handler` when a watched connection is writable; None: stop that."""
+        """Call `handler` when a watched connection has room to send; None: stop that."""
         fd = connection.fileno()
         if handler is not None:
-            self._room[fd] = handler
+            self._on_writable[fd] = handler
             self._poll.modify(fd, select.POLLIN | select.POLLOUT)
-        elif self._room.pop(fd, None) is not None:
+        elif self._on_writable.pop(fd, None) is not None:
             self._poll.modify(fd, select.POLLIN)
 
     def unwatch(self, connection: HasFileno) -> None:
         """Stop watching a connection; required before it is closed."""
         del self._watched[connection.fileno()]
-        self._room.pop(connection.fileno(), None)
+        self._on_writable.pop(connection.fileno(), None)
         self._poll.unregister(connection.fileno())
 
     def close(self) -> None:
         """Close the queue; later posts are ignored."""
         self._ended, self._asleep = True, False
         self._watched.clear()
-        os.close(self._alarm)
-        os.close(self._bell)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
 
     def _watch(self, fd: int, handler: Call) -> None:
         self._watched[fd] = handler
@@ -145,7 +145,7 @@ class Inbox:
     def _wake(self) -> None:
         self._asleep = False
         with contextlib.suppress(OSError):  # the pipe is full, so the thread wakes; or closed
-            os.write(self._bell, b"!")
+            os.write(self._wake_writer, b"!")
 
     def _woken(self) -> None:
-        os.read(self._alarm, 1 << 10)
+        os.read(self._wake_reader, 1 << 10)

@@ -15,7 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-#: Number of parts of a stage after each of which a line is printed where there are no bars.
+#: Without bars, a line is printed after each of this many parts of a stage.
 PLAIN_PARTS = 4
 
 
@@ -24,7 +24,7 @@ class ProgressDisplay:
 
     Args:
         console: console for the messages.
-        bars: bars of the stages, below the messages; None: lines for the stages.
+        bars: bars of the stages, below the messages; None: print lines instead.
         check: called by each `ProgressStage.reach`; an exception from it ends the stage.
     """
 
@@ -33,13 +33,12 @@ class ProgressDisplay:
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int, *, every: int = 1) -> Generator[ProgressStage]:
-        """Show a stage of `total` steps while the body runs, with an update `every` few steps."""
+        """Show a stage of `total` steps while the body runs; update it after each `every` steps."""
         stage = ProgressStage(self, self._bars, title, total, every)
         yield stage
         stage.note("")
 
     def say(self, text: str) -> None:
-        """Print a message."""
         self._console.print(text, soft_wrap=self._bars is None)
 
 

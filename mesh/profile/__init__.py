@@ -1,1 +1,1 @@
-"""`edl profile`: measures the speed of a job's student and teacher on this machine."""
+"""`edl profile`: measures the speed of a job's loader, student and teacher on this machine."""

@@ -23,16 +23,16 @@ from ..ledger.events import Released as Released
 from ..ledger.events import StoreSearched as StoreSearched
 from ..stream_stats import StreamProfile
 
-#: How a request or a probe failed, from the least to the worst:
+#: How a request or a probe failed:
 #:
 #: * "overwritten": the inputs were overwritten before the teacher had read them.
 #: * "refused": the teacher will never answer this request.
-#: * "full": it has no room now.
+#: * "full": the teacher has no room now.
 #: * "shut out": the teacher rejects the reader's credentials.
 #: * "crashed": the request crashed a predictor.
 #: * "failed": another failure that a retry may solve; the connection holds.
-#: * "bad answer": the answer cannot be labels.
-#: * "lost": the connection broke.
+#: * "bad answer": the answer fails its checks, or does not fit other labels of the batch.
+#: * "lost": the connection broke or is of no more use, or no answer came in time.
 FailureCause = Literal[
     "overwritten", "refused", "full", "shut out", "crashed", "failed", "bad answer", "lost"
 ]
@@ -48,7 +48,7 @@ class Peer:
     incarnation: int = 0
     content_id: str = ""
     protocol: str = ""  # as the registry names it; empty: `oip`
-    inputs: tuple[str, ...] = ()  # of its model, if its server cannot be asked
+    inputs: tuple[str, ...] = ()  # names, as registered for a foreign server that states none
     foreign: bool = False  # a server of another project, registered by a sidecar
     numerics_id: str = ""
 
@@ -78,7 +78,7 @@ class Assigned:
     Attributes:
         peers: all of them; a missing one is revoked, unless it is in `lost`.
         lost: ids of teachers that are known to be dead.
-        live: number of living teachers of the service that the coordinator knows.
+        live: number of live teachers of the service, without draining ones.
         epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
         advice: what it says about contents.
         barred: ids of peers of other numerics, which must not be asked; set by the core.
@@ -92,7 +92,10 @@ class Assigned:
     barred: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON value without `lost`: the engine that reads it never had these teachers."""
+        """Return a JSON value for the next engine, without `lost` and `barred`.
+
+        That engine never had the lost teachers, and its core finds the barred ones itself.
+        """
         return {
             "peers": [asdict(peer) for peer in self.peers],
             "live": self.live,
@@ -114,8 +117,8 @@ class PublishedKind(NamedTuple):
     Attributes:
         output: name of the output.
         kind: "logits", "probabilities", "log-probabilities" or "other".
-        is_label: labels are these numbers; else the teacher makes labels from them by their kind,
-            so labels are comparable for any kind.
+        is_label: the teacher sends these numbers as labels. False: it converts every kind to the
+            same kind of labels, so teachers of different kinds may be mixed.
     """
 
     output: str
@@ -132,7 +135,7 @@ class HandoffState:
         bound: the epoch keeps that content.
         assigned: the assignment that it followed; while it waited to be moved, the latest one.
         numerics_id: numerics that its labels are pinned to; empty: none.
-        kinds: how its labels are interpreted.
+        kinds: how its labels are interpreted; empty: the stream has no labels yet.
     """
 
     content_id: str = ""
@@ -171,7 +174,7 @@ class Pulled(NamedTuple):
 class Called(NamedTuple):
     """A call outside the training loop asks for the labels of `samples`, in `rows` separable rows.
 
-    Its `Queued` has `is_call`.
+    The `Queued` of its batch has `is_call`.
     """
 
     samples: int
@@ -179,7 +182,7 @@ class Called(NamedTuple):
 
 
 class CallEnded(NamedTuple):
-    """A call has labels of `samples`, or ended without any (0 samples); its batch was released."""
+    """A call got labels of `samples`, or ended without any (0); its batch was released."""
 
     batch: int
     samples: int
@@ -192,7 +195,7 @@ class LoopWaiting(NamedTuple):
 
 
 class BatchTaken(NamedTuple):
-    """The training loop took a batch, after `step_s` of work on the one before; None: the first."""
+    """The training loop took a batch. It worked `step_s` on the one before; None: the first one."""
 
     batch: int
     samples: int
@@ -304,7 +307,7 @@ class RequestFailed(NamedTuple):
         failure: how it failed.
         reason: message.
         room_in_s: see `ProbeFailed`.
-        void: a batch of the request is over, so its memory may have been reused.
+        void: a batch of the request is over, so its memory may have been reused meanwhile.
     """
 
     teacher: str
@@ -317,11 +320,11 @@ class RequestFailed(NamedTuple):
 
 
 class PathsTried(NamedTuple):
-    """Connections to teachers' machines were tried, as `TryPaths` requested; to all or to some.
+    """Results of all or some of the connection attempts that a `TryPaths` requested.
 
     Attributes:
         began_at: from `TryPaths`.
-        refusals: why each connection failed; empty text: it was accepted.
+        refusals: why each connection failed; empty text: it was accepted, or could not be tried.
     """
 
     began_at: float
@@ -333,9 +336,9 @@ class Tick(NamedTuple):
 
     Attributes:
         in_store: batches that wait for a label store, before the ledger has them.
-        store_content: the content that the store searches; empty: unknown, or no store.
+        store_content: content of the stored labels that are searched; empty: unknown, or no store.
         coordinator_answers: the coordinator can be reached, so assignments are up to date.
-        calls_in_store: those of `in_store` that are of calls.
+        calls_in_store: number of batches of calls among them.
     """
 
     in_store: int = 0

@@ -1,7 +1,7 @@
 """Specs of tensors that a model does not state, and example batches made from specs.
 
-Example batches are always the same: they warm a model up and measure it. Probe batches differ from
-each other: a model is judged by its answers to them.
+Example batches are always the same: they warm a model up, measure it and show its outputs. Probe
+batches differ from each other: a model is judged by its answers to them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...proto.forms import FLOATS
 from ...runtime.errors import EdlError, ModelError, UsageError, WireError
 from .model_source import ModelSettings
 
-#: Size of a free dimension, and a larger size: for sides of images, for lengths of sequences.
+#: Usual and larger size of a free dimension: a side of an image, a length of a sequence.
 _IMAGE_SIDES = (224, 256)
 _LENGTHS = (32, 48)
 
@@ -49,7 +49,7 @@ def example_batch(
     return batch
 
 
-#: From this number of dimensions on, bytes are the colours of an image.
+#: UINT8 tensors of at least this many dimensions, with that of the batch, are images.
 _IMAGE_DIMENSIONS = 3
 #: Steps of the noise between 0 and 1: coarse, so that a file with it compresses well.
 _STEPS = 16
@@ -58,11 +58,11 @@ _DEVIATIONS = (0.125, 0.5, 1.0, 2.0)
 
 
 def probe_batch(inputs: Sequence[TensorSpec], rows: int, number: int) -> dict[str, Array]:
-    """Make `rows` samples of each input; each `number` gives other samples, always the same.
+    """Make `rows` samples of each input: always the same for one `number`, others for another.
 
-    Floats are noise in steps of 1/16: in even batches normal, with different deviations by sample,
-    in odd batches within [0, 1). Bytes of images are random. Other integers are 0 or 1, which
-    nearly every vocabulary and index range contains.
+    Floats are noise in steps of 1/16. If `number` is even, the noise is normal, and each sample has
+    a random deviation; if it is odd, the noise is uniform in [0, 1). Bytes of images are random.
+    Other integers are 0 or 1, which nearly every vocabulary and index range contains.
     """
     rng = np.random.default_rng(number)
     batch: dict[str, Array] = {}
@@ -83,7 +83,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return noise
 
 
-#: Converts the arrays of a batch; a model, or a step before it.
+#: A model or a preprocessing step: maps the arrays of a batch, by name, to new ones.
 ArrayFunction = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
@@ -103,8 +103,8 @@ def parse_declared(
         expected: what `convert` takes, in words.
 
     Raises:
-        ModelError: a spec is none of these, there are more specs than arguments, or a name is not
-            unique.
+        ModelError: a spec is none of these, has no name and no argument to take one from, or two
+            specs have the same name.
     """
     tensors = []
     for index, spec in enumerate(specs):
@@ -132,7 +132,7 @@ def with_declared_shapes(
     """Return a model's own inputs, with the narrower shapes that the user declares.
 
     Raises:
-        ModelError: a declared input is not an input of the model.
+        ModelError: the model has no such input, or it has another datatype or shape.
     """
     by_name = {spec.name: spec for spec in specs}
     for tensor in narrower:
@@ -171,7 +171,7 @@ def outputs_by_trial(
         first = run(example_batch(inputs, 1))
         second = {**first, **(_tried_longer(run, inputs) or {})}
         datatypes = {name: datatype_of(array.dtype) for name, array in first.items()}
-    except (EdlError, WireError) as error:
+    except EdlError as error:
         raise ModelError(f"{model} does not run on an example: {error}") from error
     if not first:
         raise ModelError(f"{model} gives no outputs")
@@ -182,7 +182,7 @@ def outputs_by_trial(
 
 
 def _shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of an output from two runs: the batch and sizes that differ are free."""
+    """Return an output's shape from two runs: the batch is free, and so are sizes that differ."""
     if not one or len(one) != len(other):
         return tuple(one)
     sizes = zip(one[1:], other[1:], strict=True)

@@ -1,14 +1,15 @@
 """Admission of calls over gRPC, HTTP and our own transport: who may call, and how much at once.
 
-A call without a request yet costs its caller nearly nothing, so anybody can open many. Therefore
-such calls never cause a refusal: when there is no room, the oldest one of the caller with the most
-of them is ended for the new call. A client that sends its request along with the call, as all do,
-is never affected.
+A call is idle until its request has arrived; a stream is also idle between its requests. An idle
+call costs its caller nearly nothing, so anybody can open many. Therefore idle calls never cause a
+refusal: if there is no room for a new call, the call that has been idle longest is ended: of the
+same caller if it has too many calls, else of the caller with the most idle ones. A call whose
+request is sent along with it, as all clients do, is idle only until the request has arrived.
 
-Memory is reserved before a request is received: its announced length, or the largest allowed one
-for gRPC and chunked HTTP, which announce none. A gRPC stream keeps the largest one reserved for its
-next request, which it may send at any moment. An idle stream may be ended for another call, and so
-may a call that has not sent its request within a second.
+Memory is reserved before a request is received: its announced length, or the largest allowed length
+for gRPC and chunked HTTP, which announce none. A gRPC stream keeps the largest length reserved for
+its next request, which it may send at any moment. If memory is short, an idle stream may be ended
+for another call, and so may a call that has not sent its request within a second.
 
 A request that has arrived takes one of the slots for requests that wait for the model or run in it.
 """
@@ -27,7 +28,7 @@ from ...runtime.errors import RateLimited, RetryableError
 from ..config import ServerConfig
 from .callers import CallCredentials, CallerIdentity
 
-#: Seconds without a request after which a call may be ended to free its memory for another one.
+#: Seconds within which a call must send its request. Later it may be ended to free its memory.
 REQUEST_WITHIN_S: Final = 1.0
 #: Seconds between checks for such calls.
 _EVICTION_CHECK_S: Final = 0.25
@@ -77,7 +78,7 @@ class CallAdmission:
         return credentials.caller_identity(caller.principal)
 
     def student_of(self, credentials: CallCredentials) -> CallerIdentity | None:
-        """Return the caller if it has the rights of a student; if not, no refusal is counted.
+        """Return the caller; None if it lacks a student's rights, which counts as no refusal.
 
         Raises:
             AccessError: a credential is missing or unknown.
@@ -171,7 +172,7 @@ class AdmittedCall:
             self.table.set_reserved(self, nbytes)
 
     def keep_reserved(self, nbytes: int) -> None:
-        """Release the memory of a stream that neither its requests in work nor the next one needs.
+        """Keep only the memory that a stream needs for its requests in work and the next one.
 
         Args:
             nbytes: largest size of the next one.
@@ -196,11 +197,11 @@ class CallTable:
         max_calls: most open calls.
         max_calls_per_peer: most open calls of one peer.
         max_bytes: most memory of all requests.
-        max_bytes_per_peer: most memory of the requests of one peer; at least one request.
+        max_bytes_per_peer: most memory of the requests of one peer; at least the largest request.
         clock: seconds, monotonic.
 
     Attributes:
-        idle_calls: calls without a request by peer, the oldest first.
+        idle_calls: idle calls by peer, the longest idle first.
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class CallTable:
         """Add a call that has sent nothing yet.
 
         Raises:
-            RateLimited: there is no room, and every call has sent its request.
+            RateLimited: there is no room, and no idle call that may be ended for this one.
         """
         if self._calls_by_peer.get(peer, 0) >= self._max_calls_per_peer:
             self._make_room(
@@ -266,7 +267,7 @@ class CallTable:
             self._evict(idle[0])
 
     async def wait_for_room(self) -> None:
-        """Wait until memory may be free, or until other calls have become idle."""
+        """Wait until another attempt to reserve memory may succeed, at most `_EVICTION_CHECK_S`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EVICTION_CHECK_S):
                 await self._more_room.wait()
@@ -312,7 +313,7 @@ class CallTable:
         self._more_room.clear()
 
     def _evictable(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:
-        """Return calls of a peer that hold memory and send nothing, the oldest first."""
+        """Return the calls of a peer that may be ended for memory, the longest idle first."""
         late_s = self._clock() - REQUEST_WITHIN_S
         return [
             one
@@ -357,7 +358,9 @@ class Deadline:
 
 
 class SendingDeadline(Deadline):
-    """A timer that aborts a connection if its peer reads nothing for `seconds`, not if it is slow.
+    """A timer that aborts a connection when its peer has read nothing for `seconds`.
+
+    A peer that reads slowly keeps its connection.
 
     Args:
         transport: transport of the connection.
@@ -367,7 +370,7 @@ class SendingDeadline(Deadline):
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
         super().__init__(seconds, self._look)
         self._transport = transport
-        self._unsent = 0  # bytes at the last check, and those written since
+        self._unsent = 0  # bytes unsent at the last check, plus those written since
 
     def start(self) -> None:
         """Start the timer: the peer has not read everything."""
