@@ -14,24 +14,24 @@ from typing import NamedTuple
 from .debounce import DeviationRun, extend_run
 from .rates import rounded_up
 
-#: The default bound.
+#: Default and largest `max`: in effect no limit.
 NO_BOUND = 100_000
 _PRICE_ROUNDING = 1e-9
-#: Share of the students' time that they may starve without more teachers being needed.
+#: Students that starve for at most this share of their time need no more teachers.
 TOLERATED = 0.05
-#: Labels are in plenty if students paused pulling for this share of their time.
+#: Labels are plentiful if students paused pulling for at least this share of their time.
 PLENTY = 0.25
-#: With labels in plenty, this multiple of the teachers that the times require is kept.
+#: With plentiful labels, teachers beyond this multiple of `ServiceLoad.ratio` may end.
 SPARE = 1.25
 #: Growth factor when students starve and the measured times do not explain it.
 GROWTH = 1.5
-#: Separates a reason from the bound of the number.
-_BOUND = "; "
+#: Separates the reason of a number from what limits it.
+_SEPARATOR = "; "
 #: Rounding error of a mean over time, in teachers.
 _ROUNDING = 1e-6
 #: A number is clearly smaller if it is smaller by this share, and at least by 1.
 CLEARLY = 0.1
-#: A ratio that fell to this part of its former value invalidates what was learnt at that value.
+#: `AutoscaleMemory.held` no longer applies once the ratio is below this part of `held_ratio`.
 OTHER_RATIO = 0.8
 
 
@@ -51,7 +51,7 @@ class AutoscaleConfig:
         cost_ceiling_per_hour: highest price of all teachers together; None: no limit.
 
     Raises:
-        ValueError: a bound is broken.
+        ValueError: a setting is out of range.
     """
 
     min: int = 1
@@ -89,7 +89,7 @@ class AutoscaleConfig:
 
     @property
     def most(self) -> int:
-        """The smaller of `max` and `affordable`."""
+        """Largest permitted number of teachers: at most `max`, and within the cost ceiling."""
         return min(self.max, self.affordable)
 
 
@@ -97,11 +97,13 @@ class AutoscaleConfig:
 class ServiceLoad:
     """The current state of one service.
 
+    The waits of students that are cut off are left out: more teachers would not change them.
+
     Attributes:
         students: number of students.
         serving: teachers that may be assigned.
-        starting: registered teachers that are not admitted yet.
-        wanted: sum of the teachers that students want.
+        starting: further teachers that are starting, or not admitted yet.
+        wanted: sum of the teachers that students want; see `StudentLoad.own_want`.
         starving: students that starve now.
         starved_s: total seconds that students have waited for labels.
         blocked_s: total seconds that students paused pulling because they had enough labels.
@@ -135,7 +137,7 @@ class Desired:
 
     Attributes:
         count: the number.
-        reason: why; it changes only with the number or with its bound.
+        reason: why; it changes only if the number, or what limits it, changes.
     """
 
     count: int
@@ -154,11 +156,12 @@ class AutoscaleMemory:
         reason: reason of that change.
         now: time of the latest decision; None: there was none.
         starved_s, blocked_s: totals at the latest decision.
-        starved_share, blocked_share: shares of the students' time, averaged over the last seconds.
+        starved_share, blocked_share: shares of the students' time, averaged over about the last
+            `up_after_s` and `down_after_s`.
         idle_since: since when there is no student; None: there is one.
         above: run of the needed numbers, while they exceed the desired one.
         below: run of the sufficient numbers, while they are clearly below it.
-        held: students starved with one fewer than this; 0: not observed.
+        held: students starved with one teacher fewer than this; 0: not observed.
         held_ratio: the load's `ratio` at that time.
     """
 
@@ -215,7 +218,9 @@ def resumed(count: int, reason: str, changed_at: float) -> AutoscaleMemory:
         reason: its reason.
         changed_at: time of its latest change, by the clock of `decide`.
     """
-    return AutoscaleMemory(desired=count, changed_at=changed_at, reason=reason.partition(_BOUND)[0])
+    return AutoscaleMemory(
+        desired=count, changed_at=changed_at, reason=reason.partition(_SEPARATOR)[0]
+    )
 
 
 def needed(view: ServiceLoad, memory: AutoscaleMemory) -> int:
@@ -228,7 +233,7 @@ def needed(view: ServiceLoad, memory: AutoscaleMemory) -> int:
 
 
 def enough(view: ServiceLoad, memory: AutoscaleMemory) -> int:
-    """Return the most teachers that are of use, as far as known; ignores the settings' bounds."""
+    """Return the largest useful number, as far as known; ignores the settings' bounds."""
     ratio = view.ratio
     if ratio is None or memory.blocked_share < PLENTY or _starves(view, memory):
         return view.wanted
@@ -247,10 +252,9 @@ def _observe(
 ) -> AutoscaleMemory:
     """Update the shares of time and the runs."""
     span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
-    first = memory.now is None
 
     def share(before: float, grown_s: float, over_s: float) -> float:
-        if first or span_s == 0 or view.students == 0:
+        if span_s == 0 or view.students == 0:
             return before if view.students else 0.0
         # Totals may jump by more seconds than have passed since the last decision.
         part = max(grown_s, 0.0) / (span_s * view.students)
@@ -275,7 +279,7 @@ def _observe(
 
 
 def _learn(view: ServiceLoad, memory: AutoscaleMemory) -> AutoscaleMemory:
-    """Remember how many teachers were too few although the measured times required no more."""
+    """Update `held`: students starve although the measured times require no more teachers."""
     ratio = view.ratio
     if memory.held and (
         not view.students or ratio is None or ratio < OTHER_RATIO * memory.held_ratio
@@ -357,8 +361,8 @@ def _bound(view: ServiceLoad, target: int, memory: AutoscaleMemory, config: Auto
     if not view.students or target < config.most or needed(view, memory) <= config.most:
         return ""
     if config.affordable < config.max:
-        return f"{_BOUND}the cost ceiling pays for no more than {config.most}"
-    return f"{_BOUND}max is {config.most}"
+        return f"{_SEPARATOR}the cost ceiling pays for no more than {config.most}"
+    return f"{_SEPARATOR}max is {config.most}"
 
 
 class StudentLoad(NamedTuple):
@@ -391,7 +395,7 @@ class StudentLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WaitTotals:
-    """Total waiting times of one student, or of all, past ones included.
+    """Total waiting times of one student; or of all students, those that have left included.
 
     Attributes:
         starved_s, blocked_s: as in `ServiceLoad`.
@@ -403,9 +407,9 @@ class WaitTotals:
     cut_off: bool = False
 
     def grown(self, before: WaitTotals, now: WaitTotals) -> WaitTotals:
-        """Add the growth of one student's totals between two of its reports.
+        """Return these totals plus the growth of one student's between two of its reports.
 
-        The waits of a student that is cut off do not depend on the number of teachers.
+        Nothing is added while it is cut off: its waits do not depend on the number of teachers.
         """
         if before.cut_off or now.cut_off:
             return self
@@ -423,10 +427,17 @@ def load_of(
     starting: int = 0,
     recovering: bool = False,
 ) -> ServiceLoad:
-    """Return the load of a service; the arguments are those of `ServiceLoad`.
+    """Return the load of a service.
 
-    The time per sample is the mean over the students, weighted by the samples that each trains. It
-    is known only if every student has measured both of its times.
+    `t_t_s` is the mean over the students, weighted by the samples per second that each trains. It
+    is known only if every student reports both of its times.
+
+    Args:
+        students: the latest report of each student.
+        waits: total waits of all students.
+        serving: see `ServiceLoad`.
+        starting: see `ServiceLoad`.
+        recovering: see `ServiceLoad`.
     """
     every = tuple(students)
     known = bool(every) and all(one.t_t_s > 0 and one.t_s_s > 0 for one in every)
@@ -449,9 +460,9 @@ def load_of(
 def may_begin(*, recovering: bool, students: int, holding: int, teachers: int) -> bool:
     """Whether a leader may decide for the first time how many teachers a service should have.
 
-    While members return, perhaps to an emptied registry, it waits until all can be counted. If
-    students exist that never had a teacher, and no teacher exists, the service is new and has no
-    members that could return.
+    While members return, perhaps to an emptied registry, it waits until all can be counted. A
+    service with students, of which none holds a teacher, and without teachers counts as new: it has
+    no members that could return.
 
     Args:
         recovering: earlier members may be missing.

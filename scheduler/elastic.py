@@ -43,22 +43,23 @@ class ElasticShares:
     """The division of the resources, once all nodes that are to leave have left.
 
     First each job that may run gets its minimum: by priority, then running before waiting jobs,
-    then arrival. The rest goes to the highest priority first. Within one priority each job keeps
-    what it has above its minimum. If that is too much the most fulfilled job gives first; if it is
-    less the least fulfilled job grows first.
+    then by age. The rest goes to the highest priority first. Within one priority each job keeps
+    what it has above its minimum. If that is too much, the most fulfilled job gives first. If
+    resources are left, the least fulfilled job grows first. At last, nodes move from the most to
+    the least fulfilled job while these differ by more than `config.rebalance_gap`.
 
     Args:
         pool: the resources.
         jobs: all jobs; in gang mode their minimum is their maximum.
         memory: memory of the previous decision.
-        now: seconds.
+        now: seconds, on the clock of `submitted_s`.
         config: the settings.
 
     Attributes:
         pool, jobs, config: as given.
         nodes: nodes by job; 0 for jobs that do not run.
-        behind: jobs that wait behind a job that has waited long, with its name.
-        moved: jobs that gave a node to a less fulfilled job, with its name.
+        behind: for each job that waits behind a job that has waited long, the name of the latter.
+        moved: for each job that gave a node to a less fulfilled job, the name of the latter.
         limit: the resources that jobs may use.
     """
 
@@ -97,22 +98,22 @@ class ElasticShares:
             self._grow(alike)  # what the moves left over
 
     def frozen_s(self, job: ElasticJob) -> float:
-        """Return the seconds until the job may change for an equal share."""
+        """Return the seconds until an equal share may change the job; 0: it may now."""
         changed = self._memory.changed_s.get(job.name)
         return 0.0 if changed is None else max(0.0, changed + self.config.freeze_s - self._now)
 
     def ends(self, job: ElasticJob) -> bool:
-        """Whether a job is near its end: then it does not grow, and gives nodes last."""
+        """Whether a job is near its end, so it does not grow, and gives nodes last."""
         return (job.progress or 0.0) >= NEAR_END
 
     def _may_be_overtaken(self, job: ElasticJob) -> bool:
-        """Whether a waiting job may still be overtaken."""
+        """Whether later jobs that need less may still start before this waiting job."""
         waits_since = self._memory.waiting_since_s.get(job.name, self._now)
         patience_s = -inf if self.config.mode == "gang" else self.config.patience_s
         return self._now - waits_since < patience_s
 
     def _admit(self) -> None:
-        """Admit the jobs with a minimum that fits, and take it.
+        """Admit the jobs with a minimum that fits, and reserve this minimum.
 
         A running job may have fewer nodes than its minimum if that was raised. It is not stopped,
         and gets the rest before any job gets more than its minimum.
@@ -193,7 +194,7 @@ class ElasticShares:
             givers = [
                 job
                 for job in jobs
-                if min(self.nodes[job.name], job.nodes) > job.min_nodes and not self._stays(job)
+                if min(self.nodes[job.name], job.nodes) > job.min_nodes and not self._must_stay(job)
             ]
             takers = [job for job in jobs if self._may_grow(job)]
             if not givers or not takers:
@@ -219,14 +220,14 @@ class ElasticShares:
     def _fulfilment(self, job: ElasticJob, more: int = 0) -> float:
         return fulfilment(job, self.nodes[job.name] + more)
 
-    def _stays(self, job: ElasticJob) -> bool:
-        """Whether a running job must not change: it forms, has just changed, or is near its end."""
+    def _must_stay(self, job: ElasticJob) -> bool:
+        """Whether a running job keeps its nodes: it forms, changed recently, or is near its end."""
         return not job.steady or self.frozen_s(job) > 0 or self.ends(job)
 
     def _may_grow(self, job: ElasticJob) -> bool:
         if self.nodes[job.name] >= job.max_nodes:
             return False
-        return job.nodes == 0 or not self._stays(job)
+        return job.nodes == 0 or not self._must_stay(job)
 
 
 def _by_priority(job: ElasticJob) -> int:
@@ -263,19 +264,19 @@ def _waits(shares: ElasticShares, job: ElasticJob) -> str:
     if shares.nodes[job.name] > 0:
         return "waits for nodes that are leaving to make room"
     if job.name in shares.behind:
-        return f"waits behind {shares.behind[job.name]}, which came first"
+        return f"waits behind {shares.behind[job.name]}, which is first in the queue"
     minimum = held(job, job.min_nodes)
     what = f"{_count(job.min_nodes)} at least, {_amounts(minimum)}"
     if not shares.limit.fits(minimum):
-        if _bare(shares).fits(minimum):
-            return f"waits for online services to give back: it needs {what}"
+        if _without_reservations(shares).fits(minimum):
+            return f"waits until online services give resources back: it needs {what}"
         return f"waits for a larger pool: it needs {what}; ask for less"
     online = " and online services" if any(shares.pool.reserved.values()) else ""
-    return f"waits: it needs {what}; jobs of higher rank{online} leave too little"
+    return f"waits: it needs {what}; jobs before it{online} leave too little"
 
 
-def _bare(shares: ElasticShares) -> FreeResources:
-    """Return the resources without any reservation."""
+def _without_reservations(shares: ElasticShares) -> FreeResources:
+    """Return what jobs could use if nothing were reserved for online services."""
     kinds = shares.pool.capacity
     return FreeResources({kind: amount * shares.config.max_load for kind, amount in kinds.items()})
 
@@ -356,13 +357,13 @@ def decide(
     if config.mode == "gang":
         jobs = [replace(job, min_nodes=job.max_nodes) for job in jobs]
     shares = ElasticShares(pool, jobs, memory, now, config)
-    given = _paced(shares)
+    given = _given_now(shares)
     targets = tuple(Target(job.name, given[job.name], reason(shares, job, given)) for job in jobs)
     return targets, _remembered(jobs, given, memory, now)
 
 
-def _paced(shares: ElasticShares) -> dict[str, int]:
-    """Return the part of the shares to carry out now: nodes leave at once, and come into free room.
+def _given_now(shares: ElasticShares) -> dict[str, int]:
+    """Return the nodes of each job from now on: nodes leave at once, others need free room.
 
     Room promised to a job is reserved even if it is not free yet. A running job grows in one step:
     forming a world twice costs more than waiting.
@@ -380,7 +381,11 @@ def _paced(shares: ElasticShares) -> dict[str, int]:
         if room.fits(whole):
             given[job.name] = job.min_nodes
         room.take(whole)
-    for job in sorted(shares.jobs, key=lambda j: _growing_order(j, given)):
+    growing_order = sorted(
+        shares.jobs,
+        key=lambda j: (-j.priority, fulfilment(j, given[j.name]), j.submitted_s, j.name),
+    )
+    for job in growing_order:
         more = shares.nodes[job.name] - (job.nodes or job.min_nodes)
         if more <= 0:
             continue
@@ -388,10 +393,6 @@ def _paced(shares: ElasticShares) -> dict[str, int]:
             given[job.name] += more
         room.take(job.needs, more)
     return given
-
-
-def _growing_order(job: ElasticJob, given: Mapping[str, int]) -> tuple[int, float, float, str]:
-    return -job.priority, fulfilment(job, given[job.name]), job.submitted_s, job.name
 
 
 def _remembered(

@@ -2,8 +2,9 @@
 
 The first batches of a training tell little: the student compiles, caches are cold, and one teacher
 works where five are needed. With the times of the last run n = ceil(t_t / t_s) is known before the
-first batch. Times of the same service and job are used for `BELIEVED_S`, and t_t only while the
-service serves the same content. Measured times replace them as soon as they rest on enough data.
+first batch. Times of the same service and job are used for `BELIEVED_S`; t_t is not used if the
+service is known to serve another content. Measured times replace both once they rest on enough
+data.
 
 A store of profiles keeps the latest `facts_of` under (service, job).
 """
@@ -24,11 +25,12 @@ from .rates import (
     teachers_needed,
 )
 
-#: Number of first steps that are dropped as slow (caches, compilers), once as many more are known.
+#: Number of first steps that are dropped, once twice as many are measured: cold caches and
+#: compilation make them slow.
 WARM_UP = 8
 #: Steps over which t_s is averaged. With an asynchronous device the training loop runs ahead for
-#: some steps and then waits for all of them, hence a mean. An evaluation or a checkpoint is a
-#: pause.
+#: some steps and then waits for all of them, hence a mean. The pause for an evaluation or a
+#: checkpoint is left out.
 STEP_WINDOW = 64
 #: Answers for the t_t of one teacher: few, so that a throttled teacher shows soon.
 RECENT_ANSWERS = 5
@@ -41,13 +43,13 @@ PULLS = 64
 
 
 class StreamStats:
-    """Times and counts of one engine. `now` is the engine's own monotonic time.
+    """Times and counts of one stream and one service. `now` is the driver's monotonic time.
 
     Attributes:
         t_t_s: seconds per sample of the average teacher, for computing n; None until measured.
             Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So it is the
             harmonic mean of their times; n is a number of such teachers.
-        steps: number of measured steps and calls so far.
+        steps: number of measured steps so far, and of calls since their rate counts.
         answers: number of measured answers so far.
     """
 
@@ -90,14 +92,17 @@ class StreamStats:
             self.steps += 1
 
     def look(self, now: float) -> bool:
-        """Forget the rate of calls once they have ended; return whether the times have changed."""
+        """Forget the rate of calls if they have ended; return whether this changes `t_s_s`."""
         if not self._called_per_s or self._called.value(now):
             return False
         self._called_per_s, self._first_call_at = 0.0, None
         return True
 
     def begin(self) -> None:
-        """Begin an epoch; after the first epoch, leave its first pull out of the source's pace."""
+        """Begin an epoch.
+
+        The first pull of a later epoch is ignored: it includes the start of the source.
+        """
         self._begins = len(self._pulls) > 0
 
     def pulled(self, source_s: float, samples: int) -> None:
@@ -107,7 +112,7 @@ class StreamStats:
         self._begins = False
 
     def answer(self, teacher: str, device_s: float, samples: int) -> None:
-        """Record the device time of a teacher for a batch of `samples`."""
+        """Record the device time of a teacher for a request of `samples`."""
         if samples and device_s > 0:
             if (known := self._answers.get(teacher)) is None:
                 known = self._answers[teacher] = RecentMedian(RECENT_ANSWERS)
@@ -138,9 +143,9 @@ class StreamStats:
 
     @property
     def t_s_s(self) -> float | None:
-        """Seconds per sample of the training step, without waiting for labels, and of the calls.
+        """Seconds per sample that the student needs at full speed; None until measured.
 
-        The rates of both add up.
+        The rate is that of the training loop, without its waits for labels, plus that of calls.
         """
         step_s = self._steps.value
         if not self._called_per_s:
@@ -150,7 +155,7 @@ class StreamStats:
     def pace_s(self, t_s_s: float | None) -> float | None:
         """Return `t_s_s`, or more if the source is slower than the step.
 
-        Teachers must keep up with this: more of them do not help a slow source.
+        n follows from this time: more teachers do not help if the source is slow.
         """
         if t_s_s is None or not (source_s := self._pulls.value):
             return t_s_s
@@ -167,7 +172,7 @@ BELIEVED_S = 30 * 86400.0
 ANSWERS, STEPS = 5, 8
 #: Fewest answers, and fewest steps, for writing a profile.
 SETTLED_STEPS = 64
-#: A profile is rewritten when a time has changed by this factor, or at this age in seconds.
+#: A profile is rewritten once a time has changed by this factor, or at this age in seconds.
 MOVED, STALE_S = 1.1, 3600.0
 #: Shortest time in seconds between two writes.
 SPACING_S = 30.0
@@ -219,7 +224,7 @@ class SampleTimes(NamedTuple):
     Attributes:
         t_t_s: of the average teacher.
         t_s_s: of the student's step.
-        presumed: at least one of them comes from an earlier run.
+        presumed: at least one of them is that of an earlier run.
     """
 
     t_t_s: float | None
@@ -252,7 +257,7 @@ def times(profile: StreamProfile | None, measured: Measured, wall: float) -> Sam
 
 
 def to_save(saved: StreamProfile | None, measured: Measured, wall: float) -> StreamProfile | None:
-    """Return the profile to write now; None: there is no new one, or too few measurements.
+    """Return the profile to write now; None: `saved` suffices, or measurements are too few.
 
     Args:
         saved: the present profile.

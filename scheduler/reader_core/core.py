@@ -43,13 +43,14 @@ class CoreConfig:
         service: name of the set of interchangeable teachers.
         flow: thresholds and bounds of Algorithm 1.
         window: bounds of the requests in flight per teacher.
-        request_rows: see `RequestPacing`.
+        request_rows: most rows of a request; "auto": found by measuring; None: a request is one
+            batch.
         ordered: the student takes batches in the order of the source.
         deterministic: use only teachers of one numerics_id.
-        canaries: settings of comparing teachers' answers; None: compare nothing.
-        stored: there is a label store, which is searched before batches are labelled again.
-        remembered: number of events that `ReaderCore.story` covers; ticks that led to no
-            instruction do not count.
+        canaries: settings for comparing teachers' answers; None: compare nothing.
+        stored: there is a label store; it is searched before batches are labelled again.
+        remembered: number of latest events that `ReaderCore.story` covers; ticks without
+            instructions do not count.
     """
 
     service: str
@@ -64,7 +65,7 @@ class CoreConfig:
 
 
 class Step(NamedTuple):
-    """An event and the instructions that followed.
+    """An event and the instructions that followed; no training step.
 
     Attributes:
         stimulus: number of the event.
@@ -87,7 +88,7 @@ class ReaderCore:
 
     Args:
         config: the settings.
-        rng: jitters probes, and draws the sample that is compared.
+        rng: jitters probes, and draws the requests that two teachers label for comparison.
 
     Attributes:
         config: the settings.
@@ -100,11 +101,11 @@ class ReaderCore:
         decision: latest decision of flow control.
         memory: state of flow control between decisions.
         starves: the student starves, as reported to the coordinator.
-        is_cut_off: as reported; see `TeacherStates.cut_off`.
+        is_cut_off: the reader is cut off, as reported; see `TeacherStates.cut_off`.
         waiting_since: since when the training loop waits for a batch; None: it does not.
         calls: number of calls that wait for their labels.
         source_ended: the source has nothing more for this epoch.
-        epoch: the highest (term, counter) of an assignment so far.
+        epoch: highest (term, counter) of an assignment so far; no epoch of the data.
         stimulus: number of the latest event.
     """
 
@@ -328,7 +329,13 @@ class ReaderCore:
     # --- the teachers
 
     def _follow(self, change: tuple[events.Assigned, bool] | None, now: float) -> None:
-        """Use these teachers from now on; if flagged, relabel all batches not released."""
+        """Carry out a change of the assignment.
+
+        Args:
+            change: teachers to use from now on, and whether to label again all batches that are not
+                released; None: no change.
+            now: seconds.
+        """
         if change is None:
             return
         assigned, again = change
@@ -347,7 +354,7 @@ class ReaderCore:
             self._apply(ev.Relabel(stored=self.config.stored))
 
     def _tell_awaited(self) -> None:
-        """Tell the ledger how many teachers may join at any moment."""
+        """Tell the ledger how many teachers have a first probe under way, and may soon join."""
         self._awaited = len(self._links.unanswered)
         self._apply(ev.Awaited(self._awaited))
 
@@ -366,7 +373,7 @@ class ReaderCore:
         self.teachers.look(self.lacks_labels or self.calls > 0, now)
 
     def _decide(self, look: events.Tick, now: float) -> None:
-        """Run an iteration of Algorithm 1; request a report if there is news for one."""
+        """Run an iteration of Algorithm 1; request a report if the coordinator must know."""
         content_id, unavailable = self.model_switch.state.reported, self._links.unavailable
         self.is_cut_off, may_be_cut_off = self.teachers.cut_off(now)
         if (load := self._load) is None:  # most decisions follow from time alone
@@ -417,7 +424,7 @@ class ReaderCore:
         self._out.append(LogMessage(level, text, teacher))
 
     def _apply(self, event: ev.Event) -> None:
-        """Apply an event to the ledger, emit its instructions, and send copies for comparisons."""
+        """Apply an event to the ledger, emit what follows, and send copies for comparisons."""
         self._load = None
         copies: list[ev.Hedge] = []
         for one in self.ledger.handle(event):

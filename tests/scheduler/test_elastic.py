@@ -146,7 +146,7 @@ class TestSeveralJobs:
         since = ElasticMemory(waiting_since_s={"large": 0.0})
         assert ask(4, runs, large, small, memory=since, now=599)["small"].nodes == 1
         late = ask(4, runs, large, small, memory=since, now=600)["small"]
-        assert (late.nodes, late.reason) == (0, "waits behind large, which came first")
+        assert (late.nodes, late.reason) == (0, "waits behind large, which is first in the queue")
         huge = ElasticJob("huge", 9, 9)  # the pool could never hold it: nobody waits behind it
         found = ask(4, huge, small, memory=ElasticMemory({}, {"huge": 0.0}), now=1e6)
         assert found["small"].nodes == 1

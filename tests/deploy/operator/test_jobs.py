@@ -260,5 +260,5 @@ def test_jobs_make_room_for_teachers_and_grow_when_these_go(cluster: Cluster) ->
         world.rest()
         status = cluster.client.get(DEPLOYMENT, NAME)["status"]
         assert (status["readyReplicas"], len(world.nodes("a"))) == (ready, nodes)
-        waits = world.status("a")["reason"].startswith("waits for online services to give back")
+        waits = world.status("a")["reason"].startswith("waits until online services give")
         assert waits == (nodes == 0)
