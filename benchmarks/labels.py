@@ -1,4 +1,4 @@
-"""Bytes, CPU time and error of soft labels in each form, relative to float32, for 1000 classes.
+"""Bytes, CPU time and errors of soft labels of 1000 classes, in each form.
 
 The logits are drawn with a fixed seed and resemble those of a trained image classifier: noise over
 all classes, and for each sample one class with a more or less high peak and a few dozen similar
@@ -7,12 +7,12 @@ noise. Two errors of the dense labels that reach the loss are measured:
 
 - KL(p || q) in nats, as a mean over samples. p is the teacher's distribution at the temperature of
   the loss, q the distribution from the received labels.
-- The relative error of the gradient of the soft loss with respect to the student's logits,
-  softmax(student / T) - q: the norm of its difference from the gradient with float32 labels, over
-  the norm of the latter.
+- The relative error of the gradient of the soft loss with respect to the student's logits. This
+  gradient is softmax(student / T) - q, up to a factor; exact is the one with p instead of q. The
+  error is the norm of the difference of both, divided by the norm of the exact gradient.
 
-Times are CPU time of one core for one sample: encoding in the teacher's predictor, decoding in the
-reader's engine.
+Times are CPU time of one core for one sample: of encoding, which a teacher's predictor does, and
+of decoding, which a reader's engine does.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ BATCH = 32
 #: Temperatures of the loss. If the teacher applies the softmax, it uses the same temperature.
 TEMPERATURES = (1.0, 4.0)
 FORMS = ("float32", "bfloat16", "float16", "topk:20", "topk:100")
+#: The form with a goal: it takes at most this share of the bytes of float32.
 LIMITED = "topk:20"
 LIMIT_OF_BYTES = 0.05
 
@@ -103,7 +104,7 @@ def errors(case: LabelCase, teacher: Array, student: Array) -> tuple[float, floa
         probabilities = received / received.sum(axis=-1, keepdims=True)
     else:
         probabilities = _softmax(received / case.temperature)
-    # float16 rounds values below 6e-8 to 0, which has no logarithm.
+    # float16 rounds values below 3e-8 to 0, which has no logarithm.
     divergence = (truth * np.log(truth / np.maximum(probabilities, 1e-12))).sum(axis=-1).mean()
     own = _softmax(student / case.temperature)
     error = np.linalg.norm(probabilities - truth) / np.linalg.norm(own - truth)

@@ -35,12 +35,12 @@ _LOOP_OPTIONS: Final = frozenset(
 
 
 class TeacherPool:
-    """Has the teachers of a service label single batches: on-policy distillation, active learning.
+    """Gets soft labels for single batches, as for on-policy distillation or active learning.
 
     Answers have the guarantees of `DistilReader`: they survive the death of teachers and of the
-    engine, wrong teachers are found, and each call has exactly one answer. Thread-safe. Callers
-    that produce faster than teachers label wait in `submit`. The pool asks the coordinator for as
-    many teachers as its calls need.
+    engine, teachers with wrong labels are found, and each call has exactly one answer. Thread-safe.
+    `submit` waits if callers produce batches faster than teachers label them. The pool asks the
+    coordinator for as many teachers as its calls need.
 
     Without `with`, a pool closes when it is garbage-collected or the interpreter ends.
 
@@ -48,8 +48,8 @@ class TeacherPool:
         service: name of the teachers' service; or several with weights, as for `DistilReader`.
         coordinator: Redis URL of the mesh, as in `redis://head:6379`.
         teachers: addresses `host:port` of teachers, instead of a coordinator.
-        timeout_s: seconds that a call may take, unless it states its own.
-        job: name of this user of teachers in the mesh; by default, one of this pool only.
+        timeout_s: seconds that a call may take, unless the call states its own limit.
+        job: name of this pool in the mesh; by default, a unique one.
         **options: further arguments of `DistilReader` about teachers, labels and limits.
 
     Raises:
@@ -68,7 +68,7 @@ class TeacherPool:
         **options: Any,
     ) -> None:
         if wrong := sorted(_LOOP_OPTIONS & options.keys()):
-            raise TypeError(f"a TeacherPool has no training loop, so no {wrong[0]}=")
+            raise TypeError(f"a TeacherPool has no training loop: remove {wrong[0]}=")
         if job is None:  # its measured times would be of no use to another pool
             # Containers may share a host name and have the same pids.
             job = f"pool-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -108,9 +108,10 @@ class TeacherPool:
         Raises:
             LabelTimeout: there were no labels in time.
             PoisonBatch: teachers refuse the batch.
-            UsageError: the batch does not fit the model, or the pool is closed; or a callback of
-                one of its futures calls this, which would wait for itself.
-            EdlError: why the pool can label nothing any more.
+            BatchError: the batch cannot be sent.
+            UsageError: the batch does not fit the model, the pool is closed, or a callback of one
+                of its futures calls this, which would wait for itself.
+            EdlError: the pool can label nothing any more; the error says why.
         """
         if self._reader._pipeline.engine.calls.is_in_callback:
             raise UsageError(
@@ -125,7 +126,7 @@ class TeacherPool:
             del future  # or an error that it raises would keep itself alive through this frame
 
     def submit(self, batch: Any, timeout_s: float | None = None) -> Future[Labels]:
-        """Return a future of what `label` returns or raises; waits while too many calls wait.
+        """Return a future for the result or error of `label`; waits while too many calls are open.
 
         The batch is copied before this returns. The future can be cancelled. Its callbacks run in
         a thread of the pool and delay other answers; they may submit, which never waits there.
@@ -175,7 +176,10 @@ class TeacherPool:
         return self._reader.stats
 
     def close(self) -> None:
-        """End the engine, unless it is a reader's; calls that wait get a UsageError. Idempotent."""
+        """End the engine; calls that wait get a UsageError. Idempotent.
+
+        The engine of a pool that shares a reader's continues, and its waiting calls get labels.
+        """
         self._closed = True
         if self._owns_reader:
             self._reader.close()

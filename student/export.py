@@ -17,7 +17,7 @@ from .job.assembly import restore_model
 from .job.batches import Parts, first_batch
 from .job.spec import JobSpec
 
-#: Name of the files, without suffix.
+#: Name of all exported files, without suffix.
 NAME: Final = "model"
 _OPSET: Final = 17
 _CHECKED_ROWS: Final = 4
@@ -30,8 +30,8 @@ class Exported:
     Attributes:
         step: step of the checkpoint.
         files: absolute paths.
-        worst: by format, the greatest difference between its outputs and the student's, on the
-            checked rows; None: its runtime is not installed, so it was not run.
+        worst: by format, the greatest difference between its outputs and the student's on the rows
+            that were compared; None: its runtime is not installed, so nothing was compared.
     """
 
     step: int
@@ -62,8 +62,11 @@ def export(
 
     Raises:
         JobError: a function of the job file fails.
-        UsageError: the folder cannot be written, the checkpoint does not fit, or a package for
-            ONNX is not installed.
+        UsageError: the folder cannot be written, the checkpoint does not fit or does not exist,
+            the feed is empty, an input is no tensor, the model cannot be converted to ONNX, or a
+            package for that is not installed.
+        CheckpointUnavailable: the checkpoint cannot be read now.
+        CheckpointDamaged: the checkpoint is damaged.
         ModelError: the outputs of the exported model differ from the student's.
     """
     own = spec.framework.name
@@ -91,7 +94,14 @@ def export(
 
 
 def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
-    """Return the inputs of a batch, named like the parameters of the model's `forward`."""
+    """Return the inputs of a batch by name.
+
+    Those of a dict keep their names; others get the names of the parameters of the model's
+    `forward`.
+
+    Raises:
+        UsageError: an input is no tensor.
+    """
     if isinstance(batch.inputs, Mapping):
         found = dict(batch.inputs)
     else:
@@ -152,7 +162,7 @@ def _save_torch(
     """Write the files; return by format the file to open."""
     import torch.export
 
-    # torch.export would take the number of a single row for a constant.
+    # If there is one row, torch.export would make 1 the fixed number of rows.
     inputs = {name: torch.cat([one, one]) if len(one) == 1 else one for name, one in inputs.items()}
     saved = {"torch": folder / f"{NAME}.pt2"}
     rows = torch.export.Dim("rows")
@@ -171,7 +181,7 @@ def _torch_to_onnx(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder:
     file = folder / f"{NAME}.onnx"
     axes = {name: {0: "rows"} for name in inputs}
     with spec.job_errors("model"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the exporter by tracing
+        warnings.simplefilter("ignore", DeprecationWarning)  # of `dynamo=False`, the exporter by tracing
         torch.onnx.export(
             model,
             (),

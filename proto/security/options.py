@@ -22,8 +22,8 @@ class TlsKeys:
     ca: Annotated[
         Path | None,
         Key(
-            "CA certificates, in PEM form, that sign those of our peers. A server that has it asks "
-            "every client for a certificate.",
+            "CA certificates, in PEM form, that sign those of our peers. With them, a server "
+            "requires a certificate of every client.",
             "EDL_TLS_CA",
         ),
     ] = None
@@ -58,7 +58,7 @@ TokenFile = Annotated[
 
 
 def tls_files(given: Sequence[Given] | None) -> TlsFiles:
-    """Return the files of `--tls` and its variables.
+    """Return the files that `--tls` or its variables name.
 
     Raises:
         UsageError: the certificate or the key is given without the other.
@@ -68,24 +68,24 @@ def tls_files(given: Sequence[Given] | None) -> TlsFiles:
 
 
 def tls_words(tls: TlsFiles) -> list[str]:
-    """Return the files as `--tls` of a command line."""
+    """Return the arguments of a command line that name these files by `--tls`."""
     return TLS.words({"ca": tls.ca, "cert": tls.certificate, "key": tls.key})
 
 
 def client_security(
     tls: TlsFiles, token_file: Path | None = None, *, insecure: bool = False
 ) -> ClientSecurity | None:
-    """Return the security settings of a client; None (no TLS, no token) without options."""
+    """Return the security settings of a client; None without options: no TLS, no token."""
     if not tls.paths() and token_file is None:
         return None
     return ClientSecurity(tls if tls.paths() else None, token_file, insecure=insecure)
 
 
 def server_security(tls: TlsFiles, tokens: Path | None = None) -> ServerSecurity | None:
-    """Return the security settings of a server; None (every caller is let in) without options.
+    """Return the security settings of a server; None without options: anybody may call it.
 
     Raises:
-        UsageError: the options do not fit together.
+        UsageError: `tls` names a CA, but no certificate.
     """
     if not tls.paths() and tokens is None:
         return None
