@@ -43,7 +43,7 @@ def main(coordinator: str | None) -> None:
             print(f"epoch {epoch}: {batches.stats.line()}", flush=True)
     others, arms = spirals(2000, seed=3)
     right = (features(others) @ weights).argmax(axis=1) == arms
-    print(f"{100 * right.mean():.1f} % of others are right")
+    print(f"{100 * right.mean():.1f} % of 2000 new points classified correctly")
     if coordinator:
         batches.close()
 
