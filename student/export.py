@@ -180,8 +180,9 @@ def _torch_to_onnx(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder:
 
     file = folder / f"{NAME}.onnx"
     axes = {name: {0: "rows"} for name in inputs}
+    # `dynamo=False`, which exports by tracing, is deprecated.
     with spec.job_errors("model"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of `dynamo=False`, the exporter by tracing
+        warnings.simplefilter("ignore", DeprecationWarning)
         torch.onnx.export(
             model,
             (),
