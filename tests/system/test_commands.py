@@ -156,6 +156,7 @@ def test_a_local_mesh_starts_examines_and_ends_its_processes(tmp_path: Path) -> 
         assert mesh.teachers["drained"].wait() == 0
         mesh.suspend("held")
         pids = [mesh.coordinator.pid, *(teacher.pid for teacher in mesh.teachers.values())]
+        mesh.stop(START_S)
     assert mesh.teachers["held"].returncode == 0, "it was resumed, and took its SIGTERM"
     mesh.stop()  # once more does no harm
     wait_gone(pids)
