@@ -50,6 +50,11 @@ TTL_S = 5.0
 FACTS = {"incarnation": "1", "address": "h:1", "state": "serving"}
 
 
+def store_at(url: str) -> RedisStore:
+    """One that never repeats a command of which the answer is late."""
+    return RedisStore(url, timeout_s=DEADLINE_S)
+
+
 @dataclass
 class Users:
     port: int
@@ -85,7 +90,7 @@ def users(port: int, tmp_path: Path) -> Iterator[Users]:
     for user, password in PASSWORDS.items():
         file = write_secret(tmp_path / user, f"{password}\n")
         url = f"redis://{user}@127.0.0.1:{port}/0?password_file={file}"
-        registries[user.split("-")[1]] = Registry(RedisStore(url))
+        registries[user.split("-")[1]] = Registry(store_at(url))
     found = Users(port, **registries)
     yield found
     for kind in ("teachers", "students"):
@@ -116,7 +121,7 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
     for registry in (users.reader, users.student):
         assert live_managers(registry) == ["127.0.0.1:5"]
     users.manager.leave("managers", "", "127.0.0.1:5")
-    board = JobBoard(RedisStore(users.url("edl-student")))
+    board = JobBoard(store_at(users.url("edl-student")))
     board.join("j", "a", {"n": 1}, 30.0)
     assert board.beat("j", "a", 30.0, {"n": 2})
     assert [node.facts for node in board.nodes("j")] == [{"n": 2}]
@@ -128,7 +133,7 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
     assert board.done("j", 1, 0, 0, 0, 2)
     assert board.report("j", 1, 0, {})
     board.add_event("j", {})
-    for reader in (board, JobBoard(RedisStore(users.url("edl-manager")))):
+    for reader in (board, JobBoard(store_at(users.url("edl-manager")))):
         assert reader.jobs() == ["j"]
         assert len(reader.nodes("j")) == len(reader.reports("j")) == len(reader.events("j")) == 1
         assert reader.outcome("j") is None
@@ -141,8 +146,8 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
 
 def test_a_fleet_keeps_queues_and_the_boards_of_trainings(users: Users) -> None:
     queue, board = (
-        QueueBoard(RedisStore(users.url("edl-fleet"))),
-        JobBoard(RedisStore(users.url("edl-fleet"))),
+        QueueBoard(store_at(users.url("edl-fleet"))),
+        JobBoard(store_at(users.url("edl-fleet"))),
     )
     for number in (1, 2):
         assert queue.submit("a", {}) == number
@@ -163,7 +168,7 @@ def test_a_fleet_keeps_queues_and_the_boards_of_trainings(users: Users) -> None:
     queue.close()
     board.close()
     with (
-        closing(QueueBoard(RedisStore(users.url("edl-student")))) as other,
+        closing(QueueBoard(store_at(users.url("edl-student")))) as other,
         pytest.raises(Forbidden),
     ):
         other.submit("b", {})
@@ -173,7 +178,7 @@ def test_a_fleet_keeps_queues_and_the_boards_of_trainings(users: Users) -> None:
 
 def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users: Users) -> None:
     agent, manager = (
-        MachineBoard(RedisStore(users.url(user))) for user in ("edl-agent", "edl-manager")
+        MachineBoard(store_at(users.url(user))) for user in ("edl-agent", "edl-manager")
     )
     deployment = Deployment("s", "s3://b/m", "ab" * 32)
     agent.join("m", 1, Report(), 30.0)
@@ -312,7 +317,7 @@ def test_a_password_that_is_wrong_or_missing_or_was_rotated(users: Users, tmp_pa
             assert "wrong@" not in str(error.value)
     file = write_secret(tmp_path / "rotated", PASSWORDS["edl-reader"])
     url = f"redis://edl-reader@127.0.0.1:{users.port}?password_file={file}"
-    with closing(Registry(RedisStore(url))) as registry:
+    with closing(Registry(store_at(url))) as registry:
         assert registry.members("managers", "") == []
         file.write_text("an old one")
         registry.close()  # the next connection reads the file again
@@ -480,7 +485,7 @@ def live(client: Any) -> bool:
 
 def test_every_user_may_find_out_whether_writes_are_refused(users: Users) -> None:
     for user in PASSWORDS:
-        with closing(Registry(RedisStore(users.url(user)))) as registry:
+        with closing(Registry(store_at(users.url(user)))) as registry:
             assert registry.check_writes()
     with users.client("edl-manager") as client:
         assert not client.exists(WRITE_CHECK)
