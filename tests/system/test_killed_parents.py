@@ -51,6 +51,16 @@ digits, brief = load_digits(settings.size), replace(settings, teacher_epochs=1)
 obtain_teacher(digits, brief, folder, fresh=False, on_step=lambda *_: None)
 (folder / cache_key(digits, brief)).rename(folder / cache_key(digits, settings))
 """
+BEGUN = "Ctrl-C is handled"
+#: `python -m edl`, which says when it is no longer the interpreter that handles Ctrl-C.
+EDL = f"""
+from edl.cli import main
+from edl.runtime.interrupts import exit_on_interrupt
+
+exit_on_interrupt("edl")
+print("{BEGUN}")
+main()
+"""
 IGNORE_SIGINT = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
 
 Words = tuple[object, ...]
@@ -79,7 +89,7 @@ class Program:
 
     def __init__(self, words: Words, log: Path, prefix: tuple[str, ...] = ()) -> None:
         self._before, self._log = descendants(), log
-        argv = (*prefix, sys.executable, "-P", "-u", "-m", "edl", *map(str, words))
+        argv = (*prefix, sys.executable, "-P", "-u", "-c", EDL, *map(str, words))
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -268,6 +278,7 @@ def test_ctrl_c_ends_a_program_also_if_it_was_started_with_sigint_ignored(
             took_s = time.monotonic() - began_s
             assert program.press_ctrl_c() == (EXIT_INTERRUPTED, "edl: interrupted")
         with Program(words, tmp_path / "starting.log", prefix) as program:
-            program.run_for(moment_s := rng.uniform(0.3, took_s))
+            program.run_until_started(BEGUN)
+            program.run_for(moment_s := rng.uniform(0.0, took_s))
             print(f"{name} {prefix}: {moment_s:.2f} s of {took_s:.2f} s")
             assert program.press_ctrl_c() == (EXIT_INTERRUPTED, "edl: interrupted")
