@@ -328,25 +328,35 @@ def listens(url: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
-def test_in_the_background_until_it_is_ended(cache: Path) -> None:
-    code, told = edl("up", EXAMPLE, "--detach", "--keep")
+@pytest.fixture
+def mesh_file(tmp_path: Path) -> Path:
+    """The example, with a student that trains until it is ended."""
+    file = tmp_path / "mesh.yaml"
+    text, count = re.subn(r"--epochs \d+", "--epochs 1000000", EXAMPLE.read_text())
+    assert count == 1
+    file.write_text(f"folder: {EXAMPLE.parent}\n{text}")
+    return file
+
+
+def test_in_the_background_until_it_is_ended(cache: Path, mesh_file: Path) -> None:
+    code, told = edl("up", mesh_file, "--detach", "--keep")
     assert code == 0, told
     state = state_in(cache)
     assert [one["name"] for one in state["entries"]] == NAMES
     addresses = [state["url"], *(one["address"] for one in state["entries"] if one["address"])]
     assert [listens(address) for address in addresses] == [True] * 4
-    code, told = edl("up", EXAMPLE)
+    code, told = edl("up", mesh_file)
     assert code == 2
     assert f"is up already (pid {state['keeper']['pid']}, 4 of 4 processes" in told[-1]
-    assert edl("down") == (0, [f"{relative_path(EXAMPLE)} has ended"])
+    assert edl("down") == (0, [f"{relative_path(mesh_file)} has ended"])
     assert files_in(cache) == []
     assert not any(listens(address) for address in addresses)
 
 
 def test_what_dies_comes_again_and_nothing_is_left_when_edl_up_is_killed(
-    cache: Path, stack: ExitStack
+    cache: Path, mesh_file: Path, stack: ExitStack
 ) -> None:
-    mesh = stack.enter_context(running("up", EXAMPLE, "spirals-student", "--keep"))
+    mesh = stack.enter_context(running("up", mesh_file, "spirals-student", "--keep"))
     wait_until(lambda: state_in(cache).get("phase") == "up")
     pids = {one["name"]: one["process"]["pid"] for one in state_in(cache)["entries"]}
     mesh.expect(r"^spirals-student \| epoch \d+: loss", START_S)
@@ -361,7 +371,7 @@ def test_what_dies_comes_again_and_nothing_is_left_when_edl_up_is_killed(
     wait_gone(family)
     assert not listens(state["url"])
     assert state_in(cache) == state, "nobody was there to take it back"
-    assert edl("down", EXAMPLE) == (0, [f"{EXAMPLE} was not up"])
+    assert edl("down", mesh_file) == (0, [f"{mesh_file} was not up"])
     assert files_in(cache) == []
 
 

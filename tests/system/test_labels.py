@@ -198,8 +198,8 @@ def test_an_upgrade_at_the_epoch_and_one_at_once_mix_nothing(upgrading: Upgradin
     reader, service = upgrading.reader, upgrading.service
     iterator, batches = upgrading.begin()
     upgrade(service.url, service.name, upgrading.new, "epoch")
-    os.kill(reader.engine_pid, signal.SIGKILL)  # the next engine keeps to the old content
     batches += taken_until(iterator, lambda: service.status.next_content_id == upgrading.new)
+    os.kill(reader.engine_pid, signal.SIGKILL)  # the next engine keeps to the old content
     batches += [next(iterator) for _ in range(50)]
     batches += upgrading.source.rest(iterator)
     assert set(upgrading.offsets(batches)) == {1}

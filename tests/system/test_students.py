@@ -337,7 +337,7 @@ def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
     elastic.reach(1)
     elastic.start()
     elastic.reach(2)
-    assert "the rate is 0.02 now" in "\n".join(a.tail(1000))
+    a.expect(r"the rate is 0\.02 now", START_S)
     agreeing = list(elastic.processes)
     seed = elastic.start("--seed", 7)
     batch = elastic.start("--total-batch", 16)
@@ -361,7 +361,7 @@ def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
     elastic.processes, elastic.job_file = agreeing, own
     elastic.start()
     elastic.reach(3)
-    assert "the rate is 0.03 now" in "\n".join(a.tail(1000))
+    a.expect(r"the rate is 0\.03 now", START_S)
     restored = elastic.restored()
     elastic.pace(0.0)
     elastic.end()
