@@ -113,7 +113,7 @@ def ids_in_order(trace: RunTrace) -> InvariantResult:
 
 
 def labels_correct(trace: RunTrace) -> InvariantResult:
-    """Samples and labels are correct, byte for byte, except for undetected wrong labels."""
+    """Samples, and labels of samples and calls, are correct, except for undetected wrong labels."""
     broken, undetected = [], 0
     for name, seen in trace.students.items():
         differ = np.array([at for chunk in _wrong_rows(seen) for at in chunk], np.int64)
@@ -126,14 +126,29 @@ def labels_correct(trace: RunTrace) -> InvariantResult:
                 f"id {ids[at]} at {_arrival(seen, at)}" for at in wrong[:_MAX_EXAMPLES]
             )
             broken.append(f"{name}: {len(wrong)} samples, the first: {examples}")
+        broken += _wrong_calls(trace, name, seen)
     excuse = f"; {undetected} with wrong labels that were not detected yet" if undetected else ""
     return InvariantResult(
         "labels match their samples", _sample_counts(trace) + excuse, tuple(broken)
     )
 
 
+def _wrong_calls(trace: RunTrace, name: str, seen: StudentTrace) -> list[str]:
+    calls = seen.calls
+    wrong = [
+        at
+        for at in np.flatnonzero(calls["digest"])
+        if calls["digest"][at] != expected_digest_of_call(calls["id"][at], calls["rows"][at])
+    ]
+    excused = _may_be_undetected(trace, seen, calls["at_s"][wrong])
+    if excused.all():
+        return []
+    at = calls["at_s"][wrong][~excused][0]
+    return [f"{name}: {(~excused).sum()} calls got wrong labels, first at {at:.1f} s"]
+
+
 def calls_answered(trace: RunTrace) -> InvariantResult:
-    """Nearly every call gets its own labels, and each of the others an error by its deadline."""
+    """Nearly every call gets labels, and each of the others an error by its deadline."""
     broken, counts, failures = [], [], 0
     for name, seen in trace.students.items():
         calls = seen.calls
@@ -143,15 +158,6 @@ def calls_answered(trace: RunTrace) -> InvariantResult:
         if failed.sum() > MAX_FAILED_CALLS * len(calls):
             at = calls["at_s"][failed][0]
             broken.append(f"{name}: {failed.sum()} calls failed, the first at {at:.1f} s")
-        wrong = [
-            at
-            for at in np.flatnonzero(~failed)
-            if calls["digest"][at] != expected_digest_of_call(calls["id"][at], calls["rows"][at])
-        ]
-        excused = _may_be_undetected(trace, seen, calls["at_s"][wrong])
-        if not excused.all():
-            at = calls["at_s"][wrong][~excused][0]
-            broken.append(f"{name}: {(~excused).sum()} calls got wrong labels, first at {at:.1f} s")
         late = calls["took_s"] > CALL_TIMEOUT_S + CALL_SLACK_S
         if late.any():
             at, took = calls[late][["at_s", "took_s"]][0]

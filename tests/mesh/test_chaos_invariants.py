@@ -149,8 +149,6 @@ def calls(count: int = 1000) -> Array:
     [
         ("digest", [20], 0, ""),  # one of a thousand
         ("digest", [20, 30], 0, "2 calls failed, the first at 1.2 s"),
-        ("digest", [20], 7, "1 calls got wrong labels, first at 1.2 s"),
-        ("digest", [400], 7, ""),  # while a teacher lies undetected
         ("took_s", [50], CALL_TIMEOUT_S, ""),
         ("took_s", [50], CALL_TIMEOUT_S + 5.0, "1 calls took too long, 15.0 s at 3.0 s"),
     ],
@@ -160,9 +158,16 @@ def test_a_call_without_its_labels_is_named(
 ) -> None:
     rows = calls()
     rows[field][at] = value
-    lie = [injected("answer-other", "t1", 20.0, 22.0)]
-    finding = invariants.calls_answered(trace(student(calls=rows), faults=lie))
+    finding = invariants.calls_answered(trace(student(calls=rows)))
     assert finding.broken == ((f"s1: {named}",) if named else ())
+
+
+def test_a_call_with_wrong_labels_is_named() -> None:
+    rows = calls()
+    rows["digest"][[20, 400]] = 7  # the second one while a teacher lies undetected
+    lie = [injected("answer-other", "t1", 20.0, 22.0)]
+    finding = invariants.labels_correct(trace(student(calls=rows), faults=lie))
+    assert finding.broken == ("s1: 1 calls got wrong labels, first at 1.2 s",)
 
 
 @pytest.mark.parametrize("kind", ["answer-other", "answer-nan"])
