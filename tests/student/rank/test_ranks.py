@@ -135,8 +135,10 @@ def test_ranks_that_wait_report_it_and_can_leave() -> None:
         with World(settings(epochs=1), 2, owner=owner, environment=blocked) as world:
 
             def waiting(rank: int) -> set[str]:
+                """What it has waited for after the first step."""
                 told = [word for who, word in world.words if who == rank]
-                return {word.waiting_for for word in told if isinstance(word, Progress)}
+                steps = [word for word in told if isinstance(word, Progress) and word.step]
+                return {word.waiting_for for word in steps}
 
             feed, others = "the next batch of the feed", "the other ranks"
             world.wait(lambda: feed in waiting(1) and others in waiting(0), "that they wait")
