@@ -86,9 +86,10 @@ def test_a_world_leaves_and_another_goes_on(name: str, tmp_path: Path) -> None:
     ids, file = tmp_path / "ids", str(JOB.with_stem(name))
     options = {"lr_policy": "linear", "amp": "bfloat16", "micro_batch": 5}
     job = settings(job_file=file, epochs=3, id_log=str(ids), **options)
-    slowly = {"EDL_TEST_ROWS": str(ROWS), "EDL_TEST_ROW_S": "0.002"}
+    rows = {"EDL_TEST_ROWS": str(ROWS)}
+    blocked = rows | {"EDL_TEST_BLOCK": "1:70"}  # rank 1 has read 45 + 24 rows for 9 steps
     with SnapshotOwner() as owner:
-        with World(job, 2, owner=owner, environment=slowly) as world:
+        with World(job, 2, owner=owner, environment=blocked) as world:
             world.wait(lambda: any(p.step >= 8 for p in world.said(Progress)), "step 8")
             world.crew.leave()
             assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
@@ -99,7 +100,7 @@ def test_a_world_leaves_and_another_goes_on(name: str, tmp_path: Path) -> None:
             assert not world.said(Scaled), "the first world is no change"
         left = on_disk(owner, tmp_path / "saved")
         assert left.world == 2
-        again = World(job, 1, owner=owner, restore=left.location, generation=2, environment=slowly)
+        again = World(job, 1, owner=owner, restore=left.location, generation=2, environment=rows)
         with again as world:
             world.wait(lambda: bool(world.said(Ready)), "the second world")
             assert world.said(Ready)[0].step == first.step
@@ -203,21 +204,24 @@ def test_a_batch_smaller_than_the_world_is_refused() -> None:
 def test_a_feed_without_ids_continues_where_it_was_left(tmp_path: Path) -> None:
     """96 rows in 6 batches, 3 for each rank; evaluated over all of them, each rank its own."""
     stream = {"EDL_TEST_STREAM": "1", "EDL_TEST_ROW_S": "0.002"}
-    job = settings(epochs=4, id_log=str(tmp_path), nodes=(1, 1), ranks_per_node=2)
+    options = {"id_log": str(tmp_path), "nodes": (1, 1), "ranks_per_node": 2}
     with SnapshotOwner() as owner:
+        job = settings(epochs=400, **options)
         with World(job, 2, owner=owner, environment=stream) as world:
             world.wait(lambda: any(p.step >= 4 for p in world.said(Progress)), "step 4")
             world.crew.leave()
             assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
         left = on_disk(owner, tmp_path / "saved").location
+        epochs = max(line["epoch"] for line in lines(tmp_path)) + 2
+        job = settings(epochs=epochs, **options)
         again = World(job, 2, owner=owner, restore=left, generation=2, environment=stream)
         with again as world:
             assert world.ended() == {0: 0, 1: 0}
             first, second = world.said(Finished)
-            assert (first.step, second.step) == (12, 12)
+            assert first.step == second.step == 3 * epochs
             assert first.metrics == second.metrics
             assert first.metrics["accuracy"] == pytest.approx(first.metrics["by_paddle"])
-    assert sum(line["rows"] for line in lines(tmp_path)) == 4 * 96
+    assert sum(line["rows"] for line in lines(tmp_path)) == epochs * 96
     assert {line["generation"] for line in lines(tmp_path)} == {1, 2}
 
 

@@ -1,9 +1,9 @@
 """A job of PyTorch as its users write them: a data set, a DataLoader, AdamW and a cosine.
 
 `python torch_job.py EPOCHS` trains it by PyTorch alone. Options are environment variables:
-EDL_TEST_ROWS=rows of an epoch; EDL_TEST_ROW_S=seconds per row; EDL_TEST_DUMP=folder where each rank
-writes its parameters after each step; EDL_TEST_PLAIN=1 for a distillation without a weight;
-EDL_TEST_TEACH=1 for one by teachers.
+EDL_TEST_ROWS=rows of an epoch; EDL_TEST_BLOCK=rank:row read that takes a minute;
+EDL_TEST_DUMP=folder where each rank writes its parameters after each step; EDL_TEST_PLAIN=1 for a
+distillation without a weight; EDL_TEST_TEACH=1 for one by teachers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from edl.student import Distill
 
 ROWS = int(os.environ.get("EDL_TEST_ROWS", "96"))
 BATCH = 16
-ROW_S = float(os.environ.get("EDL_TEST_ROW_S", "0"))
+BLOCKED_RANK, BLOCKED_ROW = map(int, os.environ.get("EDL_TEST_BLOCK", "-1:0").split(":"))
+
+
+def rank() -> int:
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
 
 
 class Points(Dataset[Any]):  # type: ignore[misc]  # PyTorch has no types here
@@ -32,12 +36,15 @@ class Points(Dataset[Any]):  # type: ignore[misc]  # PyTorch has no types here
 
     def __init__(self) -> None:
         self.points = np.random.default_rng(7).normal(size=(ROWS, 8)).astype(np.float32)
+        self.read = 0
 
     def __len__(self) -> int:
         return ROWS
 
     def __getitem__(self, number: int) -> tuple[Any, Any]:
-        time.sleep(ROW_S)
+        self.read += 1
+        if self.read == BLOCKED_ROW and rank() == BLOCKED_RANK:
+            time.sleep(60)
         point = self.points[number]
         return point, 2 * int(point[0] > 0) + int(point[1] > 0)
 
@@ -68,8 +75,7 @@ def optimizer(parameters: Any) -> Any:
         steps = itertools.count(1)
 
         def dump(*_: Any) -> None:
-            rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-            file = Path(folder) / f"rank{rank}-step{next(steps)}.npz"
+            file = Path(folder) / f"rank{rank()}-step{next(steps)}.npz"
             (group,) = adamw.param_groups
             np.savez(file, *(one.detach().numpy() for one in group["params"]))
 
