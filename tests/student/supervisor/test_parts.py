@@ -47,6 +47,7 @@ from edl.student.supervisor.checkpoints import (
     CheckpointManager,
     CheckpointVerifier,
     LastWrite,
+    NewestCheckpoint,
 )
 from edl.student.supervisor.rendezvous import RendezvousSession
 from edl.student.supervisor.ui import NodeReporter, left_s
@@ -277,10 +278,14 @@ def write_snapshot(keeping: CheckpointManager, step: int) -> None:
 
 
 def newest(judge: CheckpointVerifier, generation: int) -> int:
-    wait_until(lambda: judge.newest(generation, CheckpointHistory()))
-    found = judge.newest(generation, CheckpointHistory())
-    assert found is not None
-    return found.entry.step if found.entry else 0
+    found: list[NewestCheckpoint] = []
+
+    def has_found() -> bool:
+        found.extend(filter(None, [judge.newest(generation, CheckpointHistory())]))
+        return bool(found)
+
+    wait_until(has_found)
+    return found[0].entry.step if found[0].entry else 0
 
 
 def test_a_checkpoint_that_spoils_after_it_was_verified_is_not_used_again(tmp_path: Path) -> None:
