@@ -18,6 +18,7 @@ from edl.runtime.errors import UsageError
 from edl.scheduler.reader_core import ReaderCore
 from edl.scheduler.reader_core.events import ProfileLoaded, Pulled, Tick
 from edl.scheduler.stream_stats import SETTLED_STEPS, Measured, StreamProfile
+from edl.tests.waiting import wait_until
 
 PROFILE = StreamProfile(0.05, 0.01, "c", 1e9)
 
@@ -115,6 +116,7 @@ def test_the_second_run_asks_for_n_at_once(tmp_path: Path) -> None:
     assert first.want() == 1
     first.measure(0.05, SETTLED_STEPS)
     first.memory.close()
+    wait_until(lambda: ProfileFile(tmp_path, "s", "j").read())
     second = Run(tmp_path)
     assert second.want() == 5
     second.measure(0.02, SETTLED_STEPS)
