@@ -7,11 +7,18 @@ from contextlib import ExitStack
 
 import pytest
 
+from edl.distill_reader import engine_client
 from edl.runtime.supervise import python_command, start
 from edl.tests.scripted_teacher import Behaviour, ScriptedTeacher, label
 from edl.tests.waiting import DEADLINE_S
 
 StartTeacher = Callable[..., ScriptedTeacher]
+
+
+@pytest.fixture(autouse=True)
+def replies_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures behind an epoch are complete, although the machine has stopped for a while."""
+    monkeypatch.setattr(engine_client, "REPLY_TIMEOUT_S", DEADLINE_S)
 
 
 @pytest.fixture
