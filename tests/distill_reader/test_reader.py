@@ -275,9 +275,9 @@ def test_who_is_ill_is_out_and_back_when_well(
     second.behaviour = behaviour
     source = Batches(10)
     with reader_of(source, teacher, second) as reader:
-        while not reader.stats.ejected:
+        while not (ejected := reader.stats.ejected):  # it is let in again after a second
             check_epoch(source, list(reader))
-        assert reader.stats.ejected == (second.address,)
+        assert ejected == (second.address,)
         assert reader.stats.ejections >= 1
         second.behaviour = label
         wait_until(lambda: reader.stats.ejected == ())
