@@ -214,7 +214,8 @@ def _by_layout(rows: Sequence[LabelRow | None]) -> dict[Layout, list[int]]:
 #: Rows are written once `WRITE_ROWS` of them wait, or the first has waited for `WRITE_AFTER_S`.
 WRITE_ROWS = 1024
 WRITE_AFTER_S = 0.5
-_END_S = 3.0
+#: Seconds that `LabelCacheThread.close` waits.
+END_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +345,7 @@ class LabelCacheThread:
     def close(self) -> None:
         """Flush and end; bounded by a few seconds."""
         self._commands.put(None)
-        self._thread.join(_END_S)
+        self._thread.join(END_S)
         if self._thread.is_alive():
             log.warning("the label store %s is still being written", self._settings.path)
 
