@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -21,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from edl.distill_reader import Callback, EnsemblePolicy, LabelStore, TeacherPool
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
+from edl.runtime.addresses import bind_socket
 from edl.runtime.errors import AddressInUse, LabelTimeout, PoisonBatch, RequestRefused, UsageError
 from edl.tests.distill_reader.readers import ROWS, Batches, answer_nan, check_epoch, fail, reader_of
 from edl.tests.distill_reader.traces import checked_events, events_of, lives, slices, track_names
@@ -153,10 +153,10 @@ Scraped = dict[str, dict[tuple[str, ...], float]]
 
 
 @pytest.fixture
-def address() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+def address() -> Iterator[str]:
+    """An address for a listener with SO_REUSEADDR; nobody else gets its port."""
+    with bind_socket("127.0.0.1", 0) as kept:
+        yield f"127.0.0.1:{kept.getsockname()[1]}"
 
 
 def scrape(address: str) -> Scraped:
