@@ -290,11 +290,10 @@ def test_a_teacher_that_answers_no_message_at_all_is_lost(
     monkeypatch.setattr(
         "edl.tests.scripted_teacher.tensors.encode_response", lambda *_: b"\xff\xff"
     )
-    with (
-        reader_of(Batches(1), teacher, timeouts=Timeouts(wait_s=0.5)) as reader,
-        pytest.raises(NoTeacherAvailable, match="was lost: truncated message"),
-    ):
-        list(reader)
+    with reader_of(Batches(1), teacher, timeouts=Timeouts(wait_s=0.5)) as reader:
+        wait_until(lambda: reader.stats.teachers)
+        with pytest.raises(NoTeacherAvailable, match="was lost: truncated message"):
+            list(reader)
 
 
 def test_a_teacher_that_publishes_another_kind_of_output_does_not_label(
