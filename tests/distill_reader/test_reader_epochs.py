@@ -337,7 +337,7 @@ def test_a_close_that_ctrl_c_has_ended_is_done_again(
 
 def test_ctrl_c_while_it_waits_for_a_teacher_and_again() -> None:
     def interrupt_once_it_waits() -> None:
-        wait_until(lambda: "0 of 1" in reader.stats.waiting_for)
+        wait_until(lambda: NOBODY in reader.stats.waiting_for)
         os.kill(os.getpid(), signal.SIGINT)
 
     def read_until_interrupted() -> None:
