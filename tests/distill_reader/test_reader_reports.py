@@ -205,7 +205,7 @@ def test_calls_are_counted_and_drawn(teacher: ScriptedTeacher, address: str, pat
         cancelled = pool.submit(call(8))
         with pytest.raises(LabelTimeout):
             pool.label(call(8), 0.2)
-        assert value_of(address, "calls_waiting") >= 1
+        wait_until(lambda: value_of(address, "calls_waiting") >= 1)
         assert cancelled.cancel()
         wait_until(lambda: sum(scrape(address)["calls_total"].values()) == 4)
         labels.set()
