@@ -66,12 +66,13 @@ def test_joins_and_losses(teacher: ScriptedTeacher, second: ScriptedTeacher, add
         wait_until(lambda: len(scrape(address).get("teacher_window", {})) == 2)
         check_epoch(source, list(reader))
         wait_until(lambda: value_of(address, "batches_delivered_total") == 40)
+        # A request that was late, and labelled by the other teacher, may be on its way.
+        wait_until(lambda: not any(scrape(address)["teacher_requests_in_flight"].values()))
         seen = scrape(address)
         assert min(seen["teacher_samples_per_second"].values()) > 0
         assert min(seen["teacher_window"].values()) >= 2
         quantiles = seen["teacher_turnaround_seconds"]
         for one in addresses:
-            assert seen["teacher_requests_in_flight"]["s", one] == 0
             assert 0 < quantiles["s", "0.5", one] <= quantiles["s", "0.99", one]
         assert [samples for samples, _ in recorder.of("on_batch")] == [ROWS] * 40
         wait_until(lambda: len(recorder.of("on_teacher_joined")) == 2)
