@@ -113,8 +113,9 @@ class Bench(AbstractContextManager["Bench"]):
                 labels.set_exception(error)
                 return
             answer = answered.result()
-            labels.set_result(answer.outputs["double"].copy())
-            answer.release()
+            copied = answer.outputs["double"].copy()
+            answer.release()  # before the test goes on, which counts releases and free slots
+            labels.set_result(copied)
 
         self.batcher.submit(BatchRequest({"x": x}, DOUBLE, deadline_s)).add_done_callback(copy)
         return labels
