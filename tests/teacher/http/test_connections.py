@@ -20,6 +20,7 @@ import pytest
 from edl.proto.security import ServerSecurity, TlsFiles, servers
 from edl.teacher.jobs import RequestLabels
 from edl.teacher.request import BatchRequest
+from edl.teacher.servers import admission
 from edl.teacher.servers import http_server as http_server
 from edl.teacher.servers.http_server import HttpConnection
 from edl.tests.proto.security.authority import Authority
@@ -144,7 +145,13 @@ def test_bodies_have_a_budget(make: Make) -> None:
         assert third.ask(request).status == 200
 
 
-def test_a_length_beside_chunks_reserves_no_less(make: Make) -> None:
+@pytest.fixture
+def no_call_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that owes its request makes no room, however slow this machine is."""
+    monkeypatch.setattr(admission, "REQUEST_WITHIN_S", WAIT_S)
+
+
+def test_a_length_beside_chunks_reserves_no_less(make: Make, no_call_is_late: None) -> None:
     """The chunks count, not the length."""
     bench = make(request_bytes=1 << 20)
     chunked = head(0, **{"Transfer-Encoding": "chunked"})
@@ -157,7 +164,7 @@ def test_a_length_beside_chunks_reserves_no_less(make: Make) -> None:
         assert bench.open_calls == 1, "the first one waits for its chunks still"
 
 
-def test_a_call_of_grpc_counts_with_the_largest_request(make: Make) -> None:
+def test_a_call_of_grpc_counts_with_the_largest_request(make: Make, no_call_is_late: None) -> None:
     """Until its request is there; an idle stream does not keep others from asking."""
     bench = make(request_bytes=1 << 20)
     with half_open(bench, 1):
