@@ -42,7 +42,6 @@ class Bench:
         self.identity = InstanceIdentity("resnet", "t1", 41)
         self.labeller = FakeLabeller()
         self.at_end = ExitStack()  # what is to be done before it stops
-        self._skipped_s = 0.0
         self.recorder = Recorder()
         memory = SharedMemoryRegions(system=config.get("allow_system_shm", False))
         self.servicer = InferenceServicer(self.identity, self.labeller, self.recorder, memory)
@@ -53,6 +52,8 @@ class Bench:
             self.recorder,
             on_ended,
         )
+        self._now, self._skipped_s = self.loop.time, 0.0
+        self.loop.time = lambda: self._now() + self._skipped_s  # type: ignore[method-assign]
         self.server.start()
         self.address = f"127.0.0.1:{self.server.port}"
         self.channel = open_channel(self.address, client)
@@ -107,12 +108,13 @@ class Bench:
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the server: timers of its event loop that are due run."""
-        loop = self.loop
-        if not self._skipped_s:
-            now = loop.time
-            loop.time = lambda: now() + self._skipped_s  # type: ignore[method-assign]
         self._skipped_s += seconds
-        loop.call_soon_threadsafe(lambda: None)  # it looks at its timers
+        self.loop.call_soon_threadsafe(lambda: None)  # it looks at its timers
+
+    def hold_time(self) -> None:
+        """Let time pass for the server by `advance` alone, however slow this machine is."""
+        now_s = self._now()
+        self._now = lambda: now_s
 
     def advance_until(self, condition: Callable[[], object], step_s: float) -> None:
         """Let time pass for the server until `condition` holds."""
