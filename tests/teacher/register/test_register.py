@@ -26,6 +26,7 @@ from edl.proto.forms import softmax
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
 from edl.runtime.errors import BadAnswer, ModelError, RequestRefused, UsageError, WrongInstance
 from edl.runtime.lifecycle import Stop
+from edl.teacher.register import sidecar
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
 from edl.teacher.register.server_test import MEASURED, ServerTest
@@ -243,7 +244,8 @@ def facts_of(identity: InstanceIdentity, attestation: AttestationServer) -> dict
 
 def test_an_attestation_is_for_one_server(foreign: ForeignGrpc, ending: ExitStack) -> None:
     identity = InstanceIdentity("s", "t", 7, attested_address=foreign.address)
-    attestation, prober = AttestationServer("127.0.0.1:0", None), GrpcProber(answer_s=2.0)
+    attestation = AttestationServer("127.0.0.1:0", None)
+    prober = GrpcProber(answer_s=DEADLINE_S)
     ending.callback(attestation.stop)
     ending.callback(prober.stop)
     facts = facts_of(identity, attestation)
@@ -268,7 +270,7 @@ def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None
         (None, "refuses the manager's probe"),
         (ClientSecurity(None, token), "is not ready"),  # that is about the server itself
     ):
-        prober = GrpcProber(security, answer_s=2.0)
+        prober = GrpcProber(security, answer_s=DEADLINE_S)
         ending.callback(prober.stop)
         assert words in probe(prober, asked).why
     with open_channel(f"127.0.0.1:{attestation.port}") as channel:
@@ -289,7 +291,10 @@ def test_a_ca_alone_is_for_loopback() -> None:
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 @pytest.mark.parametrize("ready", [True, False])
-def test_the_protocol_of_a_server_is_found(kind: Kind, ready: bool, ending: ExitStack) -> None:
+def test_the_protocol_of_a_server_is_found(
+    kind: Kind, ready: bool, ending: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sidecar, "_ANSWER_S", DEADLINE_S)  # of a busy machine
     server = start(kind)
     ending.callback(server.stop)
     server.ready = ready
