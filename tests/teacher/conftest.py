@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 
+from edl.proto.clients import oip_grpc
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.teacher.recorder import access_log
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import Bench, Make
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture
-def make() -> Iterator[Make]:
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    # Of a busy machine: a client that waits no longer sends its batches by gRPC instead.
+    monkeypatch.setattr(oip_grpc, "_CONNECT_S", DEADLINE_S)
     with ExitStack() as made:
 
         def make(client: ClientSecurity | None = None, **config: Any) -> Bench:

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.proto.clients import LabelRequest, LabelResponse, oip_grpc
+from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.proto.shared_buffer import SharedBuffer
@@ -97,8 +97,7 @@ def by_calls(bench: Bench, security: ClientSecurity | None = None) -> Client:
 
 
 @pytest.fixture(params=TRANSPORTS)
-def by(request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch) -> Transport:
-    monkeypatch.setattr(oip_grpc, "_CONNECT_S", WAIT_S)  # of a busy machine
+def by(request: pytest.FixtureRequest, make: Make) -> Transport:
     return Transport(request.param, make)
 
 
