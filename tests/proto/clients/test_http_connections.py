@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -209,11 +210,25 @@ def test_a_long_error_text_is_cut() -> None:
     assert HttpReply(503, {}, memoryview(b"[" * 100_000)).error_text() == "[" * 300
 
 
-def test_a_late_reply_over_a_kept_connection_is_not_asked_for_again(talk: Talk) -> None:
+def test_a_late_reply_over_a_kept_connection_is_not_asked_for_again(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert talk.ask().status == 200
-    over = threading.Event()
-    talk.server.behave = lambda *_: (over.wait(DEADLINE_S), b"")[1]
+    asked, over, skipped_s = threading.Event(), threading.Event(), [0.0]
+
+    def wait(*_: object) -> bytes:
+        asked.set()
+        over.wait(DEADLINE_S)
+        return b""
+
+    def let_time_pass() -> None:
+        assert asked.wait(DEADLINE_S)
+        skipped_s[0] = DEADLINE_S
+
+    talk.server.behave = wait
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + skipped_s[0])
+    monkeypatch.setattr(oip_http, "time", clock)
     with pytest.raises(DeadlineExceeded, match="no answer"):
-        talk.ask(within_s=0.3)
+        talk.ask(check=let_time_pass)
     over.set()
     assert (len(talk.server.asked), talk.opened) == (2, 1)
