@@ -43,7 +43,7 @@ def running(queue: QueueBoard, folder: Path, ttl_s: float = 30.0) -> Running:
 
 
 def submit(queue: QueueBoard, folder: Path, name: str, command: str, **more: int) -> None:
-    spec = replace(QueuedJobSpec(name, command=command, folder=folder, grace_s=5.0), **more)  # type: ignore[arg-type]
+    spec = replace(QueuedJobSpec(name, command=command, folder=folder, grace_s=DEADLINE_S), **more)  # type: ignore[arg-type]
     assert queue.submit(name, spec.to_json())
 
 
@@ -187,12 +187,18 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1e9
-    queue, taken = QueueBoard(FaultyStore(lambda: now_s)), threading.Semaphore(0)
+    queue, renewed_s = QueueBoard(FaultyStore(lambda: now_s)), 0.0
     lead = queue.lead
 
-    def count(*given: object) -> Leads | None:
-        taken.release()
-        return lead(*given)  # type: ignore[arg-type]
+    def renew(*given: object) -> Leads | None:
+        nonlocal renewed_s
+        at_s = now_s
+        fence = lead(*given)  # type: ignore[arg-type]
+        renewed_s = at_s
+        return fence
+
+    def renewed() -> bool:
+        return renewed_s == now_s
 
     slow = "trap 'echo leaves; while ! test -e go; do sleep 0.02; done; exit' TERM"
     submit(queue, tmp_path, "a", f'sh -c "{slow}; echo up; while :; do sleep 0.02; done"')
@@ -201,9 +207,9 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
         stop.request()
         log = next((tmp_path / "fleet").glob("a-*/node-1.log"))
         wait_until(lambda: "leaves" in log.read_text())
-        monkeypatch.setattr(queue, "lead", count)
-        for _ in range(7):  # of which each lasts for five
-            assert taken.acquire(timeout=DEADLINE_S)
+        monkeypatch.setattr(queue, "lead", renew)
+        for _ in range(7):  # a lease lasts for five
+            wait_until(renewed)
             now_s += 0.1
         assert not lead("r-2", {}, 1.0)
         assert job(queue, "a").progress.state == "scaling"
