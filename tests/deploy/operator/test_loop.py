@@ -49,10 +49,14 @@ class World:
         known = (self.lead, INTERVAL_S, self.wake, rests, lambda: self.now_s)
         self.loop = ReconcileLoop(parts, *known)
 
-    def until(self, called: Mock) -> None:
-        """Report changes until it was called once more."""
+    def until(self, called: Mock, after_s: float = 0.0) -> None:
+        """Let time pass; report changes until it was called once more, and that round is over."""
         before = called.call_count
+        self.now_s += after_s
+        self._until_called(called, before)
+        self._until_called(self.lead, self.lead.call_count)  # the next round begins
 
+    def _until_called(self, called: Mock, before: int) -> None:
         def again() -> bool:
             self.wake.set()
             return called.call_count > before
@@ -80,14 +84,11 @@ def test_while_one_part_fails_the_other_sees_changes_at_once() -> None:
         for _ in range(4):
             world.until(world.well.reconcile)
         assert world.ill.reconcile.call_count == 1, "by the loop's clock no time has passed"
-        world.now_s += 2
-        world.until(world.ill.reconcile)
-        world.now_s += 2
-        for _ in range(2):
-            world.until(world.well.reconcile)
+        world.until(world.ill.reconcile, after_s=2)
+        for after_s in (2, 0):
+            world.until(world.well.reconcile, after_s)
         assert world.ill.reconcile.call_count == 2, "it rests longer each time"
-        world.now_s += 2
-        world.until(world.ill.reconcile)
+        world.until(world.ill.reconcile, after_s=2)
 
 
 def test_a_failed_part_is_retried_without_a_wake_up() -> None:
