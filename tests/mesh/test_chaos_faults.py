@@ -27,6 +27,7 @@ from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.clients.transport import TransportConnection
 from edl.proto.frames import REPLY_BYTES, FramedTensor, ResultDescription
 from edl.runtime.errors import RetryableError, WireError
+from edl.tests.waiting import wait_until
 
 WAIT_S = 60.0
 #: Long enough that something that is to pass would have passed.
@@ -78,6 +79,7 @@ def test_held_and_delayed_data_arrives_in_the_end(proxy: ChaosProxy, connected: 
         client.settimeout(QUIET_S)
         with pytest.raises(TimeoutError):
             ask(client)
+        wait_until(lambda: proxy.effects == 1)  # a slow proxy gets the data later
         proxy.heal()
         client.settimeout(WAIT_S)
         assert client.recv(5) == b"HELLO"
