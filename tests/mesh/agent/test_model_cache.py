@@ -47,6 +47,13 @@ def left(folder: Path) -> list[str]:
     return sorted(entry.name for entry in (folder / "models").iterdir())
 
 
+def downloads_end() -> None:
+    """Wait for the downloads that were given up: each removes what it has still written."""
+    for thread in threading.enumerate():
+        if thread.name == "edl-fetch":
+            thread.join(DEADLINE_S)
+
+
 def refuses(
     cache: Path,
     deployment: Deployment,
@@ -87,6 +94,7 @@ def test_a_fetch_that_is_given_up_leaves_nothing(tmp_path: Path, model: Path) ->
 
     with pytest.raises(InterruptedError):
         ModelCache(tmp_path).fetch(of(f"file://{model}", content_of(str(model))), give_up, print)
+    downloads_end()
     assert left(tmp_path) == []
     leftover = tmp_path / "models" / f".part-{os.getpid()}-0"  # a container restarts with its ids
     leftover.mkdir()
@@ -257,9 +265,7 @@ def test_a_server_that_never_ends_or_says_nothing_is_given_up(tmp_path: Path, se
     with pytest.raises(InterruptedError):
         cache.fetch(of(f"{server}/silent.onnx", "0" * 64), give_up, lambda _: told.set())
     Handler.ended.set()
-    for thread in threading.enumerate():
-        if thread.name == "edl-fetch":
-            thread.join(DEADLINE_S)
+    downloads_end()
     assert left(tmp_path / "cache") == []
 
 
