@@ -27,6 +27,7 @@ from edl.mesh.kubernetes.resources import (
 from edl.runtime import errors
 from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
 from edl.tests.deploy.kube_api.kinds import CONFIG_MAP
+from edl.tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_an_incomplete_refusal_is_no_answer() -> None:
 
 def test_a_failure_that_the_server_reports_is_an_answer() -> None:
     failed = pytest.raises(errors.KubernetesUnavailable, match="answered 500")
-    with silent_after(_head("500 Internal") + b"0\r\n\r\n", 3.0) as lines, failed as caught:
+    with silent_after(_head("500 Internal") + b"0\r\n\r\n", DEADLINE_S) as lines, failed as caught:
         next(lines)
     assert caught.value.answered
 
