@@ -54,8 +54,8 @@ def open_stream(
         try:
             yield call, over
         finally:
+            call.cancel()  # first: the end of our side alone would be a clean one
             over.set()
-            call.cancel()
 
 
 def next_assignment(call: Any) -> pb.Assignment:
