@@ -33,6 +33,7 @@ from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.serving import serve as serve_teacher
 from edl.tests.cli_output import output_of
 from edl.tests.proto.security.authority import write_secret
+from edl.tests.waiting import DEADLINE_S
 
 
 @pytest.mark.parametrize(("timed_out", "calls"), [(True, 3), (False, 1)])
@@ -110,7 +111,8 @@ def test_a_server_that_hangs_up_on_the_first_command_may_want_tls() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         serving = threading.Thread(target=serve_clients)
         serving.start()
-        with closing(connect(f"redis://127.0.0.1:{server.getsockname()[1]}")) as registry:
+        url = f"redis://127.0.0.1:{server.getsockname()[1]}"
+        with closing(connect(url, DEADLINE_S)) as registry:
             with pytest.raises(RedisUnavailable, match=r"if it uses TLS, write rediss://$"):
                 registry.time_ms()
             answers.append(b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n")
@@ -252,7 +254,7 @@ def test_no_command_is_sent_without_the_password_that_could_not_be_read(tmp_path
 
     with (
         scripted_redis(answer) as address,
-        closing(connect(f"redis://me@{address}?password_file={secret}")) as registry,
+        closing(connect(f"redis://me@{address}?password_file={secret}", DEADLINE_S)) as registry,
     ):
         secret.write_text("")  # it is replaced now
         with pytest.raises(RedisUnavailable, match="is empty"):
@@ -266,7 +268,7 @@ def test_no_command_is_sent_without_the_password_that_could_not_be_read(tmp_path
 def test_nobody_is_told_to_start_a_redis_that_still_loads_its_data() -> None:
     with (
         scripted_redis(lambda _: b"-LOADING Redis is loading the dataset in memory\r\n") as address,
-        closing(connect(f"redis://{address}")) as registry,
+        closing(connect(f"redis://{address}", DEADLINE_S)) as registry,
         pytest.raises(RedisUnavailable, match=r"\(Redis is loading .*wait until") as caught,
     ):
         registry.time_ms()
