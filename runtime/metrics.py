@@ -135,11 +135,12 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
                     _shut(connection)
             return False
 
-    def close_request(self, request: Any) -> None:
+    def shutdown_request(self, request: Any) -> None:
+        # First, as a client that sees the end of its answer may ask again at once.
         with self._lock:
             self._waiting.pop(request, None)
             self._scraping.pop(request, None)
-        super().close_request(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a scrape by %s broke", client_address, exc_info=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import random
 import socket
+import socketserver
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -190,6 +191,23 @@ def test_scrapes_that_do_not_end_leave_room_for_health(
         go_on.set()
         assert [one.result()[0] for one in scrapes] == [200] * 2
         assert scrape(server)[0] == 200
+
+
+def test_who_sees_the_end_of_an_answer_may_ask_again_at_once(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutdown, go_on = socketserver.TCPServer.shutdown_request, Event()
+
+    def slowly(server: socketserver.TCPServer, request: socket.socket) -> None:
+        request.shutdown(socket.SHUT_WR)  # so that the client sees the end
+        go_on.wait(DEADLINE_S)
+        shutdown(server, request)
+
+    monkeypatch.setattr(metrics, "_CLIENTS", 1)
+    monkeypatch.setattr(socketserver.TCPServer, "shutdown_request", slowly)
+    with closing(MetricsServer("0", registry)) as server:
+        assert [scrape(server)[0] for _ in range(2)] == [200] * 2
+        go_on.set()
 
 
 def test_a_collector_that_fails_hurts_only_its_scrape(
