@@ -77,7 +77,9 @@ def measure(quick: bool) -> BenchmarkReport:
     )
 
 
-def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> PassResult:
+def replay(
+    mode: Mode, jobs: int, every_s: float, after_s: float, *, until_trained: bool = False
+) -> PassResult:
     """Run one pass on its own fleet.
 
     Args:
@@ -85,6 +87,7 @@ def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> PassResult:
         jobs: number of jobs.
         every_s: seconds between two submissions.
         after_s: seconds from the last submission until all jobs are stopped.
+        until_trained: stop them earlier, once each has had a node.
 
     Raises:
         ProcessFailed: a process could not be started, or a job ended unexpectedly.
@@ -97,9 +100,12 @@ def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> PassResult:
                 _submit(queue, submitted)
                 submitted += 1
             now_s = time.monotonic()
-            running = sum(job.progress.running for job in queue.jobs())
+            found = queue.jobs()
+            running = sum(job.progress.running for job in found)
             taken_s += running * (now_s - looked_s)
             looked_s = now_s
+            if until_trained and sum(job.progress.first_ms > 0 for job in found) == jobs:
+                break
             time.sleep(_LOOK_S)
         found, now_ms = queue.jobs(), queue.time_ms()
         for job in found:

@@ -29,6 +29,7 @@ from edl.benchmarks.paper.experiment import Outcome
 from edl.benchmarks.paper.picture import Panel, draw_panels
 from edl.benchmarks.paper.tables import ReproductionReport, compare, run_simulation
 from edl.runtime.errors import UsageError
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
@@ -90,7 +91,7 @@ def test_curves_are_kept_and_drawn(module: ModuleType, tmp_path: Path) -> None:
 
 def test_more_jobs_than_the_slots_hold_all_get_a_node_on_a_live_fleet() -> None:
     """Six fill its slots; the seventh and eighth start as others give one of their nodes."""
-    found = controller_replay.replay("elastic", jobs=8, every_s=0.05, after_s=3.0)
+    found = controller_replay.replay("elastic", 8, 0.05, DEADLINE_S, until_trained=True)
     assert found.trained == 8
     assert 0 < found.load <= 1
 
