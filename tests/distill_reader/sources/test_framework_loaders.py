@@ -296,7 +296,7 @@ class FirstWaits(Rows):
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         if not self.is_read.is_set():
             self.is_read.set()
-            assert self.let_go.wait(60.0)
+            assert self.let_go.wait(DEADLINE_S)
         return super().__getitem__(index)
 
 
@@ -322,7 +322,7 @@ def test_an_epoch_may_begin_while_the_last_one_still_waits_for_kept_workers(
     made = source(make(rows, batch_size=BATCH, num_workers=1, persistent_workers=True))
     left = made.begin(0, 0, None)
     waiting = in_thread(lambda: next(left))
-    assert rows.is_read.wait(60.0), "a worker of the first epoch is the one that waits"
+    assert rows.is_read.wait(DEADLINE_S), "a worker of the first epoch is the one that waits"
     try:
         following = in_thread(lambda: read(made.begin(1, 0, None))[0])
         assert [i for batch in following.result(DEADLINE_S) for i in batch] == everything
