@@ -18,6 +18,12 @@ from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.system.redis_servers import TlsProxy
+from edl.tests.waiting import DEADLINE_S
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_ANSWER_S", DEADLINE_S)
 
 
 def test_a_listener_is_reached_by_whatever_address() -> None:
