@@ -141,12 +141,13 @@ def test_a_write_of_an_earlier_leadership_is_refused(
 
 
 def begin(board: JobBoard, leader: str, number: int, newest: Checkpoint | None) -> HistoryFence:
-    """Begin a generation with a checkpoint; the fence of its saves."""
-    fence = board.lead("j", leader, SHORT_S)
+    """Begin a generation with a checkpoint, led for a short time more; the fence of its saves."""
+    fence = board.lead("j", leader, LONG_S)
     assert fence is not None
     record = board.generation("j")
     history = CheckpointHistory(None if newest is None else newest.entry).to_json()
     assert board.publish("j", fence, number, {}, (record.history if record else {}, history))
+    assert board.lead("j", leader, SHORT_S)
     return HistoryFence(board, "j", number, "" if newest is None else newest.name)
 
 
@@ -256,11 +257,12 @@ def test_a_token_grows_when_the_store_has_lost_everything(stores: Holds[Store]) 
 
 def test_a_leader_shows_its_facts_until_its_time_is_over(stores: Holds[Store]) -> None:
     assert stores.one.leader("k") is None
-    led = stores.one.lead("k", "a", SHORT_S, facts="{}")
+    led = stores.one.lead("k", "a", LONG_S, facts="{}")
     found = stores.another.leader("k")
     assert found is not None
     assert (found.holder, found.token, found.facts) == ("a", led.token, "{}")
-    assert 0 < found.expires_in_s < SHORT_S + 0.001
+    assert 0 < found.expires_in_s < LONG_S + 0.001
+    assert stores.one.lead("k", "a", SHORT_S).change == "kept"
     stores.pass_s(SHORT_S + 0.01)
     assert stores.another.leader("k") is None
 
