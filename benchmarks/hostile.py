@@ -330,7 +330,8 @@ def attack(channel: Channel, ports: Mapping[str, Address], token: str) -> None:
     Each kind of attack runs in its own thread, and goes on when connections fail.
 
     Args:
-        channel: its first message to the benchmark means that all attacks have begun.
+        channel: its first message to the benchmark means that each kind has made an act, or did not
+            within a minute.
         ports: see `Attacks`.
         token: see `Attacks`.
     """
@@ -340,6 +341,9 @@ def attack(channel: Channel, ports: Mapping[str, Address], token: str) -> None:
     counts = dict.fromkeys(attacks.kinds(), 0)
     for name, act in attacks.kinds().items():
         threading.Thread(target=_attack, args=(act, counts, name), daemon=True).start()
+    until = time.monotonic() + _READY_S
+    while not all(counts.values()) and time.monotonic() < until:
+        time.sleep(_ACT_PAUSE_S)
     channel.send("started")
     for _ in channel:
         channel.send("counts", of=counts)
