@@ -54,8 +54,8 @@ def test_a_late_beat_revives_what_no_sweep_took_and_nothing_else(registries: Reg
 
 def test_followers_see_a_member_that_comes_back_after_its_deadline(registries: Registries) -> None:
     """They may have begun meanwhile: then they did not list it."""
-    enter(registries.one, "t1", ttl_s=SHORT_S)
-    registries.pass_s(SHORT_S * 1.2)
+    enter(registries.one, "t1", ttl_s=TTL_S)
+    registries.pass_s(TTL_S * 1.2)
     began = registries.another.changes("teachers", "s")
     assert began.members == ()
     assert renew(registries.one, "teachers", "s", "t1", LONG_S, incarnation=1)
@@ -71,16 +71,16 @@ def test_a_beat_is_not_kept_by_a_deadline_of_a_former_clock(
     """The clock of Redis was set forward, or the machine of the member slept."""
     own_s = [1000.0]
     monkeypatch.setattr(redis_leases, "time", SimpleNamespace(monotonic=lambda: own_s[0]))
-    enter(registries.one, "t1", ttl_s=SHORT_S)
-    assert renew(registries.one, "teachers", "s", "t1", SHORT_S, incarnation=1)
-    registries.pass_s(SHORT_S * 1.2)
+    enter(registries.one, "t1", ttl_s=TTL_S)
+    assert renew(registries.one, "teachers", "s", "t1", TTL_S, incarnation=1)
+    registries.pass_s(TTL_S * 1.2)
     own_s[0] += 0.01
     began_ms = registries.one.time_ms()
     facts = {"in_flight": "1"}  # such a beat reads Redis's clock
-    assert renew(registries.one, "teachers", "s", "t1", SHORT_S, incarnation=1, facts=facts)
+    assert renew(registries.one, "teachers", "s", "t1", TTL_S, incarnation=1, facts=facts)
     (member,) = registries.one.read("teachers", "s", ["t1"])
     ends_ms = registries.one.time_ms() + member.remaining_s * 1000
-    assert ends_ms >= began_ms + SHORT_S * 1000 - 1
+    assert ends_ms >= began_ms + TTL_S * 1000 - 1
 
 
 def test_facts_are_replaced_by_register_and_added_to_by_beat(registries: Registries) -> None:
