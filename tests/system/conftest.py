@@ -18,6 +18,7 @@ from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.arena import Array
 from edl.runtime.supervise import Process, stop_all
+from edl.tests.distill_reader.conftest import replies_are_awaited as replies_are_awaited
 from edl.tests.system.coordinator_process import Coordinator, Members, ready, serve
 from edl.tests.system.slow_network import FEATURES, MODEL, SECONDS_VARIABLE, labels_of, write_pace
 from edl.tests.system.teacher_process import unique
