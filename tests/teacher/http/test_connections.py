@@ -102,11 +102,12 @@ def test_a_body_that_does_not_come_ends_its_request(bench: Bench) -> None:
 
 def test_a_slow_body_has_no_longer_than_any(bench: Bench) -> None:
     bench.hold_time()
-    with Talk(bench) as talk:
+    with Talk(bench) as talk, Talk(bench) as beside:
         talk.say(batch(X)[:-50])
         for _ in range(20):
             wait_until(lambda: bench.open_calls == 1)
             talk.say(b"x")
+            assert beside.ask(GET).status == 200  # the byte has been read by now
             bench.advance(RECEIVE_S / 20)
         bench.advance(RECEIVE_S / 20)
         assert talk.hear().status == 503
