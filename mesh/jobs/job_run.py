@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -139,15 +139,26 @@ class NodeGroup:
                 node.process.kill()
         return ended
 
-    def take_lines(self, most: int) -> list[str]:
-        """Remove all lines; return the latest `most`, after a note with the number of others."""
+    def pass_lines(self, most: int, write: Callable[[list[str]], object]) -> None:
+        """Pass the latest `most` lines to `write`, after a note with the number of others.
+
+        All are removed, unless `write` raises.
+        """
         with self._lock:
             lines, lost = list(self._lines), self._lost
             self._lines.clear()
             self._lost = 0
-        lost += max(0, len(lines) - most)
-        note = [f"... {lost} lines are left out here: {self._folder} has all"] if lost else []
-        return note + lines[-most:]
+        left_out = lost + max(0, len(lines) - most)
+        note = [f"... {left_out} lines are left out here: {self._folder} has all"]
+        try:
+            if lines:
+                write((note if left_out else []) + lines[-most:])
+        except EdlError:
+            with self._lock:
+                newer = list(self._lines)
+                self._lost += lost + max(0, len(lines) + len(newer) - _KEPT_LINES)
+                self._lines = deque(lines + newer, _KEPT_LINES)
+            raise
 
     def _keep(self, number: int, line: str) -> None:
         with self._lock:

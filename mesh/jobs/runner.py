@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from ...coordinator.job_queue import QueueBoard, QueuedJob, Reservation
@@ -230,8 +231,8 @@ class JobRunner:
                 del self._jobs[run.name]
             return
         progress = run.progress(now_ms)
-        if (with_lines or progress.ended) and (lines := run.nodes.take_lines(_LINES)):
-            self._queue.append_log(self._fence, run.name, lines)
+        if with_lines or progress.ended:
+            run.nodes.pass_lines(_LINES, partial(self._queue.append_log, self._fence, run.name))
         if progress == run.reported:
             return
         if not self._queue.write_progress(self._fence, run.name, run.job.number, progress):

@@ -220,6 +220,24 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
     assert job(queue, "a").progress.state == "creating"
 
 
+def test_lines_that_could_not_be_written_are_passed_again(tmp_path: Path) -> None:
+    nodes = NodeGroup(QueuedJobSpec("a", command="seq 3000", folder=tmp_path), tmp_path)
+    nodes.start(0, (), "redis://none:1", {}).process.wait(DEADLINE_S)
+    passed: list[list[str]] = []
+
+    def fail(lines: list[str]) -> None:
+        passed.append(lines)
+        raise RedisUnavailable("Redis does not answer")
+
+    for _ in range(2):
+        with pytest.raises(RedisUnavailable):
+            nodes.pass_lines(2, fail)
+    for _ in range(2):
+        nodes.pass_lines(2, passed.append)
+    note = f"... 2998 lines are left out here: {tmp_path} has all"
+    assert passed == [[note, "node 1 | 2999", "node 1 | 3000"]] * 3
+
+
 def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
     queue = QueueBoard(FaultyStore())
     submit(queue, tmp_path, "none", "no-such-program --x", retries=0)
