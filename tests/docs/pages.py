@@ -37,7 +37,7 @@ not 0 fails.
     <!-- session: until -->        each command is repeated until it prints what is shown
     <!-- session: exact -->        decimal fractions are compared, too
     <!-- session: fails 2 -->      each command ends with this exit code
-    <!-- session: within 120 s --> a command may take as long (default: 180 s)
+    <!-- session: within 120 s --> a command may take as long (default: 360 s)
     <!-- session: nightly -->      the block is run by `make nightly` only
     <!-- session: skip REASON -->  the block is never run (a cluster, another machine)
 
