@@ -435,7 +435,7 @@ def test_the_time_of_a_task_also_runs_while_its_event_loop_has_no_thread(
 
 @pytest.mark.parametrize("name", ["ordered", "upper_bytes", "world_size", "trace"])
 def test_options_of_a_training_loop_are_refused(name: str) -> None:
-    with pytest.raises(TypeError, match=f"no {name}="):
+    with pytest.raises(TypeError, match=f"remove {name}="):
         pool_of(NOBODY, **{name: 1})
 
 
