@@ -107,7 +107,7 @@ format: install ## put the code in shape
 # By a virtual path: the generated files import each other as edl.proto.…
 PROTOS := inference coordinator paddle_serving/pipeline paddle_serving/general_model
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iedl/proto=proto --python_out=$(1) --pyi_out=$(1) \
-	--grpc_python_out=$(1) $(PROTOS:%=edl/proto/%.proto)
+	$(PROTOS:%=edl/proto/%.proto)
 
 .PHONY: proto
 proto: install ## generate the stubs in proto/ from the .proto files

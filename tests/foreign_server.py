@@ -1,6 +1,6 @@
 """Servers of the Open Inference Protocol without our extensions.
 
-They use generated code and Python's HTTP server instead of our codec: no instance, no device time,
+They use protobuf's code and Python's HTTP server instead of our codec: no instance, no device time,
 no label forms. They run in the process of the test, or in a process that can be killed:
 `python -m edl.tests.foreign_server --kind json --behaviour FILE`.
 """
@@ -23,11 +23,11 @@ import grpc
 import numpy as np
 
 from edl.proto import inference_pb2 as pb
-from edl.proto import inference_pb2_grpc as oip
 from edl.proto.arena import Array
 from edl.proto.clients import MODEL_CONFIGURATION
 from edl.runtime.supervise import end_with_parent
 from edl.tests.scripted_teacher import CLASSES, SERVICE, logits_of
+from edl.tests.servicers import add_servicer
 
 MODEL = "m"
 OUTPUT = "output-0"
@@ -66,15 +66,15 @@ class ForeignServer:
         return self.behaviour(x)
 
 
-class ForeignGrpc(ForeignServer, oip.GRPCInferenceServiceServicer):
-    """A gRPC server of generated code."""
+class ForeignGrpc(ForeignServer):
+    """A gRPC server that uses protobuf's code."""
 
     def __init__(self, behaviour: Behaviour = logits_of, port: int = 0) -> None:
         super().__init__(behaviour)
         self._server = grpc.server(
             futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)]
         )
-        oip.add_GRPCInferenceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        add_servicer(self._server, pb.DESCRIPTOR.services_by_name["GRPCInferenceService"], self)
         configured = grpc.unary_unary_rpc_method_handler(
             self._configured,
             pb.ModelConfigRequest.FromString,

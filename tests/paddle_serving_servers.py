@@ -1,4 +1,4 @@
-"""Test servers of Paddle Serving's protocols, made of the generated code."""
+"""Test servers of Paddle Serving's protocols, made of protobuf's code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import numpy as np
 from edl.proto.arena import Array
 from edl.proto.clients.paddle_serving import NPY, TYPES, read_npy, write_npy
 from edl.proto.paddle_serving import general_model_pb2 as cpp
-from edl.proto.paddle_serving import general_model_pb2_grpc, pipeline_pb2, pipeline_pb2_grpc
+from edl.proto.paddle_serving import pipeline_pb2
+from edl.tests.servicers import add_servicer
 
 SERVICE = "net"
 CLASSES = 3
@@ -27,7 +28,7 @@ def labels(x: Array) -> Array:
 
 
 @dataclass
-class Pipeline(pipeline_pb2_grpc.PipelineServiceServicer):
+class Pipeline:
     """A pipeline server with one operator."""
 
     answer: Callable[[], pipeline_pb2.Response] | None = None  # makes answers instead of labels
@@ -51,7 +52,7 @@ class Pipeline(pipeline_pb2_grpc.PipelineServiceServicer):
 
 
 @dataclass
-class GeneralModel(general_model_pb2_grpc.GeneralModelServiceServicer):
+class GeneralModel:
     """A C++ server with one model: input `x` [N, F] of any type, output `y` [N, 3]."""
 
     requests: list[cpp.Request] = field(default_factory=list)
@@ -75,10 +76,9 @@ class GeneralModel(general_model_pb2_grpc.GeneralModelServiceServicer):
 def serving(servicer: Pipeline | GeneralModel) -> Iterator[str]:
     """Serve on loopback while the body runs; yield the address."""
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    if isinstance(servicer, Pipeline):
-        pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
-    else:
-        general_model_pb2_grpc.add_GeneralModelServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    messages = pipeline_pb2.DESCRIPTOR if isinstance(servicer, Pipeline) else cpp.DESCRIPTOR
+    (service,) = messages.services_by_name.values()
+    add_servicer(server, service, servicer)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

@@ -14,8 +14,8 @@ from typing import Any, Final
 import grpc
 
 from ...proto import inference_pb2 as pb
-from ...proto import inference_pb2_grpc as oip
 from ...proto.channel import Channel
+from ...proto.security.client_connections import stub_of
 from ...scheduler.leadership import BEATS_PER_TTL
 
 #: Seconds between two calls of `ServerLive`.
@@ -36,9 +36,8 @@ class LatencyProbe:
     def __init__(self, address: str, redis_url: str, key: str, member: str, ttl_s: float) -> None:
         import redis
 
-        self._stub: Any = oip.GRPCInferenceServiceStub(  # type: ignore[no-untyped-call]
-            grpc.insecure_channel(address)
-        )
+        service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+        self._stub = stub_of(grpc.insecure_channel(address), service)
         self._redis: Any = redis.Redis.from_url(redis_url)
         self._key = key
         self._member = member

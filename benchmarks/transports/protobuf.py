@@ -1,4 +1,4 @@
-"""The lane of the Open Inference Protocol in generated code, with the default allocator."""
+"""The lane of the Open Inference Protocol in protobuf's own code, with the default allocator."""
 
 from __future__ import annotations
 
@@ -9,33 +9,38 @@ import grpc
 import numpy as np
 
 from ...proto import inference_pb2 as pb
-from ...proto import inference_pb2_grpc as oip
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
 from ...proto.security import TlsFiles
+from ...proto.security.client_connections import stub_of
 from . import HOST, IN_FLIGHT, Ask, Lane, look_at
 from . import reply as make_reply
 
 _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
-class _Servicer(oip.GRPCInferenceServiceServicer):
-    def __init__(self) -> None:
-        self._reply = make_reply()
-
-    def ModelInfer(self, request: Any, context: Any) -> Any:
-        look_at(np.frombuffer(request.raw_input_contents[0], np.uint8))
-        return pb.ModelInferResponse(
-            model_name="model",
-            outputs=[{"name": "y", "datatype": "FP32", "shape": self._reply.shape}],
-            raw_output_contents=[self._reply.tobytes()],
-        )
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
 def _serve(batch: Array, tls: TlsFiles | None) -> int:
     del batch, tls
+    reply = make_reply()
+
+    def infer(request: Any, context: Any) -> Any:
+        look_at(np.frombuffer(request.raw_input_contents[0], np.uint8))
+        return pb.ModelInferResponse(
+            model_name="model",
+            outputs=[{"name": "y", "datatype": "FP32", "shape": reply.shape}],
+            raw_output_contents=[reply.tobytes()],
+        )
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        infer, pb.ModelInferRequest.FromString, pb.ModelInferResponse.SerializeToString
+    )
     server = grpc.server(ThreadPoolExecutor(IN_FLIGHT), options=_UNLIMITED)
-    oip.add_GRPCInferenceServiceServicer_to_server(_Servicer(), server)  # type: ignore[no-untyped-call]
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(_SERVICE.full_name, {"ModelInfer": handler}),)
+    )
     port = server.add_insecure_port(f"{HOST}:0")
     server.start()
     _KEPT.append(server)
@@ -49,7 +54,7 @@ _KEPT: list[grpc.Server] = []
 def _connect(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
     del tls
     channel = grpc.insecure_channel(f"{HOST}:{port}", options=_UNLIMITED)
-    stub: Any = oip.GRPCInferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+    stub = stub_of(channel, _SERVICE)
 
     def ask(_: int) -> None:
         request = pb.ModelInferRequest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from ...proto.security.client_connections import stub_of
 from ...proto.status import from_status
 from ...runtime.errors import CoordinatorUnavailable, EdlError, RequestRefused
 from ..registry import Registry
@@ -125,7 +126,7 @@ def _refusal(call: Any, address: str) -> EdlError:
 
 
 def stub(channel: grpc.Channel) -> Any:
-    """Return a stub; the generated class has no types."""
-    from ...proto.coordinator_pb2_grpc import CoordinatorStub
+    """Return an object with a callable for each method of a manager."""
+    from ...proto import coordinator_pb2 as pb
 
-    return CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+    return stub_of(channel, pb.DESCRIPTOR.services_by_name["Coordinator"])

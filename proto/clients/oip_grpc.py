@@ -21,12 +21,12 @@ from ...runtime.errors import (
     WireError,
 )
 from .. import inference_pb2 as pb
-from .. import inference_pb2_grpc as oip
 from .. import tensors
 from ..datatypes import TensorSpec
 from ..frames import OFFER_REQUEST, TransportOffer
 from ..security import ClientSecurity, open_channel
 from ..security.certificates import client_context
+from ..security.client_connections import stub_of
 from ..shared_buffer import SharedBuffer
 from ..status import from_status
 from . import MODEL_CONFIGURATION, LabelRequest, LabelResponse, ModelDescription
@@ -59,7 +59,7 @@ _CONNECT_S: Final = 1.0
 #: and the longest.
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
-_SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
 class OipGrpcClient:
@@ -79,9 +79,9 @@ class OipGrpcClient:
         self._host, _, self._port = address.rpartition(":")
         self._security = security
         self._channel = open_channel(address, security, CHANNEL_OPTIONS)
-        self._stub: Any = oip.GRPCInferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = stub_of(self._channel, _SERVICE)
         # Without (de)serializers: `tensors` encodes and decodes.
-        self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer", None, None)
+        self._infer = self._channel.unary_unary(f"/{_SERVICE.full_name}/ModelInfer", None, None)
         self._failures = 0  # of the transport, since a connection was last opened
         self._retry_s = 0.0  # time of the next attempt
 
@@ -181,7 +181,7 @@ class OipGrpcClient:
     def _most_rows(self, timeout_s: float) -> int | None:
         """Return the largest batch that the model accepts; None if unknown."""
         method = self._channel.unary_unary(
-            f"{_SERVICE}/ModelConfig",
+            f"/{_SERVICE.full_name}/ModelConfig",
             pb.ModelConfigRequest.SerializeToString,
             pb.ModelConfigResponse.FromString,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from .credentials import ClientSecurity, TlsFiles, stays_here
 
 if TYPE_CHECKING:
     import grpc
+    from google.protobuf.descriptor import ServiceDescriptor
 
 
 class HttpConnector:
@@ -127,6 +129,23 @@ def open_channel(
     else:
         channel = grpc.secure_channel(address, _credentials(security.tls), options=options)
     return channel if token is None else grpc.intercept_channel(channel, _signing(token))
+
+
+def stub_of(channel: grpc.Channel, service: ServiceDescriptor) -> Any:
+    """Return an object with a callable for each method of a service, by the method's name."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    stub = SimpleNamespace()
+    for method in service.methods:
+        streams = method.client_streaming, method.server_streaming
+        kind = "_".join("stream" if one else "unary" for one in streams)
+        call = getattr(channel, kind)(
+            f"/{service.full_name}/{method.name}",
+            GetMessageClass(method.input_type).SerializeToString,
+            GetMessageClass(method.output_type).FromString,
+        )
+        setattr(stub, method.name, call)
+    return stub
 
 
 def _signing(token: Reloaded[str]) -> Any:
