@@ -35,7 +35,7 @@ from ..mesh.local import TEACHER_READY
 from ..proto.channel import Channel
 from ..proto.clients import LabelRequest
 from ..proto.clients.oip_grpc import OipGrpcClient
-from ..proto.security import ClientSecurity, TlsFiles
+from ..proto.security.credentials import ClientSecurity, TlsFiles
 from ..runtime.errors import EdlError, UsageError
 from ..runtime.lifecycle import open_all_descriptors
 from ..runtime.supervise import python_command, start

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..proto.security import ClientSecurity, TlsFiles
+from ..proto.security.credentials import ClientSecurity, TlsFiles
 from ..proto.security.options import client_security
 from ..runtime.errors import UsageError
 from ..runtime.files import replacing

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Final
 
 from .. import __version__
-from ..proto.security import AccessControl, ClientSecurity, ServerSecurity, check_exposure
+from ..proto.security.access_control import AccessControl
 from ..proto.security.certificates import export_expiry
+from ..proto.security.credentials import ClientSecurity, ServerSecurity, check_exposure
 from ..runtime.addresses import (
     advertised_host,
     check_free,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..proto.protocols import check_address
-from ..proto.security import ClientSecurity, TlsFiles
+from ..proto.security.credentials import ClientSecurity, TlsFiles
 from ..runtime.errors import UsageError
 from ..scheduler.no_teacher import Policy
 from ..scheduler.students.shards import RankShard, Uneven

@@ -25,7 +25,7 @@ from . import options
 from .register.cli import REGISTER, register
 
 if TYPE_CHECKING:
-    from ..proto.security import ServerSecurity
+    from ..proto.security.credentials import ServerSecurity
     from . import config as configuration
 
 
@@ -357,7 +357,7 @@ def _check_reach(
     Raises:
         UsageError: other machines reach the teacher without credentials, and `insecure` is False.
     """
-    from ..proto.security import check_exposure
+    from ..proto.security.credentials import check_exposure
     from ..runtime.addresses import is_loopback, split_listen
 
     check_exposure(host, security, insecure, "the teacher")

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from ..proto.datatypes import TensorSpec
 from ..proto.forms import OUTPUT_KINDS, OutputKind
-from ..proto.security import ServerSecurity
+from ..proto.security.credentials import ServerSecurity
 from ..runtime.addresses import join_address
 from ..runtime.errors import UsageError
 from ..scheduler.batching import BatchRule

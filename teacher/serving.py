@@ -11,7 +11,7 @@ from ..coordinator.beat_relay import RelayedRegistry
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, connect, with_patience
 from ..coordinator.registry.schema import check_member, check_service
-from ..proto.security import AccessControl
+from ..proto.security.access_control import AccessControl
 from ..proto.security.certificates import export_expiry
 from ..runtime.addresses import join_address
 from ..runtime.errors import EdlError, ProcessFailed, StartCancelled

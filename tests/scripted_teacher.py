@@ -21,7 +21,9 @@ from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.proto.clients import LabelResponse
-from edl.proto.security import AccessControl, ServerSecurity, listen
+from edl.proto.security.access_control import AccessControl
+from edl.proto.security.credentials import ServerSecurity
+from edl.proto.security.servers import listen
 from edl.proto.status import to_metadata, to_status
 from edl.runtime.errors import EdlError
 from edl.runtime.supervise import end_with_parent

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from ...proto.arena import Array
-from ...proto.security import TlsFiles
+from ...proto.security.credentials import TlsFiles
 
 HOST: Final = "127.0.0.1"
 #: Shape of a batch of images.

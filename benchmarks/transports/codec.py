@@ -17,7 +17,8 @@ from ...proto.clients import LabelRequest
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.clients.transport import TransportConnection
 from ...proto.datatypes import FREE, TensorSpec, datatype_of
-from ...proto.security import AccessControl, ClientSecurity, ServerSecurity, TlsFiles
+from ...proto.security.access_control import AccessControl
+from ...proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles
 from ...proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuffer
 from ...runtime.errors import EdlError, ProcessFailed
 from ...teacher.backends import ModelSpec

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...mesh.cores import children_on
 from ...proto.channel import Channel
-from ...proto.security import TlsFiles
+from ...proto.security.credentials import TlsFiles
 from ..children import Child, two_cores
 from . import HOST, IN_FLIGHT, Ask, codec, protobuf, tcp
 

@@ -11,8 +11,8 @@ import numpy as np
 from ...proto import inference_pb2 as pb
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
-from ...proto.security import TlsFiles
 from ...proto.security.client_connections import stub_of
+from ...proto.security.credentials import TlsFiles
 from . import HOST, IN_FLIGHT, Ask, Lane, look_at
 from . import reply as make_reply
 

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from ...proto.arena import Array
-from ...proto.security import ClientSecurity, TlsFiles
 from ...proto.security.certificates import client_context, reloading_context
+from ...proto.security.credentials import ClientSecurity, TlsFiles
 from . import HOST, IN_FLIGHT, Ask, Lane, look_at
 from . import reply as make_reply
 

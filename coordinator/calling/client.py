@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...proto import coordinator_pb2 as pb
-from ...proto.security import ClientSecurity, open_channel
+from ...proto.security.client_connections import open_channel
+from ...proto.security.credentials import ClientSecurity
 from ...runtime.errors import (
     AccessError,
     CoordinatorUnavailable,

@@ -16,7 +16,8 @@ import grpc
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION, check_version
-from ...proto.security import ClientSecurity, open_channel
+from ...proto.security.client_connections import open_channel
+from ...proto.security.credentials import ClientSecurity
 from ...runtime.errors import AccessError, EdlError, UnavailableError
 from ...scheduler.backoff import delay_s
 from ...scheduler.leadership import rank_servers

@@ -14,7 +14,9 @@ from typing import Any, Final, Literal, Protocol
 import grpc
 
 from ...proto import inference_pb2 as pb
-from ...proto.security import ClientSecurity, instance, open_channel
+from ...proto.security import instance
+from ...proto.security.client_connections import open_channel
+from ...proto.security.credentials import ClientSecurity
 from ...runtime.errors import AccessError, BadAnswer, EdlError, UsageError
 from ...scheduler.admission import identity_address
 from ..store.records import Member

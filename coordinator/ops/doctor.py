@@ -16,9 +16,9 @@ from ... import __version__
 from ...proto import coordinator_pb2 as pb
 from ...proto.clients import open_client
 from ...proto.protocols import host_and_port
-from ...proto.security import ClientSecurity
 from ...proto.security.certificates import SOON_DAYS, days_until, expiry_of, handshake_hint
 from ...proto.security.client_connections import HttpConnector
+from ...proto.security.credentials import ClientSecurity
 from ...runtime.addresses import is_loopback
 from ...runtime.errors import (
     AccessError,

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ...proto.security import AccessControl, Caller
+from ...proto.security.access_control import AccessControl, Caller
 from ...proto.status import to_status
 from ...runtime.errors import (
     AccessError,

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
-from ...proto.security import Caller
+from ...proto.security.access_control import Caller
 from ...runtime.errors import (
     AccessError,
     RedisUnavailable,

@@ -13,8 +13,9 @@ from typing import Any, Final
 import grpc
 
 from ...proto import coordinator_pb2 as pb
-from ...proto.security import AccessControl, ServerSecurity, listen
-from ...proto.security.servers import aio_server
+from ...proto.security.access_control import AccessControl
+from ...proto.security.credentials import ServerSecurity
+from ...proto.security.servers import aio_server, listen
 from ...runtime.addresses import check_free, join_address
 from ...runtime.errors import EdlError, ProcessFailed, UnavailableError
 from ..machines import MachineBoard

@@ -21,7 +21,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import check_version
-from ...proto.security import Caller
+from ...proto.security.access_control import Caller
 from ...runtime.errors import (
     AccessError,
     EdlError,

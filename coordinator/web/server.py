@@ -23,15 +23,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ...proto.security import (
-    Acceptor,
-    AccessControl,
-    Caller,
-    TlsFiles,
-    names_loopback,
-    reloading_context,
-    uvicorn_config,
-)
+from ...proto.security.access_control import AccessControl, Caller
+from ...proto.security.certificates import reloading_context
+from ...proto.security.credentials import TlsFiles, names_loopback
+from ...proto.security.servers import Acceptor, uvicorn_config
 from ...runtime.addresses import bind_socket, is_loopback, join_address, split_listen
 from ...runtime.errors import (
     AccessError,

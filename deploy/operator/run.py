@@ -23,7 +23,7 @@ from .teachers.coordinator_counts import CoordinatorCounts
 from .teachers.reconciler import TeacherServiceReconciler
 
 if TYPE_CHECKING:
-    from ...proto.security import ClientSecurity
+    from ...proto.security.credentials import ClientSecurity
 
 log = logging.getLogger(__name__)
 

@@ -237,7 +237,7 @@ def agent(
         count = TEACHERS.read(teachers)
         _run_local(spec, mesh, count.min, count.max, logs)
         return
-    from ...proto.security import check_exposure
+    from ...proto.security.credentials import check_exposure
     from ...teacher.config import check_cores, parse_devices
     from .agent import run_agent
     from .hardware import find_devices

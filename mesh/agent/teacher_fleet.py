@@ -18,7 +18,7 @@ from ...coordinator.contexts import MeshContext
 from ...coordinator.manager.overview import state_of
 from ...coordinator.registry.schema import check_member, check_service
 from ...proto import coordinator_pb2 as pb
-from ...proto.security import ClientSecurity
+from ...proto.security.credentials import ClientSecurity
 from ...runtime.errors import EdlError, ProcessFailed, UsageError
 from ...runtime.lifecycle import Periodic, Stop
 from ...runtime.supervise import Command, Process, describe_exit, start, wait_all

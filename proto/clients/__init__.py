@@ -14,7 +14,7 @@ from ...runtime.errors import InputsOverwritten, UsageError, WireError
 from ..arena import Array
 from ..datatypes import Input, Parameter, TensorSpec, dtype_of
 from ..protocols import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, check_address
-from ..security import ClientSecurity
+from ..security.credentials import ClientSecurity
 
 
 def input_mismatch(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:

@@ -24,9 +24,9 @@ from .. import inference_pb2 as pb
 from .. import tensors
 from ..datatypes import TensorSpec
 from ..frames import OFFER_REQUEST, TransportOffer
-from ..security import ClientSecurity, open_channel
 from ..security.certificates import client_context
-from ..security.client_connections import stub_of
+from ..security.client_connections import open_channel, stub_of
+from ..security.credentials import ClientSecurity
 from ..shared_buffer import SharedBuffer
 from ..status import from_status
 from . import MODEL_CONFIGURATION, LabelRequest, LabelResponse, ModelDescription

@@ -34,9 +34,9 @@ from ...runtime.errors import (
 from .. import json_tensors
 from ..datatypes import MAX_MESSAGE_BYTES, Buffer, TensorSpec
 from ..json_tensors import HEAD_LENGTH, objects_in, parse_object, shape_of, split, text_in
-from ..security import ClientSecurity
 from ..security.certificates import handshake_hint
 from ..security.client_connections import HttpConnector
+from ..security.credentials import ClientSecurity
 from ..status import STATUS_HEADER, from_status
 from . import MODEL_CONFIGURATION, LabelRequest, LabelResponse, ModelDescription
 

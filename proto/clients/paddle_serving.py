@@ -39,7 +39,8 @@ from ..arena import Array
 from ..datatypes import datatype_of, dtype_of, from_bytes, from_elements, to_bytes, whole
 from ..paddle_serving import general_model_pb2 as cpp
 from ..paddle_serving import pipeline_pb2 as pb
-from ..security import ClientSecurity, open_channel
+from ..security.client_connections import open_channel
+from ..security.credentials import ClientSecurity
 from . import LabelRequest, LabelResponse, ModelDescription
 from .oip_grpc import CHANNEL_OPTIONS, error_from_rpc
 

@@ -18,7 +18,7 @@ from ...runtime.structured_option import Given, Key, StructuredOption
 from ..options import option
 
 if TYPE_CHECKING:
-    from ...proto.security import ServerSecurity, TlsFiles
+    from ...proto.security.credentials import ServerSecurity, TlsFiles
 
 
 # One line for each paragraph: the command wraps them to the width of the terminal.
@@ -239,7 +239,7 @@ def security_at(
     Raises:
         UsageError: the options do not fit together, or the sidecar would be open to everybody.
     """
-    from ...proto.security import TlsFiles, check_exposure
+    from ...proto.security.credentials import TlsFiles, check_exposure
     from ...runtime.addresses import is_loopback
 
     asks_only = is_loopback(host) and tls.certificate is None

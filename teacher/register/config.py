@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.protocols import OIP
-from ...proto.security import ClientSecurity, ServerSecurity
+from ...proto.security.credentials import ClientSecurity, ServerSecurity
 from ...runtime.errors import UsageError
 from ...scheduler.admission import HealthCheckSettings
 from ..self_test import Canary

@@ -25,7 +25,9 @@ from ...coordinator.registry.schema import check_member, check_service
 from ...proto import inference_pb2 as pb
 from ...proto.clients import open_client
 from ...proto.protocols import OIP
-from ...proto.security import AccessControl, ServerSecurity, listen
+from ...proto.security.access_control import AccessControl
+from ...proto.security.credentials import ServerSecurity
+from ...proto.security.servers import listen
 from ...proto.status import to_status
 from ...runtime.addresses import join_address
 from ...runtime.errors import (

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from ...proto.security import AccessControl
+from ...proto.security.access_control import AccessControl
 from ...runtime.errors import RateLimited, RetryableError
 from ..config import ServerConfig
 from .callers import CallCredentials, CallerIdentity

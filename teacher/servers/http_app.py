@@ -35,7 +35,7 @@ from ...proto.json_tensors import (
     parse_object,
     split,
 )
-from ...proto.security import names_loopback
+from ...proto.security.credentials import names_loopback
 from ...proto.status import STATUS_HEADER, to_http_status, to_metadata, to_status
 from ...proto.tensors import InferRequest, ReadBuffer, SlowToDecode
 from ...runtime.addresses import join_address

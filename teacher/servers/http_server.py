@@ -14,7 +14,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ...proto.security import Acceptor, reloading_context, uvicorn_config
+from ...proto.security.certificates import reloading_context
+from ...proto.security.servers import Acceptor, uvicorn_config
 from ...runtime.addresses import bind_socket, is_loopback, join_address, split_listen
 from .admission import SendingDeadline
 from .http_app import COMMON_NAME, HttpApi, record_calls, refuse_browsers

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
-from ...proto.security import AccessControl, listen
-from ...proto.security.servers import aio_server
+from ...proto.security.access_control import AccessControl
+from ...proto.security.servers import aio_server, listen
 from ...runtime.addresses import check_free, join_address
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command

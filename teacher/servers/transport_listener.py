@@ -12,7 +12,8 @@ from functools import partial
 from typing import Final
 
 from ...proto.frames import OFFER_KEY, TransportOffer
-from ...proto.security import Acceptor, reloading_context
+from ...proto.security.certificates import reloading_context
+from ...proto.security.servers import Acceptor
 from ...runtime.addresses import bind_socket
 from ...runtime.errors import AccessError
 from .callers import CallCredentials

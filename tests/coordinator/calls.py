@@ -13,7 +13,8 @@ from google.protobuf.message import Message
 
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.protocols import PROTOCOL_VERSION
-from edl.proto.security import ClientSecurity, open_channel
+from edl.proto.security.client_connections import open_channel
+from edl.proto.security.credentials import ClientSecurity
 from edl.tests.waiting import DEADLINE_S
 
 SERVICE = "edl.coordinator.v1.Coordinator"

@@ -16,7 +16,7 @@ from edl.coordinator.service.call_guard import ManagerLimits
 from edl.coordinator.service.subscribe_handler import StudentStream
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.protocols import PROTOCOL_VERSION
-from edl.proto.security import ServerSecurity
+from edl.proto.security.credentials import ServerSecurity
 from edl.runtime.errors import EdlError
 from edl.tests.stores import FaultyStore
 from edl.tests.waiting import DEADLINE_S

@@ -15,7 +15,7 @@ from edl.coordinator import Registry, Subscription
 from edl.coordinator.calling.discovery import call_error
 from edl.coordinator.registry import connect
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.proto.status import from_status
 from edl.runtime import errors
 from edl.scheduler.leadership import rank_servers

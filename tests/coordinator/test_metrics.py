@@ -23,8 +23,8 @@ from edl.coordinator.metrics import CoordinatorMetrics
 from edl.deploy.operator.loop import OperatorMetrics
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.metrics import Exporter
-from edl.proto.security import ServerSecurity
 from edl.proto.security.certificates import export_expiry
+from edl.proto.security.credentials import ServerSecurity
 from edl.scheduler.autoscale import Desired
 from edl.teacher import ModelSpec
 from edl.teacher.jobs import PredictorReady

@@ -16,7 +16,7 @@ from edl.coordinator.calling import client
 from edl.coordinator.operations import drain, upgrade
 from edl.coordinator.registry.schema import LogEntry, Plan
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.runtime import errors
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.proto.security.authority import write_secret

@@ -16,7 +16,8 @@ import pytest
 
 from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber, Verdict
 from edl.coordinator.store.records import Member
-from edl.proto.security import ClientSecurity, ServerSecurity, instance
+from edl.proto.security import instance
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.foreign_server import MODEL, ForeignServer, Kind, start
 from edl.tests.proto.security.authority import Authority, write_secret

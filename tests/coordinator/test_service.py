@@ -14,7 +14,7 @@ import pytest
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.call_guard import ManagerLimits
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ServerSecurity, TlsFiles
+from edl.proto.security.credentials import ServerSecurity, TlsFiles
 from edl.runtime import errors
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy

@@ -16,7 +16,7 @@ import pytest
 
 from edl.coordinator.service.call_guard import CallGuard, ConcurrencyLimit, ManagerLimits, TooLarge
 from edl.coordinator.service.operator_handlers import UnaryHandlers
-from edl.proto.security import AccessControl
+from edl.proto.security.access_control import AccessControl
 from edl.runtime.errors import RateLimited
 from edl.scheduler.admission import RateLimit
 from edl.tests.coordinator.scripted_manager import Served, served

@@ -15,7 +15,7 @@ import pytest
 from edl.distill_reader import CanaryPolicy, DistilReader, LabelStore
 from edl.distill_reader.options import TLS, Limits, Timeouts
 from edl.proto.arena import Array
-from edl.proto.security import ServerSecurity
+from edl.proto.security.credentials import ServerSecurity
 from edl.proto.tensors import InferRequest
 from edl.runtime.errors import NoTeacherAvailable
 from edl.tests.distill_reader.conftest import StartTeacher

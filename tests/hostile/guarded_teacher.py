@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from edl.proto.security import ServerSecurity
+from edl.proto.security.credentials import ServerSecurity
 from edl.runtime.supervise import end_with_parent
 from edl.tests.teacher.bench import Bench
 

@@ -26,7 +26,8 @@ from edl.coordinator.service.call_guard import ManagerLimits
 from edl.coordinator.service.server import CoordinatorServer
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import AccessControl, ClientSecurity, ServerSecurity
+from edl.proto.security.access_control import AccessControl
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.tests.coordinator.calls import open_stream
 from edl.tests.hostile.inputs import TOO_LARGE, Input, report
 from edl.tests.waiting import DEADLINE_S

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from edl.proto import coordinator_pb2 as pb
 from edl.proto import tensors
 from edl.proto.protocols import PROTOCOL_VERSION
-from edl.proto.security import open_channel
+from edl.proto.security.client_connections import open_channel
 from edl.runtime.errors import WireError
 from edl.runtime.supervise import python_command, start
 from edl.tests.coordinator.calls import SERVICE

@@ -12,7 +12,8 @@ import pytest
 
 from edl.coordinator.calling.discovery import SECRET_METADATA
 from edl.coordinator.service.call_guard import ManagerLimits
-from edl.proto.security import ClientSecurity, ServerSecurity, open_channel
+from edl.proto.security.client_connections import open_channel
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.tests.coordinator.calls import SERVICE as CONTROL
 from edl.tests.coordinator.calls import ask, end_of
 from edl.tests.hostile import planes

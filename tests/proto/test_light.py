@@ -16,7 +16,9 @@ pytestmark = pytest.mark.system
 SETTINGS = """
     import pathlib
     from edl.proto.dataclass_json import from_plain, to_plain
-    from edl.proto.security import AccessControl, ClientSecurity, TlsFiles, open_channel
+    from edl.proto.security.access_control import AccessControl
+    from edl.proto.security.client_connections import open_channel
+    from edl.proto.security.credentials import ClientSecurity, TlsFiles
     from_plain(ClientSecurity, to_plain(ClientSecurity(TlsFiles(ca=pathlib.Path("x")))))
 """
 #: Page faults of filling and freeing 16 MB ten times, after the first time.

@@ -20,7 +20,8 @@ from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.proto.clients import LabelResponse
-from edl.proto.security import ClientSecurity, open_channel
+from edl.proto.security.client_connections import open_channel
+from edl.proto.security.credentials import ClientSecurity
 from edl.runtime.supervise import Command, Process, python_command, start
 from edl.tests.proto.strategies import encoded_request
 from edl.tests.waiting import DEADLINE_S

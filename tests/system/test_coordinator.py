@@ -21,7 +21,7 @@ from edl.coordinator.ops.doctor import examine
 from edl.coordinator.serve import ServeConfig
 from edl.coordinator.serve import serve as run
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.proto.security.options import tls_words
 from edl.runtime.errors import AddressInUse, EdlError, Forbidden, RedisUnavailable, UsageError
 from edl.runtime.lifecycle import Stop

@@ -19,7 +19,7 @@ from edl.coordinator import fetch_status
 from edl.distill_reader import DistilReader
 from edl.distill_reader.options import Limits, Timeouts
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ServerSecurity
+from edl.proto.security.credentials import ServerSecurity
 from edl.tests.distill_reader import readers
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import write_secret

@@ -17,7 +17,7 @@ import numpy as np
 
 from edl.coordinator import fetch_status
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ClientSecurity, TlsFiles
+from edl.proto.security.credentials import ClientSecurity, TlsFiles
 from edl.proto.security.options import tls_words
 from edl.runtime.supervise import start
 from edl.tests.proto.security.authority import Authority, write_secret

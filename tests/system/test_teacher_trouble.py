@@ -25,7 +25,7 @@ import pytest
 
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array
-from edl.proto.security import open_channel
+from edl.proto.security.client_connections import open_channel
 from edl.tests.faults import FaultProxy
 from edl.tests.proto import raw_http2
 from edl.tests.proto.strategies import encoded_request

@@ -15,7 +15,9 @@ import pytest
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.clients import LabelResponse
-from edl.proto.security import AccessControl, ClientSecurity, open_channel
+from edl.proto.security.access_control import AccessControl
+from edl.proto.security.client_connections import open_channel
+from edl.proto.security.credentials import ClientSecurity
 from edl.teacher.config import ServerConfig
 from edl.teacher.recorder import Recorder, RequestTiming
 from edl.teacher.registration import InstanceIdentity

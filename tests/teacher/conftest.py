@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edl.proto.clients import oip_grpc
-from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.teacher.recorder import access_log
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import Bench, Make

@@ -11,7 +11,7 @@ import pytest
 
 from edl.proto import inference_pb2 as pb
 from edl.proto.frames import OFFER_REQUEST, TransportOffer
-from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.bench_http import INFER, ask, infer, refused, rows

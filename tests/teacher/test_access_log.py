@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.runtime.errors import BadAnswer
 from edl.teacher.recorder import Recorder, access_log
 from edl.teacher.servers.http_app import record_calls

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.datatypes import TensorSpec
-from edl.proto.security import ServerSecurity, TlsFiles
+from edl.proto.security.credentials import ServerSecurity, TlsFiles
 from edl.runtime.errors import UsageError
 from edl.runtime.lifecycle import Stop
 from edl.scheduler.batching import BatchRule

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from ....mesh.agent.teacher_fleet import ServicePoller
-from ....proto.security import ClientSecurity
+from ....proto.security.credentials import ClientSecurity
 
 #: Most coordinators to poll at the same time, as some may not answer.
 _AT_ONCE: Final = 16

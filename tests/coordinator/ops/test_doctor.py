@@ -15,7 +15,7 @@ from edl.coordinator.ops import doctor
 from edl.coordinator.ops.doctor import connection_problem
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.system.redis_servers import TlsProxy
 from edl.tests.waiting import DEADLINE_S

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from edl.coordinator.web.server import WebServer
-from edl.proto.security import AccessControl, ServerSecurity
+from edl.proto.security.access_control import AccessControl
+from edl.proto.security.credentials import ServerSecurity
 from edl.tests.waiting import DEADLINE_S
 
 from .scripted_mesh import ScriptedMesh

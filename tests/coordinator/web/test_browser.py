@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 
 from edl.coordinator.web.server import WebServer
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import AccessControl
+from edl.proto.security.access_control import AccessControl
 
 from ..conftest import held_port
 from .browser import Browser, chromium

@@ -20,7 +20,9 @@ import pytest
 from edl.coordinator.web import feed, server
 from edl.coordinator.web.server import WebServer
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import AccessControl, TlsFiles, servers
+from edl.proto.security import servers
+from edl.proto.security.access_control import AccessControl
+from edl.proto.security.credentials import TlsFiles
 from edl.runtime.errors import AddressInUse, RedisUnavailable, UsageError
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.waiting import DEADLINE_S, wait_until

@@ -17,8 +17,9 @@ import pytest
 from edl.proto.clients import oip_http
 from edl.proto.clients.oip_http import HttpConnectionPool, HttpReply
 from edl.proto.datatypes import Buffer
-from edl.proto.security import ClientSecurity, TlsFiles, reloading_context
+from edl.proto.security.certificates import reloading_context
 from edl.proto.security.client_connections import HttpConnector
+from edl.proto.security.credentials import ClientSecurity, TlsFiles
 from edl.runtime.errors import BadAnswer, DeadlineExceeded, InputsOverwritten, TeacherLost
 from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp, reply
 from edl.tests.proto.security.authority import Authority

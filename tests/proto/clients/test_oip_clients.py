@@ -19,7 +19,7 @@ from edl.proto.clients import LabelRequest, TeacherClient, input_mismatch, oip_g
 from edl.proto.clients.oip_http import OipHttpClient
 from edl.proto.datatypes import TensorSpec
 from edl.proto.protocols import PADDLE_SERVING, PADDLE_SERVING_CPP
-from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles
 from edl.runtime import errors
 from edl.tests.foreign_server import MODEL, OUTPUT, ForeignHttp, ForeignServer, Kind, start
 from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trustme
 
-from edl.proto.security import TlsFiles
+from edl.proto.security.credentials import TlsFiles
 
 
 class Authority:

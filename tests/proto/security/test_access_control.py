@@ -8,16 +8,9 @@ from pathlib import Path
 import pytest
 
 from edl.proto.dataclass_json import from_plain, to_plain
-from edl.proto.security import (
-    AccessControl,
-    Caller,
-    ClientSecurity,
-    ServerSecurity,
-    TlsFiles,
-    open_channel,
-)
-from edl.proto.security.access_control import read_token, read_tokens
-from edl.proto.security.credentials import stays_here
+from edl.proto.security.access_control import AccessControl, Caller, read_token, read_tokens
+from edl.proto.security.client_connections import open_channel
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles, stays_here
 from edl.proto.security.options import (
     TLS,
     client_security,

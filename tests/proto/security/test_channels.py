@@ -19,16 +19,16 @@ import trustme
 from cryptography.hazmat.primitives import serialization as s
 from prometheus_client import CollectorRegistry
 
-from edl.proto.security import (
-    AccessControl,
-    ClientSecurity,
-    ServerSecurity,
-    TlsFiles,
-    listen,
-    open_channel,
+from edl.proto.security.access_control import AccessControl
+from edl.proto.security.certificates import (
+    client_context,
+    expiry_of,
+    export_expiry,
     reloading_context,
 )
-from edl.proto.security.certificates import client_context, expiry_of, export_expiry
+from edl.proto.security.client_connections import open_channel
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles
+from edl.proto.security.servers import listen
 from edl.proto.status import to_status
 from edl.runtime.errors import AccessError, AddressInUse, UsageError
 from edl.tests.waiting import DEADLINE_S, wait_until

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles
 
 from .test_channels import ask, serving
 

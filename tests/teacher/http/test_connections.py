@@ -17,7 +17,8 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.proto.security import ServerSecurity, TlsFiles, servers
+from edl.proto.security import servers
+from edl.proto.security.credentials import ServerSecurity, TlsFiles
 from edl.teacher.jobs import RequestLabels
 from edl.teacher.request import BatchRequest
 from edl.teacher.servers import admission

@@ -23,7 +23,8 @@ from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, LabelResponse, ModelDescription
 from edl.proto.datatypes import TensorSpec, whole
 from edl.proto.forms import softmax
-from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
+from edl.proto.security.client_connections import open_channel
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles
 from edl.runtime.errors import BadAnswer, ModelError, RequestRefused, UsageError, WrongInstance
 from edl.runtime.lifecycle import Stop
 from edl.teacher.register import sidecar

@@ -11,7 +11,7 @@ from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.clients.transport import ConnectionEnded, RequestOutcome, TransportConnection
 from edl.proto.datatypes import StackedArray
-from edl.proto.security import ClientSecurity
+from edl.proto.security.credentials import ClientSecurity
 from edl.proto.shared_buffer import BufferLocation, SharedBuffer
 from edl.runtime.errors import AccessError, DeadlineExceeded, EdlError, RequestRefused, TeacherLost
 from edl.tests.buffer_locations import located

@@ -16,7 +16,7 @@ import pytest
 
 from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.proto.shared_buffer import SharedBuffer
 from edl.runtime.errors import (
     DeadlineExceeded,
