@@ -240,8 +240,8 @@ class HandshakeMonitor:
         self._report_failed(failed)
 
     def call_received(self, peer: str) -> None:
-        """Record a call from `peer`, named as by gRPC."""
-        if peer in self._known and not self._waiting:
+        """Record a call from `peer`, named as by gRPC; empty: it did not come over gRPC."""
+        if not peer or (peer in self._known and not self._waiting):
             return
         now = self._clock()
         with self._lock:
@@ -284,6 +284,10 @@ class AccessControl:
         on_refused: called with "unauthenticated" or "forbidden" for each refusal, to count it.
         patience_s: seconds from a TLS handshake to its first call; see `HandshakeMonitor`.
 
+    Attributes:
+        handshakes: counts failed TLS handshakes. `listen` reports their starts, `admit` the calls
+            that it gets; report calls of methods without authentication to it.
+
     Raises:
         UsageError: the list of tokens cannot be used.
     """
@@ -298,7 +302,7 @@ class AccessControl:
         security = security or ServerSecurity()
         self._wants_certificates = security.wants_certificates
         self._on_refused = on_refused or (lambda reason: None)
-        self._handshakes = HandshakeMonitor(
+        self.handshakes = HandshakeMonitor(
             lambda: self._on_refused("unauthenticated"), patience_s=patience_s
         )
         self._tokens: Reloaded[Tokens] | None = None
@@ -331,23 +335,13 @@ class AccessControl:
         Raises:
             Unauthenticated: a required credential is missing or unknown.
         """
-        if peer:
-            self._handshakes.call_received(peer)
+        self.handshakes.call_received(peer)
         caller = ANYONE
         if self._wants_certificates:
             caller = self._of_certificate(auth_context or {})
         if self._tokens is not None:
             caller = self.bearer(_token(metadata or ()))
         return caller
-
-    def handshake_started(self) -> None:
-        """Record the start of a TLS handshake; called by `listen`."""
-        self._handshakes.handshake_started()
-
-    def call_received(self, peer: str) -> None:
-        """Record a call of a method without authentication; `admit` records its calls itself."""
-        if peer:
-            self._handshakes.call_received(peer)
 
     def bearer(self, token: str | None) -> Caller:
         """Authenticate a bearer token, for HTTP servers that require no certificate.

@@ -242,7 +242,7 @@ def _credentials(
     def changed() -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC's threads before each handshake."""
         if access is not None:
-            access.handshake_started()
+            access.handshakes.handshake_started()
         current = pem.current()
         if current is offered[0]:
             return None

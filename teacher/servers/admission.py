@@ -70,7 +70,7 @@ class CallAdmission:
             AccessError: a credential is missing or unknown, or lacks the right.
         """
         if access == "anybody":
-            self._access.call_received(credentials.peer)
+            self._access.handshakes.call_received(credentials.peer)
             return credentials.caller_identity()
         caller = self._access.admit(credentials.metadata, credentials.identities, credentials.peer)
         if access == "student":
