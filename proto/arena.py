@@ -111,8 +111,9 @@ class Arena:
     @classmethod
     def create(cls, size_bytes: int = GROWTH_BYTES) -> Self:
         """Create an arena of `size_bytes`; children do not inherit its descriptor by default."""
-        fd = _memory_file(cls.NAME)
+        fd = os.memfd_create(cls.NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             os.ftruncate(fd, size_bytes)
             return cls(fd, size_bytes)
         except OSError:
@@ -255,12 +256,6 @@ class Arena:
             else:
                 merged.append((offset, room))
         self._free = merged
-
-
-def _memory_file(name: str) -> int:
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    return fd
 
 
 def _aligned(nbytes: int) -> int:

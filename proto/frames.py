@@ -252,11 +252,6 @@ def unpack_shapes(
     return shapes
 
 
-def packed_shapes_bytes(tensors: Sequence[FramedTensor]) -> int:
-    """Return the size of the packed dimensions of these arrays in bytes."""
-    return 8 * sum(tensor.ndim for tensor in tensors)
-
-
 def layouts_of(
     tensors: Sequence[FramedTensor], shapes: Sequence[tuple[int, ...]], nbytes: int
 ) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:

@@ -178,7 +178,7 @@ def submit_parts(
             samples += part.samples
     if not live:
         return lambda: results
-    cut = [inputs] if len(parts) == 1 else _split_rows(inputs, parts)
+    cut = _split_rows(inputs, parts)
     try:
         running = submit(
             inputs if len(live) == len(parts) else _concatenate([cut[i] for i in live])

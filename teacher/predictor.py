@@ -82,9 +82,7 @@ def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> LoadedM
     rows = backend.spec.rows_per_run(config.micro_batch or _measured(backend, on_progress))
     t_t_s = warm_up(backend, rows)
     _check_outputs(config.output_kinds, backend.spec)
-    kinds: dict[str, str] = {}
-    if config.self_test:
-        kinds |= self_test(backend, canary, rows, on_progress)
+    kinds = self_test(backend, canary, rows, on_progress) if config.self_test else {}
     spec = backend.spec.in_micro_batches(rows).with_kinds({**kinds, **dict(config.output_kinds)})
     return LoadedModel(backend, PredictorReady(spec, t_t_s, rows))
 

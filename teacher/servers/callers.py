@@ -53,7 +53,7 @@ class CallerIdentity:
     @property
     def owner(self) -> str:
         """Key for limits and regions: the same for all connections and protocols of a caller."""
-        return _owner(self.principal, self.host)
+        return f"{self.principal} at {_plain(self.host)}"
 
     def is_here(self) -> bool:
         """Whether the caller is on this host: only then its address can be bound here."""
@@ -113,11 +113,6 @@ _CREDENTIALS: Final = struct.Struct("3i")
 def _host_and_port(peer: str) -> tuple[str, int]:
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return host.strip("[]"), int(port) if port.isdigit() else 0
-
-
-@lru_cache(maxsize=1024)
-def _owner(principal: str, host: str) -> str:
-    return f"{principal} at {_plain(host)}"
 
 
 @lru_cache(maxsize=1024)

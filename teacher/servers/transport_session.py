@@ -227,13 +227,12 @@ def _in_memory(head: bytes, opened_session: OpenedSession, reading: RegionReader
         raise opened_session.memory_error
     opened = opened_session.opened
     shapes = frames.unpack_shapes(head, opened.inputs)
-    at = frames.packed_shapes_bytes(opened.inputs)
+    at = 8 * sum(map(len, shapes))
     if len(head) != at + frames.BUFFER_LOCATION.size * len(shapes):
         raise WireError("a request in shared memory without a location for each input")
-    arrays = []
-    for tensor, shape in zip(opened.inputs, shapes, strict=True):
-        offset, generation, generation_offset = frames.BUFFER_LOCATION.unpack_from(head, at)
-        at += frames.BUFFER_LOCATION.size
+    arrays, locations = [], frames.BUFFER_LOCATION.iter_unpack(head[at:])
+    for tensor, shape, location in zip(opened.inputs, shapes, locations, strict=True):
+        offset, generation, generation_offset = location
         nbytes = nbytes_of(tensor.datatype, shape) or 0
         ref = BufferRef(opened_session.region, offset, nbytes, generation, generation_offset)
         if not ref.is_possible:
