@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from ..ledger import events as ev
 from ..rates import LowQuantile
 from .events import AnswerCame
-from .windows import RequestSize, SizeConfig, Window, WindowConfig
+from .windows import RequestSize, Window, WindowConfig
 
 #: Weight of the newest answer in an estimate. A mean, not a median: a teacher that batches requests
 #: answers several at once, so most turnarounds are zero and some are long.
@@ -157,7 +157,7 @@ class RequestPacing:
         else:
             size, rows = None, self._rows
             if rows == "auto":
-                size = RequestSize.start(SizeConfig(most_rows), self._usual_rows, now)
+                size = RequestSize.start(most_rows, self._usual_rows, now)
                 rows = size.rows
             window = Window.start(self._windows, now)
             known = self._teachers[name] = _Teacher(window, size, rows, most_rows)

@@ -24,7 +24,7 @@ that much work, and the head of the line waits for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 from typing import Final, NamedTuple, Self
 
@@ -58,18 +58,11 @@ class HillClimbRule:
         ladder: the possible values, ascending (at least one).
         samples: number of measurements of a cost.
         gain: relative cost that a larger setting must save.
-
-    Raises:
-        ValueError: the ladder does not ascend.
     """
 
     ladder: tuple[int, ...]
     samples: int = 16
     gain: float = 0.05
-
-    def __post_init__(self) -> None:
-        if not self.ladder or sorted(set(self.ladder)) != list(self.ladder):
-            raise ValueError(f"a ladder needs ascending values, at least one, not {self.ladder}")
 
 
 class HillClimb(NamedTuple):
@@ -208,26 +201,15 @@ def _mean_with_error(costs: tuple[float, ...]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class WindowConfig:
-    """Bounds of each teacher's window.
+    """Bounds of each teacher's window: 1 <= least <= most.
 
     Attributes:
         least: initial and smallest window.
         most: largest window; equal to `least` it is fixed, as determinism requires.
-        rule: a wider window must bring 3 % more rows per second.
-
-    Raises:
-        ValueError: not 1 <= least <= most.
     """
 
     least: int = SMALLEST_WINDOW
     most: int = 8
-    rule: HillClimbRule = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most:
-            raise ValueError(f"needs 1 <= least <= most, not {self.least}, {self.most}")
-        ladder = tuple(range(self.least, self.most + 1))
-        object.__setattr__(self, "rule", HillClimbRule(ladder, samples=32, gain=0.03))
 
 
 class Window(NamedTuple):
@@ -245,8 +227,9 @@ class Window(NamedTuple):
 
     @classmethod
     def start(cls, config: WindowConfig, now: float) -> Self:
-        """Return the window of a teacher that joins."""
-        climb = HillClimb.start(config.rule, config.least, now)
+        """Return the window of a teacher that joins; a wider one must bring 3 % more rows."""
+        rule = HillClimbRule(tuple(range(config.least, config.most + 1)), samples=32, gain=0.03)
+        climb = HillClimb.start(rule, config.least, now)
         return cls(climb, climb.setting)
 
     def answered(
@@ -279,38 +262,23 @@ class Window(NamedTuple):
         return self._replace(climb=climb, size=climb.setting)
 
 
-@dataclass(frozen=True, slots=True)
-class SizeConfig:
-    """Bounds of the request size.
-
-    Attributes:
-        most_rows: most rows that the model takes; None: unknown.
-        rule: its ladder has powers of two, and the model's own limit.
-
-    Raises:
-        ValueError: the model takes no row.
-    """
-
-    most_rows: int | None = None
-    rule: HillClimbRule = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.most_rows is not None and self.most_rows < 1:
-            raise ValueError(f"a request has at least 1 row, not {self.most_rows}")
-        most = min(self.most_rows or MOST_ROWS, MOST_ROWS)
-        ladder = [2**power for power in range(most.bit_length()) if 2**power < most]
-        object.__setattr__(self, "rule", HillClimbRule((*ladder, most)))
-
-
 class RequestSize(NamedTuple):
     """The request size of one teacher, searched by device time per row."""
 
     climb: HillClimb
 
     @classmethod
-    def start(cls, config: SizeConfig, batch_rows: int, now: float) -> Self:
-        """Begin near the rows of the student's own batch."""
-        return cls(HillClimb.start(config.rule, batch_rows, now))
+    def start(cls, most_rows: int | None, batch_rows: int, now: float) -> Self:
+        """Begin near the rows of the student's own batch.
+
+        Args:
+            most_rows: most rows that the model takes (>= 1); None: unknown.
+            batch_rows: rows of the student's batch.
+            now: seconds of a clock that does not go back.
+        """
+        most = min(most_rows or MOST_ROWS, MOST_ROWS)
+        powers = [2**power for power in range(most.bit_length()) if 2**power < most]
+        return cls(HillClimb.start(HillClimbRule((*powers, most)), batch_rows, now))
 
     @property
     def rows(self) -> int:

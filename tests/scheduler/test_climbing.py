@@ -17,7 +17,6 @@ from edl.scheduler.reader_core.windows import (
     HillClimb,
     HillClimbRule,
     RequestSize,
-    SizeConfig,
     Window,
     WindowConfig,
 )
@@ -207,10 +206,10 @@ class TestWindows:
 class SizeTeacher:
     """A device that takes `overhead_s` for a request and `row_s` for each row of it."""
 
-    def __init__(self, config: SizeConfig, first: int, overhead_s: float, row_s: float) -> None:
-        self.config, self.overhead_s, self.row_s = config, overhead_s, row_s
+    def __init__(self, most_rows: int | None, first: int, overhead_s: float, row_s: float) -> None:
+        self.overhead_s, self.row_s = overhead_s, row_s
         self.now = 0.0
-        self.size = RequestSize.start(config, first, 0.0)
+        self.size = RequestSize.start(most_rows, first, 0.0)
         self.most_waiting = 10**6
         self.largest = 0
 
@@ -233,30 +232,34 @@ class SizeTeacher:
 
     @property
     def taken(self) -> int:
-        return self.config.rule.ladder[self.size.climb.step]
+        return self.ladder[self.size.climb.step]
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        return self.size.climb.rule.ladder
 
 
 class TestRequestSize:
     def test_bounds_of_request_sizes(self) -> None:
-        teacher = SizeTeacher(SizeConfig(most_rows=48), 32, overhead_s=0.1, row_s=0.0001)
-        assert teacher.config.rule.ladder == (1, 2, 4, 8, 16, 32, 48)
+        teacher = SizeTeacher(48, 32, overhead_s=0.1, row_s=0.0001)
+        assert teacher.ladder == (1, 2, 4, 8, 16, 32, 48)
         teacher.run(2000)
         assert teacher.taken == teacher.largest == 48
-        assert SizeTeacher(SizeConfig(most_rows=1), 32, 0.1, 0.001).rows == 1
-        assert SizeConfig().rule.ladder[-1] == 1024
-        teacher = SizeTeacher(SizeConfig(), 8, overhead_s=0.05, row_s=0.01)
+        assert SizeTeacher(1, 32, 0.1, 0.001).rows == 1
+        teacher = SizeTeacher(None, 8, overhead_s=0.05, row_s=0.01)
+        assert teacher.ladder[-1] == 1024
         teacher.run(2000)
         assert teacher.taken * teacher.cost(teacher.taken) <= LONGEST_REQUEST_S
         assert teacher.taken >= 16
 
     def test_size_falls_when_slow_or_never_filled(self) -> None:
-        teacher = SizeTeacher(SizeConfig(), 64, overhead_s=0.1, row_s=0.0001)
+        teacher = SizeTeacher(None, 64, overhead_s=0.1, row_s=0.0001)
         teacher.run(1000)
         assert teacher.taken >= 256
         teacher.row_s = 0.02
         teacher.run(400)
         assert teacher.taken <= 32
-        teacher = SizeTeacher(SizeConfig(), 32, overhead_s=0.1, row_s=0.0001)
+        teacher = SizeTeacher(None, 32, overhead_s=0.1, row_s=0.0001)
         teacher.most_waiting = 32
         teacher.run(2000)
         assert teacher.taken == 32

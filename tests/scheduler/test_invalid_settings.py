@@ -20,7 +20,6 @@ from edl.scheduler.elastic_values import ElasticConfig, ElasticJob, Pool
 from edl.scheduler.flow import FlowConfig
 from edl.scheduler.no_teacher import Ensemble, Policy
 from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
-from edl.scheduler.reader_core.windows import HillClimbRule, SizeConfig, WindowConfig
 from edl.scheduler.simulator import SpeedChange, StudentGroup
 from edl.scheduler.students.saving import SaveSchedule
 from edl.scheduler.students.shards import Ranges, RankShard, StaticDeal
@@ -44,8 +43,6 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (BatchRule, (8, 0.1, frozenset({9})), "preferred sizes"),
         (CanaryConfig, (-0.1, 0.0), "share"),
         (CanaryConfig, (0.5, 0.9), "share"),
-        (HillClimbRule, ((),), "ladder"),
-        (HillClimbRule, ((1, 1),), "ladder"),
         (ElasticConfig, {"mode": "fifo"}, "'gang'"),
         (ElasticConfig, {"max_load": 0.0}, "max_load"),
         (ElasticConfig, {"freeze_s": nan}, "freeze_s"),
@@ -94,7 +91,6 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (SimulatedJob, SIMULATED | {"stop_s": 0}, "stop_s"),
         (SimulatedJob, SIMULATED | {"leave_s": -1}, "times must be"),
         (SimulatedPool, {"capacity": {"slots": 1}, "decide_every_s": 0}, "decide_every_s"),
-        (SizeConfig, (0,), "row"),
         (StaticDeal, (Ranges(), 0, 0, 1), "cannot be dealt"),
         (StaticDeal, (Ranges(), 4, 2, 2), "cannot be dealt"),
         (StudentGroup, STUDENT | {"name": "a/b"}, "without '/'"),
@@ -106,7 +102,6 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
             STUDENT | {"changes": (SpeedChange(2, 1), SpeedChange(1, 1))},
             "in the order",
         ),
-        (WindowConfig, (3, 2), "least"),
         (ReplicaBounds, (None, 3, 2), "least <= most"),
     ],
 )
