@@ -16,7 +16,6 @@ A `TokenBucket` limits how much one peer may ask. It holds at most `burst` token
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -304,16 +303,12 @@ class RateLimit:
     """A rate limit that short bursts may exceed.
 
     Attributes:
-        per_second: tokens per second in the long run.
-        burst: most tokens at once, after a pause.
+        per_second: tokens per second in the long run (> 0).
+        burst: most tokens at once, after a pause (>= 1).
     """
 
     per_second: float
     burst: float
-
-    def __post_init__(self) -> None:
-        if not (0 < self.per_second < math.inf and 1 <= self.burst < math.inf):
-            raise ValueError(f"a rate is above 0 and its burst at least 1, not {self}")
 
 
 @dataclass(frozen=True, slots=True)

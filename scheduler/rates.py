@@ -25,14 +25,9 @@ class LowQuantile:
 
     Attributes:
         value: the quantile; None before the first measurement.
-
-    Raises:
-        ValueError: `size` or `q` is out of range.
     """
 
     def __init__(self, size: int, q: float) -> None:
-        if size < 1 or not 0 <= q <= 1:
-            raise ValueError(f"needs size >= 1 and 0 <= q <= 1, not {size} and {q}")
         self._q = q
         self._latest: deque[float] = deque(maxlen=size)
         self._sorted: list[float] = []
@@ -69,15 +64,9 @@ class RecentMean:
 
     Args:
         size: number of measurements (>= 1).
-
-    Raises:
-        ValueError: `size` is out of range.
     """
 
     def __init__(self, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"needs size >= 1, not {size}")
-        self._size = size
         self._latest: deque[float] = deque(maxlen=size)
         self._counts: deque[int] = deque(maxlen=size)
         self.value: float | None = None
@@ -114,7 +103,7 @@ class MeanWithoutPause(RecentMean):
 
     def _mean(self) -> float:
         mean = super()._mean()
-        if len(self._latest) < max(self._size, 2):
+        if len(self._latest) < max(self._latest.maxlen or 0, 2):
             return mean
         *_, second, longest = sorted(self._latest)
         if longest <= 2 * second:
@@ -132,8 +121,6 @@ class RecentRate:
     STEPS = 32
 
     def __init__(self, horizon_s: float = 5.0) -> None:
-        if not (isfinite(horizon_s) and horizon_s > 0):
-            raise ValueError(f"a horizon is a time above 0 s, not {horizon_s}")
         self._horizon_s = horizon_s
         self._start: float | None = None
         # (step of time, count)

@@ -144,10 +144,6 @@ class TeacherJoined:
     on_trial: bool = False
     has_labelled: bool = False
 
-    def __post_init__(self) -> None:
-        _require_window(self.teacher, self.window)
-        _require_rows(self.teacher, self.most_rows)
-
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
@@ -183,9 +179,6 @@ class WindowChanged:
     teacher: str
     window: int
 
-    def __post_init__(self) -> None:
-        _require_window(self.teacher, self.window)
-
 
 @dataclass(frozen=True, slots=True)
 class RequestSizeChanged:
@@ -193,9 +186,6 @@ class RequestSizeChanged:
 
     teacher: str
     most_rows: int | None
-
-    def __post_init__(self) -> None:
-        _require_rows(self.teacher, self.most_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +222,6 @@ class InvalidateTeacher:
     """
 
     teacher: str
-
-
-def _require_window(teacher: str, window: int) -> None:
-    if window < 1:
-        raise ValueError(f"teacher {teacher} needs a window of at least 1, not {window}")
-
-
-def _require_rows(teacher: str, most_rows: int | None) -> None:
-    if most_rows is not None and most_rows < 1:
-        raise ValueError(f"teacher {teacher} needs requests of at least 1 row, not {most_rows}")
 
 
 # ---------------------------------------------------------------------- events: the source

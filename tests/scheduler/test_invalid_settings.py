@@ -12,20 +12,17 @@ from edl.benchmarks.elastic_simulation import SimulatedJob, SimulatedPool
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.teachers.replica_count import ReplicaBounds
 from edl.runtime.errors import UsageError
-from edl.scheduler.admission import HealthCheckSettings, RateLimit
+from edl.scheduler.admission import HealthCheckSettings
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.batching import BatchRule
 from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.elastic_values import ElasticConfig, ElasticJob, Pool
-from edl.scheduler.flow import FlowConfig
 from edl.scheduler.no_teacher import Ensemble, Policy
-from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
 from edl.scheduler.simulator import SpeedChange, StudentGroup
 from edl.scheduler.students.saving import SaveSchedule
 from edl.scheduler.students.shards import Ranges, RankShard, StaticDeal
 from edl.scheduler.students.weights import Cosine, Linear, Steps
 
-FLOW: dict[str, Any] = {"upper_bytes": 1000, "lower_bytes": 400}
 JOB: dict[str, Any] = {"name": "a", "min_nodes": 1, "max_nodes": 2}
 SIMULATED: dict[str, Any] = {"name": "a", "work_node_s": 10, "min_nodes": 1, "max_nodes": 1}
 STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
@@ -55,12 +52,6 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (Ensemble, ({"a": nan},), "weights"),
         (Ensemble, ({"a": 1.0}, "ignore"), "missing"),
         (Ensemble, ({"a": 1.0}, "wait", -1.0), "after 0 s or more"),
-        (FlowConfig, (1000, -1), "needs"),
-        (FlowConfig, (1000, 1000), "needs"),
-        (FlowConfig, (1000, 400, 0), "needs"),
-        (FlowConfig, (1000, 400, 9, 8), "needs"),
-        (LowQuantile, (0, 0.5), "needs size"),
-        (LowQuantile, (5, 1.1), "needs size"),
         (HealthCheckSettings, {"every_s": 0.0}, "above 0"),
         (HealthCheckSettings, {"test_every_s": 0.0}, "above 0"),
         (OperatorConfig, {"place_within_s": -1}, "place-within"),
@@ -68,12 +59,6 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (Policy, ("fail", None), "needs"),
         (Policy, ("wait", -1.0), "wait"),
         (Pool.of_slots, (-1,), "capacity of 'slots'"),
-        (RateLimit, (0.0, 1.0), "rate"),
-        (RateLimit, (1.0, 0.5), "rate"),
-        (RateLimit, (inf, 1.0), "rate"),
-        (RecentMean, (0,), "size >= 1"),
-        (RecentRate, (0.0,), "horizon"),
-        (RecentRate, (inf,), "horizon"),
         (SaveSchedule, {"every_steps": 0}, "must be positive"),
         (SaveSchedule, {"every_s": 0.0}, "must be positive"),
         (SaveSchedule, {"overhead": 1.0}, "from 0 to below 1"),

@@ -82,16 +82,6 @@ class TestSizes:
         assert rows_sent(after(ledger, ev.Refused("a", 2, "one of them"))) == [[(1, 0, 10)]]
         assert rows_sent(after(ledger, answer("a", 3))) == [[(2, 0, 10)]]
 
-    def test_no_request_and_no_window_is_empty(self) -> None:
-        with pytest.raises(ValueError, match="requests of at least 1 row, not 0"):
-            ev.TeacherJoined("a", 1, 0)
-        with pytest.raises(ValueError, match="requests of at least 1 row, not 0"):
-            ev.RequestSizeChanged("a", 0)
-        with pytest.raises(ValueError, match="window of at least 1"):
-            ev.TeacherJoined("a", 0)
-        with pytest.raises(ValueError, match="window of at least 1"):
-            ev.WindowChanged("a", 0)
-
 
 def where(ledger: Ledger, *batches: int, rows: int = 10) -> list[str]:
     return [send.teacher for send in sends(after(ledger, *queued(*batches, rows=rows)))]
