@@ -1,7 +1,7 @@
 """Dataclasses and named tuples as JSON values, and back according to their type hints.
 
-A dataclass becomes an object with a member for each field, a named tuple becomes a list, a path its
-text. Reading checks types: a value that does not fit its hint, or a missing member, raises
+A dataclass becomes an object with a member for each field, a named tuple or a set becomes a list, a
+path its text. Reading checks types: a value that does not fit its hint, or a missing member, raises
 WireError; keys of mappings are not checked. Unknown members are ignored, so that newer versions may
 add some.
 """
@@ -27,7 +27,7 @@ def to_plain(value: Any) -> Any:
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {name: to_plain(one) for name, one in value.items()}
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | frozenset):
         return [to_plain(one) for one in value]
     return str(value) if isinstance(value, Path) else value
 
@@ -63,6 +63,8 @@ def _read(hint: Any, value: Any) -> Any:
             return tuple(map(_read, args, value))
     elif origin is list and isinstance(value, list):
         return [_read(args[0], one) for one in value]
+    elif origin is frozenset and isinstance(value, list):
+        return frozenset(_read(args[0], one) for one in value)
     elif origin in (Mapping, dict) and isinstance(value, dict):
         return {name: _read(args[1], one) for name, one in value.items()}
     elif origin is Literal and value in args:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...proto.arena import Arena
 from ...proto.channel import Channel, Message
+from ...proto.dataclass_json import from_plain
 from ...proto.shared_buffer import SharedBuffer
 from ...runtime import errors
 from ...scheduler.reader_core import instructions as do
@@ -216,7 +217,7 @@ class Engine:
         handoff_states = message["handoff_states"]
         for member in self.members:
             known = handoff_states.get(member.config.service)
-            state = HandoffState() if known is None else HandoffState.from_json(known)
+            state = HandoffState() if known is None else from_plain(HandoffState, known)
             resumed = EngineResumed(
                 message["data_epoch"], state, message["ended"], message["waiting"]
             )

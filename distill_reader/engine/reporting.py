@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.channel import Channel
+from ...proto.dataclass_json import to_plain
 from ...proto.protocols import PROTOCOL_VERSION
 from ...runtime import errors
 from ...scheduler.flow import FlowState
@@ -212,7 +213,7 @@ class TrainerReporter:
             service, state = member.config.service, member.core.model_switch.handoff_state
             if self._handoff_states[service] is not state:
                 self._handoff_states[service] = state
-                self._channel.send("handoff", service=service, state=state.to_json())
+                self._channel.send("handoff", service=service, state=to_plain(state))
             if now - member.reported_at >= (
                 URGENT_EVERY_S if member.report_due else REPORT_EVERY_S
             ):

@@ -11,8 +11,8 @@ The ledger's events `Queued`, `StoreSearched`, `BatchRestored`, `Released`, `Inv
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from ..ledger.events import BatchRestored as BatchRestored
 from ..ledger.events import Cancelled as Cancelled
@@ -91,25 +91,6 @@ class Assigned:
     advice: Advice = field(default_factory=Advice)
     barred: frozenset[str] = frozenset()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON value for the next engine, without `lost` and `barred`.
-
-        That engine never had the lost teachers, and its core finds the barred ones itself.
-        """
-        return {
-            "peers": [asdict(peer) for peer in self.peers],
-            "live": self.live,
-            "epoch": self.epoch,
-            "advice": asdict(self.advice),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        peers = [Peer(**{**peer, "inputs": tuple(peer["inputs"])}) for peer in value["peers"]]
-        term, counter = value["epoch"]
-        advice = Advice(**value["advice"])
-        return cls(tuple(peers), live=value["live"], epoch=(term, counter), advice=advice)
-
 
 class PublishedKind(NamedTuple):
     """The kind of numbers that a teacher publishes for one output.
@@ -134,6 +115,8 @@ class HandoffState:
         content_id: as reported to the coordinator; empty if the student waited to be moved.
         bound: the epoch keeps that content.
         assigned: the assignment that it followed; while it waited to be moved, the latest one.
+            Without `lost` and `barred`: the successor never had the lost teachers, and finds the
+            barred ones itself.
         numerics_id: numerics that its labels are pinned to; empty: none.
         kinds: how its labels are interpreted; empty: the stream has no labels yet.
     """
@@ -143,21 +126,6 @@ class HandoffState:
     assigned: Assigned = field(default_factory=lambda: Assigned(()))
     numerics_id: str = ""
     kinds: tuple[PublishedKind, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "content_id": self.content_id,
-            "bound": self.bound,
-            "assigned": self.assigned.to_json(),
-            "numerics_id": self.numerics_id,
-            "kinds": self.kinds,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        assigned = Assigned.from_json(value["assigned"])
-        kinds = tuple(PublishedKind(*kind) for kind in value["kinds"])
-        return cls(value["content_id"], value["bound"], assigned, value["numerics_id"], kinds)
 
 
 # ---------------------------------------------------------------------- events: the stream

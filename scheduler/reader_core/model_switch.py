@@ -417,6 +417,7 @@ class ModelSwitch:
         if state.content_id != self._content_id:
             pinned = ""  # without its content, a successor could not tell when the pin ends
         kinds = tuple(self.kinds.settled.values()) if self.kinds.is_firm else ()
+        there = replace(there, lost=frozenset(), barred=frozenset())
         left = HandoffState(state.reported, state.bound, there, pinned, kinds)
         if left != self.handoff_state:
             self.handoff_state = left

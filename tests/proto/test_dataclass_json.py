@@ -27,6 +27,7 @@ class Whole:
     path: Path | None
     inner: Whole | None
     seconds: float = 1.0
+    names: frozenset[str] = frozenset("ab")
 
 
 INNER = Whole((), (), {}, None, None, 2.5)

@@ -27,6 +27,7 @@ from edl.distill_reader.options import Limits, Timeouts
 from edl.distill_reader.store import LabelStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.clients import ModelDescription
+from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.datatypes import TensorSpec
 from edl.runtime.errors import (
     BadAnswer,
@@ -316,7 +317,7 @@ def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -
     member = upgrade.member
     advice = Advice("old", "", 1)
     upgrade.assign(OLD, advice=advice, counter=3)
-    told = {"s": json.loads(json.dumps(member.core.model_switch.handoff_state.to_json()))}
+    told = {"s": json.loads(json.dumps(to_plain(member.core.model_switch.handoff_state)))}
     member.core.model_switch = new_model_switch()  # as it is when an engine starts
     known = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
     upgrade.say("resumed", data_epoch=1, handoff_states=told, **known)
@@ -367,7 +368,7 @@ def test_a_new_engine_waits_for_teachers_of_the_content_that_the_epoch_keeps(
     upgrade.member.core.model_switch = new_model_switch()
     upgrade.assign(NEW, advice=Advice("new", "", 2), counter=4, ready=False)
     told = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
-    upgrade.say("resumed", data_epoch=2, handoff_states={"s": before.to_json()}, **told)
+    upgrade.say("resumed", data_epoch=2, handoff_states={"s": to_plain(before)}, **told)
     upgrade.look(time.monotonic() + 1.0)
     assert content_of(upgrade) == "old"
     assert upgrade.member.core.teachers.links.is_assigned("a")
@@ -449,7 +450,7 @@ def test_numerics_are_pinned_for_each_model_and_for_the_next_engine(strict: Benc
     assert switch.handoff_state.numerics_id == SAME
     assign(OTHER, "new", 2)
     assert switch.handoff_state.numerics_id == OTHER
-    left = HandoffState.from_json(switch.handoff_state.to_json())
+    left = from_plain(HandoffState, to_plain(switch.handoff_state))
     others = Assigned((peer("c", "new", SAME),), epoch=(7, 9))
     strict.member.resume(EngineResumed(0, replace(left, assigned=others), False, False), 0.0)
     assert switch.handoff_state.numerics_id == OTHER

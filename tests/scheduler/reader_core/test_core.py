@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from edl.proto.dataclass_json import from_plain, to_plain
 from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.flow import FlowConfig
 from edl.scheduler.reader_core import CoreConfig, ReaderCore
@@ -293,7 +294,7 @@ def test_the_kind_is_open_again_while_nothing_is_labelled() -> None:
 
 def test_another_engine_takes_outputs_for_the_same_kind() -> None:
     before = labelled_as(World(), "a", "logits")
-    left = ev.HandoffState.from_json(before.core.model_switch.handoff_state.to_json())
+    left = from_plain(ev.HandoffState, to_plain(before.core.model_switch.handoff_state))
     world = World()
     world.tell(ev.EngineResumed(0, left, ended=False, waiting=False))
     world.assign("b", ready=False)
