@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, ParamSpec, TypeVar
 
 from ..runtime.errors import UsageError
-from ..scheduler.canaries import OTHER_NUMERICS, SAME_NUMERICS, CanaryConfig
+from ..scheduler.canaries import CanaryConfig
 from ..scheduler.no_teacher import GRACE_S, Ensemble
 from .setting_checks import check_fields, number, text, texts
 
@@ -138,7 +138,7 @@ def explain_former_parameters(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 @dataclass(frozen=True, slots=True)
-class CanaryPolicy:
+class CanaryPolicy(CanaryConfig):
     """Settings for the comparison of labels with those of other teachers.
 
     Attributes:
@@ -152,23 +152,13 @@ class CanaryPolicy:
         UsageError: a wrong value.
     """
 
-    share: float = 0.002
-    same_numerics: float = SAME_NUMERICS
-    other_numerics: float = OTHER_NUMERICS
-
     def __post_init__(self) -> None:
         check_fields(self)
-        try:
-            self.core_settings()
-        except ValueError:
+        if not (0 <= self.share <= 1 and 0 <= self.same_numerics <= self.other_numerics):
             raise UsageError(
                 "canaries need 0 <= share <= 1 and 0 <= same_numerics <= other_numerics, not"
                 f" {self}"
-            ) from None
-
-    def core_settings(self) -> CanaryConfig:
-        """Convert to the scheduler's settings; raises ValueError for a number out of range."""
-        return CanaryConfig(self.share, self.same_numerics, self.other_numerics)
+            )
 
 
 DEFAULT_CANARIES: Final = CanaryPolicy()

@@ -43,24 +43,18 @@ class CanaryConfig:
     Attributes:
         share: part of the requests that two teachers label, besides those of trials; 0: trials
             alone.
-        same: tolerance for teachers of one numerics_id, relative to the greatest label.
-        other: tolerance for teachers of different or unknown numerics_id.
-
-    Raises:
-        ValueError: a number is out of range.
+        same_numerics: tolerance for teachers of one numerics_id, relative to the greatest label.
+        other_numerics: tolerance for teachers of different or unknown numerics_id.
     """
 
     share: float = 0.002
-    same: float = SAME_NUMERICS
-    other: float = OTHER_NUMERICS
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.share <= 1 and 0 <= self.same <= self.other):
-            raise ValueError(f"needs 0 <= share <= 1 and 0 <= same <= other: {self}")
+    same_numerics: float = SAME_NUMERICS
+    other_numerics: float = OTHER_NUMERICS
 
     def tolerance(self, numerics_id: str, another: str) -> float:
         """Return the tolerated difference for teachers of these two numerics."""
-        return self.same if numerics_id and numerics_id == another else self.other
+        is_same = numerics_id and numerics_id == another
+        return self.same_numerics if is_same else self.other_numerics
 
 
 @dataclass(slots=True)

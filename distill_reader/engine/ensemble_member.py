@@ -489,7 +489,7 @@ def core_config(config: ReaderConfig) -> CoreConfig:
         limits.request_rows,
         ordered=config.ordered,
         deterministic=config.deterministic,
-        canaries=None if config.canaries is None else config.canaries.core_settings(),
+        canaries=config.canaries,
         stored=config.store is not None,
     )
 

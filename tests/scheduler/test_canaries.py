@@ -184,9 +184,9 @@ class TestCanaries:
 
     def test_settings(self) -> None:
         config = CanaryConfig()
-        assert config.tolerance("cpu-fp32", "cpu-fp32") == config.same
-        assert config.tolerance("cpu-fp32", "gpu-fp16") == config.other
-        assert config.tolerance("", "") == config.other, "unknown is not equal"
+        assert config.tolerance("cpu-fp32", "cpu-fp32") == config.same_numerics
+        assert config.tolerance("cpu-fp32", "gpu-fp16") == config.other_numerics
+        assert config.tolerance("", "") == config.other_numerics, "unknown is not equal"
 
 
 @dataclass

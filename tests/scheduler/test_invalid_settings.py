@@ -15,7 +15,6 @@ from edl.runtime.errors import UsageError
 from edl.scheduler.admission import HealthCheckSettings
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.batching import BatchRule
-from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.elastic_values import ElasticConfig, ElasticJob, Pool
 from edl.scheduler.no_teacher import Ensemble, Policy
 from edl.scheduler.simulator import SpeedChange, StudentGroup
@@ -38,8 +37,6 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (BatchRule, (-1,), "at least 0"),
         (BatchRule, (8, inf), "at least 0"),
         (BatchRule, (8, 0.1, frozenset({9})), "preferred sizes"),
-        (CanaryConfig, (-0.1, 0.0), "share"),
-        (CanaryConfig, (0.5, 0.9), "share"),
         (ElasticConfig, {"mode": "fifo"}, "'gang'"),
         (ElasticConfig, {"max_load": 0.0}, "max_load"),
         (ElasticConfig, {"freeze_s": nan}, "freeze_s"),

@@ -31,7 +31,7 @@ class ComparedTeachers(World):
     """A core whose teachers answer, or fail, when a test says so; batches are taken at once."""
 
     def __init__(self, share: float = 0.3) -> None:
-        super().__init__(canaries=CanaryPolicy(share=share).core_settings())
+        super().__init__(canaries=CanaryPolicy(share=share))
         self.says: dict[str, str] = {}  # what each teacher answers, of those that are there
         self.kept: dict[int, dict[str, str]] = {}
         self.liars: list[str] = []
@@ -186,9 +186,9 @@ def test_a_late_answer_may_be_of_other_samples_and_says_nothing() -> None:
 def test_teachers_that_name_the_same_numerics_have_to_agree_more_closely() -> None:
     world = compared("ab")
     world.answer_all()
-    comparing, rule = world.core.teachers.comparisons, CanaryPolicy().core_settings()
-    assert comparing.tolerance("a", "", "b") == rule.same
-    assert comparing.tolerance("a", "gpu", "b") == rule.other
+    comparing, rule = world.core.teachers.comparisons, CanaryPolicy()
+    assert comparing.tolerance("a", "", "b") == rule.same_numerics
+    assert comparing.tolerance("a", "gpu", "b") == rule.other_numerics
 
 
 @pytest.mark.parametrize("wrong", [{"share": 2}, {"same_numerics": 0.5, "other_numerics": 0.1}])
