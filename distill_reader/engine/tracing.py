@@ -267,7 +267,7 @@ class StateTracer:
         hedged = frozenset(
             (place, request)
             for place, member in enumerate(members)
-            for request in member.core.teachers.lateness.hedged
+            for request in member.core.teachers.lateness.hedging.paid
         )
         for place, request in sorted(hedged - self._hedged):
             flight = members[place].ledger.request(request)

@@ -99,10 +99,6 @@ class Comparisons:
             verdicts += self._close(request, case)
         return verdicts
 
-    def look(self, answering: Collection[str], now: float) -> list[ComparisonVerdict]:
-        """Check the trials against time; `answering`: teachers that are expected to answer."""
-        return [self.panel.look(answering, now)]
-
     def tolerance(self, name: str, numerics_id: str, other: str) -> float:
         """Return the tolerated difference between `name`, with this numerics_id, and `other`."""
         assert self._rule is not None
@@ -170,10 +166,6 @@ class Comparisons:
     def pause_copies(self, name: str) -> None:
         """Record a failed request: the teacher gets no copies until it has answered a probe."""
         self._resting.add(name)
-
-    def refused(self, name: str) -> list[ComparisonVerdict]:
-        """Record a refusal, before the ledger is told."""
-        return [self.panel.refused(name)]
 
     def ended(self, name: str, request: int) -> list[ComparisonVerdict]:
         """Record that a teacher will not answer a request."""

@@ -272,13 +272,16 @@ class Lateness:
         ledger: knows what is in flight.
         pacing: knows the expected times.
         log: writes a log message.
+
+    Attributes:
+        hedging: which teachers are late or silent, and which requests have a hedge.
     """
 
     def __init__(self, ledger: Ledger, pacing: RequestPacing, log: Log) -> None:
         self._ledger = ledger
         self._pacing = pacing
         self._log = log
-        self._hedging = Hedging()
+        self.hedging = Hedging()
         self._straggling = Straggling()
         self._look_at = self._least_s = inf
         self._waits = False
@@ -288,19 +291,6 @@ class Lateness:
     def stragglers(self) -> list[str]:
         """Teachers that are much slower than the others, or silent."""
         return sorted(self._straggling.named)
-
-    @property
-    def late(self) -> frozenset[str]:
-        return self._hedging.late
-
-    @property
-    def silent(self) -> frozenset[str]:
-        return self._hedging.silent
-
-    @property
-    def hedged(self) -> frozenset[int]:
-        """Late requests in flight that are sent to another teacher too."""
-        return self._hedging.paid
 
     def sent(self, now: float) -> None:
         self._look_at = min(self._look_at, now + self._least_s)
@@ -321,14 +311,14 @@ class Lateness:
             unusable: teachers that get no requests now.
             now: seconds of a clock that does not go back.
         """
-        self._hedging.elapse(now)
+        self.hedging.elapse(now)
         hedges: list[ev.Hedge] = []
         if waits and not self._waits:
             self._look_at = -inf  # patience is lower now
         self._waits = waits
         if now >= self._look_at:
             due = self._due()
-            if self._hedging.late or due <= now:
+            if self.hedging.late or due <= now:
                 hedges = self._find(waits, unusable, now)
                 due = now + LOOK_EVERY_S
             self._look_at = due
@@ -337,7 +327,7 @@ class Lateness:
         return hedges
 
     def _find(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
-        ledger, pacing, hedges = self._ledger, self._pacing, self._hedging
+        ledger, pacing, hedges = self._ledger, self._pacing, self.hedging
         asked = tuple(
             BusyTeacher(
                 name,
@@ -364,7 +354,7 @@ class Lateness:
         known = {name: times.of(name) for name in self._ledger.teachers}
         seconds = {name: one.seconds_per_row for name, one in known.items() if one is not None}
         before = self._straggling.named
-        self._straggling = name_stragglers(seconds, self.silent, self._straggling, now)
+        self._straggling = name_stragglers(seconds, self.hedging.silent, self._straggling, now)
         for name in self._straggling.named - before:
             self._log("warning", f"teacher {name} is a straggler", name)
 

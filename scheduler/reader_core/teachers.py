@@ -84,7 +84,7 @@ class TeacherStates:
         unusable = self._resting.union(ledger.on_trial)
         for hedge in self.lateness.look(waits, unusable, now):
             self._apply(hedge)
-        silent = self.lateness.silent
+        silent = self.lateness.hedging.silent
         if silent or self._was_silent:
             self._was_silent = bool(silent)
             names = ledger.usable_teachers
@@ -94,12 +94,12 @@ class TeacherStates:
             for name in self.breakers.half_open(usable, now):  # it may be earlier than planned
                 links.probe_now(name, now)
         if ledger.on_trial:
-            self._judge(self.comparisons.look(self._answering, now), now)
+            self._judge([self.comparisons.panel.look(self._answering, now)], now)
 
     @property
     def _answering(self) -> frozenset[str]:
         """Teachers expected to answer now, those on trial included."""
-        return frozenset(self._ledger.teachers) - self._resting - self.lateness.late
+        return frozenset(self._ledger.teachers) - self._resting - self.lateness.hedging.late
 
     def _pause_s(self, name: str, now: float) -> float:
         return self.breakers.pause_s(name, self._ledger.usable, now)
@@ -192,7 +192,7 @@ class TeacherStates:
             self._apply(replace(joined, on_trial=on_trial, has_labelled=has_labelled))
         if on_trial:
             for refuser in sorted(self._ledger.refusers):  # this teacher can label its requests
-                self._judge(self.comparisons.refused(refuser), now)
+                self._judge([self.comparisons.panel.refused(refuser)], now)
             for copy in self.comparisons.copies_for_trials():
                 self._apply(copy)
 
@@ -281,7 +281,7 @@ class TeacherStates:
             # was sent.
             self._apply(ev.Cancelled(name, request))
         elif failure == "refused":
-            self._judge(self.comparisons.refused(name), now)
+            self._judge([self.comparisons.panel.refused(name)], now)  # before the ledger is told
             self._apply(ev.Refused(name, request, reason))
             is_in = links.is_assigned(name) and not self.breakers.is_open(name)
             if is_in and self._ledger.is_useless(name):
