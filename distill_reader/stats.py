@@ -241,8 +241,8 @@ class Callbacks:
                 )
         self._callbacks = tuple(callbacks)
         self._stats = stats
-        self._changed = threading.Condition()
-        self._is_changed = self._closed = False
+        self._changed = threading.Event()
+        self._closed = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -259,33 +259,23 @@ class Callbacks:
 
     def notify(self) -> None:
         """Have the thread compare the stats: new ones have arrived."""
-        if self._thread is not None:
-            with self._changed:
-                self._is_changed = True
-                self._changed.notify()
+        self._changed.set()
 
     def close(self) -> None:
         """Stop calling; waits for a call in progress for up to `CLOSE_GRACE_S`."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._closed = True
+        self._changed.set()
         if self._thread not in (None, threading.current_thread()):
             self._thread.join(CLOSE_GRACE_S)
 
     def _watch(self) -> None:
         before = ReaderStats()
-        while self._wait():
+        while self._changed.wait() and not self._closed:
+            self._changed.clear()  # before the stats are read: later ones wake it again
             after = self._stats()
             for name, arguments in calls_for(before, after):
                 self._call(name, arguments)
             before = after
-
-    def _wait(self) -> bool:
-        """Wait for new stats; False once closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_changed or self._closed)
-            self._is_changed = False
-            return not self._closed
 
     def _call(self, name: str, arguments: tuple[Any, ...]) -> None:
         for callback in self._callbacks:

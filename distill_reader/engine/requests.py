@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -71,8 +70,9 @@ class KnownBatches(dict[int, BatchMetadata]):
     def __init__(self, config: ReaderConfig) -> None:
         super().__init__()
         self._fed = {key for _, key in config.feeds}
-        self._kinds: OrderedDict[InputLayout, int] = OrderedDict()  # least recently used first
-        self._numbers = itertools.count()
+        numbers = itertools.count()
+        #: Returns the number of a layout; a layout that was evicted gets a new one.
+        self._kind = lru_cache(MAX_LAYOUTS)(lambda layout: next(numbers))
 
     def add(self, message: Message) -> BatchMetadata:
         """Add the batch of a message of the trainer."""
@@ -94,15 +94,6 @@ class KnownBatches(dict[int, BatchMetadata]):
         )
         self[number] = batch
         return batch
-
-    def _kind(self, layout: InputLayout) -> int:
-        """Return the number of a layout; a layout that was evicted gets a new one."""
-        if layout not in self._kinds:
-            self._kinds[layout] = next(self._numbers)
-            if len(self._kinds) > MAX_LAYOUTS:
-                self._kinds.popitem(last=False)
-        self._kinds.move_to_end(layout)
-        return self._kinds[layout]
 
 
 T = TypeVar("T")

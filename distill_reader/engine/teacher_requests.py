@@ -107,30 +107,24 @@ class LinkFailure:
 Outcome = TeacherReady | RequestDone | LinkFailure
 
 
+#: The first class that an error is an instance of decides; any other error is "lost".
+_CAUSES: Final[tuple[tuple[type[EdlError], FailureCause], ...]] = (
+    (errors.InputsOverwritten, "overwritten"),
+    (errors.RequestRefused, "refused"),
+    (errors.VersionMismatch, "refused"),
+    (errors.BadAnswer, "bad answer"),
+    (errors.RateLimited, "full"),
+    (errors.AccessError, "shut out"),
+    (errors.PredictorCrashed, "crashed"),
+    (errors.RetryableError, "failed"),
+)
+
+
 def failure_of(error: EdlError) -> tuple[FailureCause, str, float | None]:
     """Convert an error to the fields `failure`, `reason` and `room_in_s` of the core's events."""
     room_in_s = error.retry_after_s if isinstance(error, errors.RateLimited) else None
-    return _cause(error), str(error), room_in_s
-
-
-def _cause(error: EdlError) -> FailureCause:
-    match error:
-        case errors.InputsOverwritten():
-            return "overwritten"
-        case errors.RequestRefused() | errors.VersionMismatch():
-            return "refused"
-        case errors.BadAnswer():
-            return "bad answer"
-        case errors.RateLimited():
-            return "full"
-        case errors.AccessError():
-            return "shut out"
-        case errors.PredictorCrashed():
-            return "crashed"
-        case errors.RetryableError():
-            return "failed"
-        case _:
-            return "lost"
+    cause: FailureCause = next((one for kind, one in _CAUSES if isinstance(error, kind)), "lost")
+    return cause, str(error), room_in_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,25 +157,7 @@ class RequestTemplate:
 def template_of(
     config: ReaderConfig, peer: Peer, model: ModelDescription, learned_outputs: tuple[str, ...] = ()
 ) -> RequestTemplate:
-    """Make the template of requests to `peer`; for the arguments see `expected_of`."""
-    instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
-    known = tuple(tensor.name for tensor in model.outputs)
-    fetches = _outputs_to_request(config.fetches, known, peer.foreign)
-    outputs = fetches or known
-    asked = {name: config.labels.of(name) for name in outputs}
-    forms = {name: form.parameters() for name, form in asked.items() if form is not None}
-    return RequestTemplate(
-        outputs if forms else fetches,
-        instance if peer.incarnation else {},
-        forms,
-        expected_of(config, peer, model, learned_outputs),
-    )
-
-
-def expected_of(
-    config: ReaderConfig, peer: Peer, model: ModelDescription, learned_outputs: tuple[str, ...] = ()
-) -> ExpectedResponse:
-    """Return what responses of `peer` are checked against.
+    """Make the template of requests to a teacher.
 
     Args:
         config: settings of the member.
@@ -190,17 +166,24 @@ def expected_of(
         learned_outputs: names of the outputs, learned by repeating a request, if the server does
             not publish them; empty: unknown.
     """
-    teacher_id = peer.teacher_id if peer.incarnation else ""
-    known = tuple(tensor.name for tensor in model.outputs) or learned_outputs
-    return ExpectedResponse(
-        teacher_id,
+    instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
+    declared = {spec.name: spec for spec in model.outputs}
+    fetches = _outputs_to_request(config.fetches, tuple(declared), peer.foreign)
+    outputs = fetches or tuple(declared)
+    asked = {name: config.labels.of(name) for name in outputs}
+    forms = {name: form.parameters() for name, form in asked.items() if form is not None}
+    expected = ExpectedResponse(
+        peer.teacher_id if peer.incarnation else "",
         peer.incarnation,
         peer.content_id,
-        config.fetches or known,
+        config.fetches or tuple(declared) or learned_outputs,
         config.labels,
         peer.foreign,
-        {spec.name: spec for spec in model.outputs},
+        declared,
         whole=not config.fetches,
+    )
+    return RequestTemplate(
+        outputs if forms else fetches, instance if peer.incarnation else {}, forms, expected
     )
 
 

@@ -15,7 +15,7 @@ from edl.distill_reader.engine.answers import (
     checked_labels,
     device_seconds,
 )
-from edl.distill_reader.engine.teacher_requests import expected_of
+from edl.distill_reader.engine.teacher_requests import template_of
 from edl.distill_reader.label_forms import LabelForms
 from edl.proto.clients import LabelResponse, ModelDescription
 from edl.proto.datatypes import TensorSpec
@@ -97,7 +97,7 @@ def test_outputs_fit_the_model(fetches: tuple[str, ...], parameters: dict[str, A
     """A bit may flip in a name, and a shape of as many numbers is another shape."""
     config = ReaderConfig("s", teachers=("h:1",), fetches=fetches)
     peer, found = Peer("t1", "", "s", 7, "c"), ModelDescription((), DECLARED)
-    expected = expected_of(config, peer, found)
+    expected = template_of(config, peer, found).expected
     assert list(soft_labels(answer(WHOLE, parameters), expected)) == [*(fetches or WHOLE)]
     for spoilt, words in (
         ({"logitr": LOGITS, "hidden": WHOLE["hidden"]}, "lacks 'logits'"),
