@@ -52,6 +52,7 @@ class Comparisons:
         ledger: the ledger of the service, only read here.
         rng: draws the sample.
         emit: takes an instruction for the driver.
+        resting: teachers that get no copies, as a request failed there; the caller changes it.
 
     Attributes:
         panel: knows which teachers are trusted.
@@ -63,15 +64,16 @@ class Comparisons:
         ledger: Ledger,
         rng: RandomLike,
         emit: Callable[[Instruction], None],
+        resting: set[str],
     ) -> None:
         self._rule = rule
         self._ledger = ledger
         self._rng = rng
         self._emit = emit
+        self._resting = resting
         self.panel = ComparisonPanel()
         self._numerics: dict[str, str] = {}
         self._cases: dict[int, _ComparedRequest] = {}
-        self._resting: set[str] = set()  # since a request failed there
 
     # --- teachers
 
@@ -79,7 +81,6 @@ class Comparisons:
         """Add a teacher unless it is known; return whether it is on trial."""
         if self._rule is None:
             return False
-        self._resting.discard(name)
         if (known := self.panel.members.get(name)) is not None:
             return known.trial
         self._numerics[name] = numerics_id
@@ -90,7 +91,6 @@ class Comparisons:
         verdicts = [self.panel.leave(*names)]
         for name in names:
             self._numerics.pop(name, None)
-            self._resting.discard(name)
         for case in self._cases.values():
             for known in (case.asked, case.planned, case.answered, case.judged):
                 known.difference_update(names)
@@ -162,10 +162,6 @@ class Comparisons:
         case.agreeing |= agreeing
         verdicts = self._judge(request, case) if agreeing else []
         return verdicts + self._close(request, case)
-
-    def pause_copies(self, name: str) -> None:
-        """Record a failed request: the teacher gets no copies until it has answered a probe."""
-        self._resting.add(name)
 
     def ended(self, name: str, request: int) -> list[ComparisonVerdict]:
         """Record that a teacher will not answer a request."""

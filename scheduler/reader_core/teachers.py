@@ -67,8 +67,8 @@ class TeacherStates:
         self.links = TeacherLinks(rng, emit, log)
         self.breakers = CircuitBreakers(rng, log)
         self.lateness = Lateness(ledger, pacing, log)
-        self.comparisons = Comparisons(canaries, ledger, rng, emit)
-        self._resting: set[str] = set()  # until they answer a probe
+        self._resting: set[str] = set()  # since a request failed, until they answer a probe
+        self.comparisons = Comparisons(canaries, ledger, rng, emit, self._resting)
         self._reach = _REACHABLE
         self._paths_at = -inf  # from then on a connection may have to be tried
         self._was_silent = False
@@ -295,13 +295,12 @@ class TeacherStates:
             self.lost([name], now)
             links.reconnect(event, self._pause_s(name, now), now)
         else:  # not the batch's fault
-            self.comparisons.pause_copies(name)
+            self._resting.add(name)  # first: what is sent again now is not copied to it
             self._apply(ev.AttemptFailed(name, request, reason if failure == "crashed" else ""))
             if failure == "full":
                 for change in self._pacing.refused(name, now):
                     self._apply(change)
-            others = len(self._answering - self.breakers.ejected.keys() - {name})
-            self._resting.add(name)
+            others = len(self._answering - self.breakers.ejected.keys())
             counts = failure not in ("full", "shut out")
             if counts and self.breakers.failed(name, others, now):
                 self._apply(ev.Ejected(name))
