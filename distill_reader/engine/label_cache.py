@@ -70,9 +70,6 @@ class LabelCache:
         on_ready: receives each batch with its cached labels, in order.
         on_failed: called if the store cannot be used as configured.
         on_unfit: called with a batch that does not fit the settings.
-
-    Attributes:
-        calls: number of queued batches of calls that are not in the ledger yet.
     """
 
     def __init__(
@@ -93,9 +90,7 @@ class LabelCache:
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._on_unfit = on_unfit
-        self.calls = 0
         self._queued: deque[_QueuedBatch] = deque()
-        self._requeued = 0  # number of queued batches that the ledger has
         self._keys: dict[int, BatchKeys] = {}  # by batch
         self._model: ServiceModel | None = None
         self._remembered: ServiceModel | None = None
@@ -116,7 +111,12 @@ class LabelCache:
 
     def __len__(self) -> int:
         """Number of queued batches that are not in the ledger yet."""
-        return len(self._queued) - self._requeued
+        return sum(not queued.in_ledger for queued in self._queued)
+
+    @property
+    def calls(self) -> int:
+        """Number of those batches that are of calls."""
+        return sum(queued.batch.is_call for queued in self._queued if not queued.in_ledger)
 
     @property
     def content_id(self) -> str:
@@ -128,11 +128,10 @@ class LabelCache:
     def queue(self, batch: BatchMetadata, now: float) -> None:
         """Add a batch of the source, or of a call."""
         self._queued.append(_QueuedBatch(batch, now))
-        self.calls += batch.is_call
 
     def holds(self, number: int) -> bool:
         """Whether a batch is queued that the ledger does not have yet."""
-        return len(self) > 0 and any(
+        return any(
             queued.batch.number == number and not queued.in_ledger for queued in self._queued
         )
 
@@ -141,14 +140,12 @@ class LabelCache:
         for queued in self._queued:
             if queued.batch.number == number:
                 self._queued.remove(queued)
-                self._uncount(queued)
                 return not queued.in_ledger
         return False
 
     def requeue(self, batch: BatchMetadata, now: float) -> None:
         """Look up a batch of the ledger again, for the current model; later batches wait for it."""
         if all(queued.batch.number != batch.number for queued in self._queued):
-            self._requeued += 1
             queued = [*self._queued, _QueuedBatch(batch, now, in_ledger=True)]
             self._queued = deque(sorted(queued, key=lambda queued: queued.batch.number))
 
@@ -157,7 +154,6 @@ class LabelCache:
         entering = [queued for queued in self._queued if not queued.in_ledger]
         for queued in entering:
             queued.in_ledger = True
-        self._requeued, self.calls = len(self._queued), 0
         return [queued.batch for queued in entering]
 
     def use_content(self, content_id: str) -> None:
@@ -261,7 +257,6 @@ class LabelCache:
     def reset(self) -> None:
         """Forget every batch."""
         self._queued.clear()
-        self._requeued = self.calls = 0
         self._keys.clear()
         self._probing_batch = None
 
@@ -389,12 +384,6 @@ class LabelCache:
                 )
             yield array
 
-    def _uncount(self, queued: _QueuedBatch) -> None:
-        self._requeued -= queued.in_ledger
-        self.calls -= queued.batch.is_call and not queued.in_ledger
-
     def _deliver(self) -> None:
         while self._queued and (cached := self._queued[0].cached) is not None:
-            queued = self._queued.popleft()
-            self._uncount(queued)
-            self._on_ready(queued.batch, cached)
+            self._on_ready(self._queued.popleft().batch, cached)
