@@ -103,22 +103,16 @@ class StreamSnapshot:
     """The content of a stream at one moment.
 
     Attributes:
-        epoch: number of the current epoch.
-        data_epoch: epochs begun over the source, this one included.
         batches: batches not taken yet, in order.
         outcomes: labels or error by number, of each batch that has one.
         released: numbers of the batches that may be taken.
-        pulled: batches that came from the source, over all epochs.
         ended: whether the source has ended.
         waiting: whether the training loop waits.
     """
 
-    epoch: int
-    data_epoch: int
     batches: list[RingBatch]
     outcomes: Mapping[int, BatchLabels | EdlError]
     released: frozenset[int]
-    pulled: int
     ended: bool
     waiting: bool
 
@@ -344,12 +338,9 @@ class BatchStream:
                 for number, outcome in self._outcomes.items()
             }
             yield StreamSnapshot(
-                self.epoch,
-                self.data_epoch,
                 [*self._waiting.values()],
                 outcomes,
                 frozenset(self._released),
-                self._pulled,
                 self._ended,
                 self._loop_waits,
             )

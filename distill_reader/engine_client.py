@@ -264,15 +264,16 @@ class EngineClient:
             log.warning("the reader's engine ended, starting another: %s", self._exit_report())
             new = self._start()
             at_the_end.enter_context(new.channel.together)
+            stream = self._stream
             # The snapshot locks the stream: later actions of the training loop are sent after this.
-            with self._stream.snapshot() as snapshot:
+            with stream.snapshot() as snapshot:
                 new.channel.send_all([self._handover(one, snapshot) for one in snapshot.batches])
                 new.channel.send(
                     "resumed",
-                    epoch=snapshot.epoch,
-                    data_epoch=snapshot.data_epoch,
+                    epoch=stream.epoch,
+                    data_epoch=stream.data_epoch,
                     handoff_states=self._handoff_states,
-                    pulled=snapshot.pulled,
+                    pulled=stream.pulled,
                     ended=snapshot.ended,
                     waiting=snapshot.waiting,
                 )

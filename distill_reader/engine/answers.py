@@ -279,11 +279,13 @@ def _is_in(form: LabelForm, parameters: Mapping[str, Parameter]) -> bool:
 
 @lru_cache(maxsize=64)
 def common_dtype(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the dtype for rows of both dtypes in one array; None: they cannot be joined."""
+    """Return the narrowest dtype for values of both; None: they cannot be joined."""
     if one == other:
         return one
-    name = common_dtype_name(one.name, other.name)
-    return None if name is None else dtype_named(name)
+    if {one.name, other.name} == {"float16", "bfloat16"}:  # for which numpy knows none
+        return np.dtype(np.float32)
+    are_floats = {one.name, other.name} <= {"float16", "bfloat16", "float32", "float64"}
+    return np.promote_types(one, other) if are_floats or one.name == other.name else None
 
 
 def concatenated(pieces: Sequence[Array]) -> Array:
@@ -294,22 +296,3 @@ def concatenated(pieces: Sequence[Array]) -> Array:
         assert wider is not None
         dtype = wider
     return np.concatenate([piece.astype(dtype, copy=False) for piece in pieces])
-
-
-#: Bits of the fraction and of the exponent, the narrowest type first.
-_FLOAT_BITS: Final[Mapping[str, tuple[int, int]]] = {
-    "float16": (10, 5),
-    "bfloat16": (7, 8),
-    "float32": (23, 8),
-    "float64": (52, 11),
-}
-
-
-def common_dtype_name(one: str, other: str) -> str | None:
-    """Return the narrowest dtype for values of both, by name; None: they cannot be joined."""
-    if one == other:
-        return one
-    if one not in _FLOAT_BITS or other not in _FLOAT_BITS:
-        return None
-    fraction, exponent = map(max, _FLOAT_BITS[one], _FLOAT_BITS[other])
-    return next(name for name, (f, e) in _FLOAT_BITS.items() if f >= fraction and e >= exponent)

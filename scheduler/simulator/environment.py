@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from math import inf, log, log1p, sqrt
 from typing import Any, Protocol
 
+from ..backoff import RandomLike
 from .result import LabelledRequest, SimulatedEvent, Stepped
 from .scenario import NetworkLink, Scenario
 
@@ -53,11 +54,8 @@ class VirtualClock:
         action()
 
 
-class Generator(Protocol):
+class Generator(RandomLike, Protocol):
     """A generator of random numbers, such as `random.Random`."""
-
-    def random(self) -> float:
-        """Return a number in [0, 1)."""
 
     def lognormvariate(self, mu: float, sigma: float) -> float:
         """Return a number whose logarithm is normal."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill_reader.engine.answers import common_dtype_name
+from edl.distill_reader.engine.answers import common_dtype
 from edl.scheduler.batching import (
     BatchRule,
     DeviceLane,
@@ -209,16 +209,16 @@ class TestPrecision:
     @pytest.mark.parametrize(("one", "other"), [*product(DTYPES, DTYPES)])
     @given(bits=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=20))
     def test_no_value_loses_a_bit(self, one: str, other: str, bits: list[int]) -> None:
-        name = common_dtype_name(one, other)
-        assert name is not None
+        common = common_dtype(DTYPES[one], DTYPES[other])
+        assert common is not None
         for dtype in (DTYPES[one], DTYPES[other]):
             values = np.repeat(np.array(bits, np.uint16), dtype.itemsize // 2).view(dtype)
             with np.errstate(invalid="ignore"):  # some NaN signal when they are looked at
                 values = values[np.isfinite(values)]
-            back = values.astype(DTYPES[name]).astype(dtype)
+            back = values.astype(common).astype(dtype)
             np.testing.assert_array_equal(back.view(np.uint8), values.view(np.uint8))
 
     @pytest.mark.parametrize("other", ["int32", "int64", "bool", "complex64"])
     def test_other_types_are_not_joined(self, other: str) -> None:
-        assert common_dtype_name("float32", other) is None
-        assert common_dtype_name(other, other) == other
+        assert common_dtype(DTYPES["float32"], np.dtype(other)) is None
+        assert common_dtype(np.dtype(other), np.dtype(other)) == other
