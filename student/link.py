@@ -131,10 +131,6 @@ class RankLink:
         value = self._ask("lease", epoch=epoch, most=most)
         return None if value is None else (int(value[0]), int(value[1]))
 
-    def done(self, epoch: int, start: int, stop: int) -> None:
-        """Mark the shard [start, stop) of `epoch` as trained; does not wait for the answer."""
-        self.send(Ask(next(self._numbers), "done", epoch, start, stop))
-
     def close(self) -> None:
         self._channel.close()
         if self._listener is not None:
@@ -241,10 +237,7 @@ class ShardServer:
             shards = [Shard(start, stop) for start, stop in ask.shards]
             self._board.fill(self._job, self._generation, ask.epoch, shards)
             return None
-        if ask.what == "lease":
-            shard = self._board.lease(
-                self._job, self._generation, ask.epoch, rank, ask.number, ask.most or None
-            )
-            return None if shard is None else [shard.start, shard.stop]
-        self._board.done(self._job, self._generation, ask.epoch, rank, ask.start, ask.stop)
-        return None
+        shard = self._board.lease(
+            self._job, self._generation, ask.epoch, rank, ask.number, ask.most or None
+        )
+        return None if shard is None else [shard.start, shard.stop]

@@ -164,7 +164,7 @@ class Saved(RankMessage):
 
 
 #: Calls of the job board for this rank, in its generation.
-BoardCall = Literal["fill", "lease", "done"]
+BoardCall = Literal["fill", "lease"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +175,8 @@ class Ask(RankMessage):
         number: number of this question; the answer repeats it.
         what: "fill" creates the `shards` of `epoch`, unless another rank has done so; returns None.
             "lease" takes the next shard of `epoch`, or its first `most` rows; returns [start,
-            stop], or None if none is left. "done" marks the shard [start, stop) as trained; returns
-            None.
+            stop], or None if none is left.
         epoch: number of the epoch, from 0.
-        start: first position of the shard.
-        stop: position after its last one.
         most: most rows to lease; 0: no limit.
         shards: [start, stop] of each shard.
     """
@@ -187,8 +184,6 @@ class Ask(RankMessage):
     number: int
     what: BoardCall
     epoch: int = 0
-    start: int = 0
-    stop: int = 0
     most: int = 0
     shards: list[list[int]] = field(default_factory=list)
 

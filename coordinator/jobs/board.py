@@ -258,17 +258,6 @@ class JobBoard:
             raise _superseded(job, generation, found)
         return found and Shard(*found)
 
-    def done(self, job: str, generation: int, epoch: int, rank: int, start: int, stop: int) -> bool:
-        """Mark a shard as trained; False if the rank does not have it.
-
-        Raises:
-            GenerationSuperseded: `generation` is not the current one.
-        """
-        held, shard = job_key(job, "held"), f"{_check_epoch(epoch)}:{start}:{stop}"
-        conditions = [self._current(job, generation), FieldIs(held, shard, str(rank))]
-        done = self.store.commit(conditions, [Put(held, {shard: None})])
-        return self._checked(job, generation, done)
-
     # --- reports and events
 
     def report(self, job: str, generation: int, rank: int, facts: Facts) -> bool:

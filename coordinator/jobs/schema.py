@@ -10,7 +10,7 @@ All keys of one job are in one slot, so that scripts can use them together.
 | `edl:{job:j}:leader` | hash, expires | the node that leads: holder, token, until_ms |
 | `edl:{job:j}:generation` | hash, expires | number, body, at_ms, history, outcome of the job |
 | `edl:{job:j}:shards` | zset, expires | free shards: `epoch:start:stop` -> sort key |
-| `edl:{job:j}:held` | hash, expires | `epoch:start:stop` -> its rank; `=rank` -> its last answer |
+| `edl:{job:j}:held` | hash, expires | `=rank` -> the last answer to it |
 | `edl:{job:j}:filled` | hash, expires | epoch -> number of its shards |
 | `edl:{job:j}:reports` | hash, expires | rank -> its report (JSON); `rank.at_ms` -> when |
 | `edl:{job:j}:events` | stream, capped, expires | the timeline: body (JSON) |

@@ -321,7 +321,6 @@ class MemoryStore:
                 free[f"{epoch}:{start + most}:{stop}"] = first + start + most
                 stop = start + most
                 shard = f"{epoch}:{start}:{stop}"
-            leased[shard] = str(rank)
             if request_number is not None:
                 leased[f"={rank}"] = f"{request_number} {shard}"
             self.keep(keys.leased, keep_s)

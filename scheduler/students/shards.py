@@ -127,10 +127,6 @@ class Shard(NamedTuple):
     start: int
     stop: int
 
-    @property
-    def rows(self) -> int:
-        return self.stop - self.start
-
 
 def shard_rows(total: int, world: int, batch: int) -> int:
     """Return the default number of positions of a shard.

@@ -9,7 +9,6 @@ The states of all ranks together say what is trained (`merge_states`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -135,16 +134,11 @@ class ShardBoard(Protocol):
     def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
         """Lease the next shard, or its first `most` rows; None if none is left."""
 
-    def done(self, epoch: int, start: int, stop: int) -> None:
-        """Mark a shard as trained."""
-
 
 class BoardLeases:
     """Leases shards of the untrained positions from a board, one after another.
 
-    One thread at a time calls `begin` and `next`; another one calls `done`. The board is told that
-    a shard is done when the next one is leased or another epoch begins. So a board that does not
-    answer blocks the reading thread, but no step.
+    One thread at a time calls it. A board that does not answer blocks this thread, but no step.
 
     Args:
         board: board with the shards.
@@ -158,7 +152,6 @@ class BoardLeases:
         self._world = world
         self._batch = total_batch
         self._rows = rows
-        self._done: deque[tuple[int, Shard]] = deque()
 
     def begin(self, epoch: int, total: int, remaining: Ranges) -> None:
         """Begin an epoch of `total` positions.
@@ -166,24 +159,13 @@ class BoardLeases:
         All ranks together still have to train the `remaining` ones. These are equal on all ranks of
         a generation, so that any of them can create the shards.
         """
-        self._tell()
         rows = self._rows or shard_rows(total, self._world, self._batch)
         self._board.fill(epoch, cut(remaining, rows))
 
     def next(self, epoch: int, most: int) -> Shard | None:
         """Return the next positions of this rank, which can use `most`; None if none are left."""
-        self._tell()
         leased = self._board.lease(epoch, most)
         return None if leased is None else Shard(*leased)
-
-    def done(self, epoch: int, shard: Shard) -> None:
-        """Mark the positions that `next` returned as trained; does not block."""
-        self._done.append((epoch, shard))
-
-    def _tell(self) -> None:
-        while self._done:
-            epoch, shard = self._done.popleft()
-            self._board.done(epoch, *shard)
 
 
 class StaticLeases:
@@ -215,9 +197,6 @@ class StaticLeases:
 
     def next(self, epoch: int, most: int) -> Shard | None:
         return next(self._coming, None)
-
-    def done(self, epoch: int, shard: Shard) -> None:
-        pass  # no other rank could train it
 
 
 PositionLeases: TypeAlias = BoardLeases | StaticLeases

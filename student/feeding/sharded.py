@@ -1,7 +1,7 @@
 """`ShardedSource`: the batches of one rank, for a reader, while other ranks come and go.
 
 `DealtPlan` leases the positions of each batch when the loader asks for it. The source knows which
-positions are trained, which shards are done, and how far the rank reads ahead.
+positions are trained and how far the rank reads ahead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -30,13 +29,6 @@ log = logging.getLogger(__name__)
 #: Most batches that are read and not trained.
 MOST_AHEAD: Final = 64
 _EXPLAIN_EVERY_S: Final = 10.0
-
-
-@dataclass(slots=True)
-class _Open:
-    epoch: int
-    shard: Shard
-    left: int
 
 
 class ReadAheadLimit:
@@ -130,8 +122,6 @@ class ShardedSource:
         self.total_batch = total_batch
         self._equal_rows = max(1, equal_rows)
         self._read_ahead = ReadAheadLimit()
-        self._lock = threading.Lock()  # for `_open`
-        self._open: list[_Open] = []  # shards that are leased and not yet trained
         self._trained: dict[int, Ranges] = {}  # of the latest epoch
 
     # --- the training loop's side
@@ -151,18 +141,7 @@ class ShardedSource:
             self._trained.clear()  # ranks step together: the epochs before are complete
         now = Ranges.of_numbers(positions.tolist())
         self._trained[epoch] = self._trained.get(epoch, Ranges()).union(now)
-        complete: list[Shard] = []
-        with self._lock:
-            for one in self._open:
-                if one.epoch == epoch:
-                    start, stop = one.shard
-                    one.left -= int(np.count_nonzero((positions >= start) & (positions < stop)))
-                    if one.left <= 0:
-                        complete.append(one.shard)
-            self._open = [one for one in self._open if one.left > 0]
         self._read_ahead.count_trained()
-        for shard in complete:
-            self._leases.done(epoch, shard)
 
     def sample_ids(self, epoch: int, positions: Sequence[int]) -> list[Any]:
         """Return the ids of the samples at these positions of the current or the former epoch."""
@@ -193,8 +172,6 @@ class ShardedSource:
                 " trained positions"
             )
         freeze_garbage_in_forks()
-        with self._lock:  # forget what was read of the former epoch and not trained
-            self._open.clear()
         self._read_ahead.begin()
         total = self._ordered.total(epoch)
         remaining = remaining_positions(self._trained_before, epoch, total)
@@ -206,7 +183,7 @@ class ShardedSource:
             return DealtPlan(
                 ids,
                 remaining.count,
-                lease=partial(self._lease, epoch),
+                lease=partial(self._leases.next, epoch),
                 sizes=self._sizes,
                 total_batch=self.total_batch,
                 equal_rows=self._equal_rows,
@@ -217,14 +194,6 @@ class ShardedSource:
 
     def close(self) -> None:
         self._ordered.close()
-
-    def _lease(self, epoch: int, most: int) -> Shard | None:
-        """Lease the next positions of this rank; None if none are left."""
-        shard = self._leases.next(epoch, most)
-        if shard is not None:
-            with self._lock:
-                self._open.append(_Open(epoch, shard, shard.rows))
-        return shard
 
 
 class _ShardedIterator:

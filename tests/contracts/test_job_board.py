@@ -245,8 +245,9 @@ def test_every_key_expires_and_lies_in_one_slot(redis: Redis, private_valkey_url
     with board_in(private_valkey_url) as board:
         begin(board)
         board.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
-        board.lease(JOB, 1, 0, 0)
-        board.lease(JOB, 1, 0, 1)
+        for rank in range(2):
+            assert board.lease(JOB, 1, 0, rank, 1)
+        assert redis.hlen(f"edl:{{job:{JOB}}}:held") == 2, "shards leave nothing behind"
         board.report(JOB, 1, 0, {})
         board.add_event(JOB, {})
         assert board.finish(JOB, of_job(board, JOB, "a"), 1, {})
@@ -325,9 +326,6 @@ def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(begun: Boa
     assert begun.one.lease(JOB, 1, 0, 1, 4) == (3, 6), "of another rank"
     assert begun.one.lease(JOB, 1, 0, 0, 5) == (6, 9)
     assert begun.another.lease(JOB, 1, 0, 0, 4) == (6, 9), "it comes late, and nobody listens"
-    assert not begun.one.done(JOB, 1, 0, 1, 0, 3), "it is another rank's"
-    assert begun.one.done(JOB, 1, 0, 0, 0, 3)
-    assert not begun.one.done(JOB, 1, 0, 0, 0, 3)
     assert begun.one.lease(JOB, 1, 0, 1, 5) == (9, 12)
     assert begun.one.lease(JOB, 1, 0, 1, 6) is None
 
@@ -337,7 +335,6 @@ def test_lease_may_take_part_of_a_shard(begun: Boards) -> None:
     assert begun.one.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
     assert begun.another.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
     assert begun.another.lease(JOB, 1, 2, 1, 1, 5) == (4, 9)
-    assert begun.one.done(JOB, 1, 2, 0, 0, 4)
     assert begun.one.lease(JOB, 1, 2, 0, 2, 5) == (9, 10)
     assert begun.one.lease(JOB, 1, 2, 0, 3) == (10, 12)
     assert begun.one.lease(JOB, 1, 2, 0, 4, 1) is None
@@ -351,7 +348,6 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None
     for old in (
         lambda: begun.one.fill(JOB, 1, 0, [Shard(0, 3)]),
         lambda: begun.one.lease(JOB, 1, 0, 0),
-        lambda: begun.one.done(JOB, 1, 0, 0, 0, 3),
     ):
         with pytest.raises(GenerationSuperseded, match=r"generation 1 .* generation 2 is"):
             old()
@@ -360,7 +356,6 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None
     # Nothing of the old one is left in the new one.
     assert begun.one.lease(JOB, 2, 0, 0) is None
     assert begun.one.fill(JOB, 2, 0, [Shard(0, 9)])
-    assert not begun.one.done(JOB, 2, 0, 0, 0, 3)
     assert begun.one.lease(JOB, 2, 0, 0, 1) == (0, 9), "its questions begin anew"
 
 
@@ -384,7 +379,6 @@ def test_ranks_that_lease_at_the_same_time_share_nothing(begun: Boards) -> None:
         taken = []
         while (shard := board.lease(JOB, 1, 0, rank)) is not None:
             taken.append(shard)
-            assert board.done(JOB, 1, 0, rank, *shard)
         return taken
 
     with ThreadPoolExecutor(4) as ranks:

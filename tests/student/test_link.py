@@ -76,9 +76,6 @@ def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLin
 
 def test_what_is_refused_is_raised_as_the_same_error(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
-    link.done(2, 2, 4)  # whose answer is not waited for
-    done: Any = port.receive()
-    assert (done.what, done.epoch, done.start, done.stop) == ("done", 2, 2, 4)
     with ThreadPoolExecutor() as pool:
         filling = pool.submit(link.fill, 0, [(0, 4)])
         ask: Any = port.receive()

@@ -130,7 +130,6 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
     assert board.generation("j") is not None
     assert board.fill("j", 1, 0, [Shard(0, 2)])
     assert board.lease("j", 1, 0, 0) == (0, 2)
-    assert board.done("j", 1, 0, 0, 0, 2)
     assert board.report("j", 1, 0, {})
     board.add_event("j", {})
     for reader in (board, JobBoard(store_at(users.url("edl-manager")))):

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  hash    the generation
 -- KEYS[2]  zset    free shards 'epoch:start:stop' -> sort key, exact as a double: epoch * 2^32 + start
--- KEYS[3]  hash    leased shards -> rank; '=rank' -> its last answer
+-- KEYS[3]  hash    '=rank' -> its last answer
 -- ARGV     generation, epoch, rank, request number of the rank ('': none), greatest number of rows
 --          ('': any; the rest of a larger shard stays free), expiry of shards (ms)
 -- Returns  {start, stop}; 0 if no shard is free; else the current generation as text.
@@ -39,7 +39,6 @@ if most and stop - start > most then
   redis.call('PEXPIRE', KEYS[2], ARGV[6])
   shard, stop = string.format('%s:%.0f:%.0f', epoch, start, cut), cut
 end
-redis.call('HSET', KEYS[3], shard, rank)
 if request_number then
   redis.call('HSET', KEYS[3], '=' .. rank, ARGV[4] .. ' ' .. shard)
 end

@@ -43,12 +43,12 @@ def settings_of(total_batch: int | None = None, **more: Any) -> TrainSettings:
 
 @dataclass
 class BoardLink:
-    """Connects one rank to a job board, as its supervisor does; `held`: leased and not done."""
+    """Connects one rank to a job board, as its supervisor does; `leased`: what it has had."""
 
     board: JobBoard
     generation: int
     rank: int
-    held: list[tuple[int, int]] = field(default_factory=list)
+    leased: list[tuple[int, int]] = field(default_factory=list)
 
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
         self.board.fill(JOB, self.generation, epoch, [Shard(*shard) for shard in shards])
@@ -56,12 +56,8 @@ class BoardLink:
     def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
         shard = self.board.lease(JOB, self.generation, epoch, self.rank, most=most)
         if shard is not None:
-            self.held.append(shard)
+            self.leased.append(shard)
         return shard
-
-    def done(self, epoch: int, start: int, stop: int) -> None:
-        assert self.board.done(JOB, self.generation, epoch, self.rank, start, stop)
-        self.held.remove((start, stop))
 
 
 @dataclass

@@ -172,8 +172,7 @@ def test_a_rank_whose_share_ends_trains_what_it_has_leased() -> None:
         source.trained(0, positions_of(batch))
     assert trained[:2] == [[0, 1], [2, 3]]
     assert list(itertools.chain(*trained)) == list(range(7))
-    iter(reader)  # the next epoch begins
-    assert not link.held
+    assert link.leased == [(0, 7)]
     reader.close()
 
 
