@@ -20,7 +20,7 @@ from ..coordinator.jobs import JobBoard, open_board
 from ..proto.channel import Channel
 from ..runtime import errors
 from ..runtime.errors import EdlError, GenerationSuperseded, UnavailableError, WireError
-from ..scheduler.students.shards import Shard
+from ..scheduler.students.shards import Range
 from .messages import (
     Answer,
     Ask,
@@ -116,14 +116,14 @@ class RankLink:
         """Send a message; False if the supervisor is gone."""
         return self._channel.send_all([message.to_json()])
 
-    def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
+    def fill(self, epoch: int, shards: Iterable[Range]) -> None:
         """Create the shards of `epoch`, as (start, stop); only the first call has an effect.
 
         This and `lease` raise GenerationSuperseded if another generation has begun.
         """
-        self._ask("fill", epoch=epoch, shards=[[start, stop] for start, stop in shards])
+        self._ask("fill", epoch=epoch, shards=tuple(shards))
 
-    def lease(self, epoch: int, most: int = 0) -> tuple[int, int] | None:
+    def lease(self, epoch: int, most: int = 0) -> Range | None:
         """Lease the next shard of `epoch`, as (start, stop); None if none is left.
 
         `most` limits its rows; 0: no limit.
@@ -234,10 +234,8 @@ class ShardServer:
 
     def _ask(self, rank: int, ask: Ask) -> Any:
         if ask.what == "fill":
-            shards = [Shard(start, stop) for start, stop in ask.shards]
-            self._board.fill(self._job, self._generation, ask.epoch, shards)
+            self._board.fill(self._job, self._generation, ask.epoch, ask.shards)
             return None
-        shard = self._board.lease(
+        return self._board.lease(
             self._job, self._generation, ask.epoch, rank, ask.number, ask.most or None
         )
-        return None if shard is None else [shard.start, shard.stop]

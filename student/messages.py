@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, get_args
 from ..proto.channel import Message
 from ..proto.dataclass_json import from_plain, to_plain
 from ..runtime.errors import WireError
+from ..scheduler.students.shards import Range
 from .settings import TrainSettings
 
 #: Exit code of a rank that left at a safe point, or because a peer or its supervisor is gone. The
@@ -185,7 +186,7 @@ class Ask(RankMessage):
     what: BoardCall
     epoch: int = 0
     most: int = 0
-    shards: list[list[int]] = field(default_factory=list)
+    shards: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...runtime.errors import GenerationSuperseded, RedisUnavailable, UsageError
-from ...scheduler.students.shards import Shard
+from ...scheduler.students.shards import Range
 from ..store import Store
 from ..store.records import (
     AddRanked,
@@ -202,7 +202,7 @@ class JobBoard:
 
     # --- shards
 
-    def fill(self, job: str, generation: int, epoch: int, shards: Sequence[Shard]) -> bool:
+    def fill(self, job: str, generation: int, epoch: int, shards: Sequence[Range]) -> bool:
         """Create the shards of an epoch; only the first call in a generation has an effect.
 
         Returns:
@@ -231,7 +231,7 @@ class JobBoard:
         rank: int,
         request_number: int | None = None,
         most: int | None = None,
-    ) -> Shard | None:
+    ) -> Range | None:
         """Lease the first free shard of an epoch; None if no shard is free.
 
         Args:
@@ -256,7 +256,7 @@ class JobBoard:
         found = self.store.lease_shard(keys, generation, epoch, rank, request_number, most, KEEP_S)
         if isinstance(found, str):
             raise _superseded(job, generation, found)
-        return found and Shard(*found)
+        return found
 
     # --- reports and events
 
@@ -340,7 +340,7 @@ def _check_epoch(epoch: int) -> int:
     return epoch
 
 
-def _check_shards(shards: Sequence[Shard]) -> None:
+def _check_shards(shards: Sequence[Range]) -> None:
     """Raise UsageError if shards overlap or one is empty."""
     end = 0
     for start, stop in sorted(shards):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Self, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 from ...runtime.errors import UsageError
 
@@ -121,13 +121,6 @@ def _checked(pair: Any) -> Range:
 SHARDS_PER_RANK: Final = 16
 
 
-class Shard(NamedTuple):
-    """Positions [start, stop) of an epoch's order, leased by one rank at a time."""
-
-    start: int
-    stop: int
-
-
 def shard_rows(total: int, world: int, batch: int) -> int:
     """Return the default number of positions of a shard.
 
@@ -144,12 +137,12 @@ def shard_rows(total: int, world: int, batch: int) -> int:
     return max(1, wanted // part) * part
 
 
-def cut(remaining: Ranges, size: int) -> list[Shard]:
+def cut(remaining: Ranges, size: int) -> list[Range]:
     """Cut the remaining positions into shards of at most `size`, in order, each in one range."""
     if size < 1:
         raise UsageError(f"a shard has at least one row, not {size}")
     return [
-        Shard(begin, min(begin + size, stop))
+        (begin, min(begin + size, stop))
         for start, stop in remaining.pairs
         for begin in range(start, stop, size)
     ]
@@ -196,12 +189,12 @@ class StaticDeal:
         here = min(self.batch, max(0, self.remaining.count - step * self.batch))
         return rows_of_rank(here, self.rank, self.world)
 
-    def shards(self, step: int) -> Sequence[Shard]:
+    def shards(self, step: int) -> Sequence[Range]:
         """Return the positions of this rank at `step`, as shards of `rows(step)` rows together."""
         start = step * self.batch
         here = min(self.batch, max(0, self.remaining.count - start))
         start += sum(rows_of_rank(here, before, self.world) for before in range(self.rank))
-        return [Shard(*pair) for pair in self.remaining.slice(start, start + self.rows(step)).pairs]
+        return self.remaining.slice(start, start + self.rows(step)).pairs
 
 
 #: What to do with the last step if there are too few batches for all ranks.

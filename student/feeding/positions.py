@@ -25,7 +25,7 @@ from ...distill_reader.sources.map_style import (
     with_inner,
 )
 from ...runtime.errors import UsageError
-from ...scheduler.students.shards import Ranges, Shard, StaticDeal, cut, shard_rows
+from ...scheduler.students.shards import Range, Ranges, StaticDeal, cut, shard_rows
 
 _Plan = TypeVar("_Plan", bound=EpochPlan)
 
@@ -128,10 +128,10 @@ _GIVE = (
 class ShardBoard(Protocol):
     """The shards of this rank's generation; `RankLink` is one."""
 
-    def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
+    def fill(self, epoch: int, shards: Iterable[Range]) -> None:
         """Create the shards of the epoch; only the first call of a generation has an effect."""
 
-    def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
+    def lease(self, epoch: int, most: int) -> Range | None:
         """Lease the next shard, or its first `most` rows; None if none is left."""
 
 
@@ -162,10 +162,9 @@ class BoardLeases:
         rows = self._rows or shard_rows(total, self._world, self._batch)
         self._board.fill(epoch, cut(remaining, rows))
 
-    def next(self, epoch: int, most: int) -> Shard | None:
+    def next(self, epoch: int, most: int) -> Range | None:
         """Return the next positions of this rank, which can use `most`; None if none are left."""
-        leased = self._board.lease(epoch, most)
-        return None if leased is None else Shard(*leased)
+        return self._board.lease(epoch, most)
 
 
 class StaticLeases:
@@ -181,7 +180,7 @@ class StaticLeases:
 
     def __init__(self, total_batch: int, rank: int, world: int) -> None:
         self._deal = StaticDeal(Ranges(), total_batch, rank, world)  # of the current epoch
-        self._coming: Iterator[Shard] = iter(())
+        self._coming: Iterator[Range] = iter(())
 
     def begin(self, epoch: int, total: int, remaining: Ranges) -> None:
         deal = self._deal = replace(self._deal, remaining=remaining)
@@ -195,7 +194,7 @@ class StaticLeases:
         """
         return self._deal.rows(ordinal)
 
-    def next(self, epoch: int, most: int) -> Shard | None:
+    def next(self, epoch: int, most: int) -> Range | None:
         return next(self._coming, None)
 
 

@@ -20,7 +20,7 @@ from ...distill_reader.sources.source import Mark, freeze_garbage_in_forks
 from ...proto.arena import Array
 from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import rows_left_for_rank
-from ...scheduler.students.shards import Ranges, Shard
+from ...scheduler.students.shards import Range, Ranges
 from ..job.batches import with_positions
 from .positions import PositionLeases, SampleOrder, remaining_positions
 
@@ -271,7 +271,7 @@ class DealtPlan:
         ids: Sequence[Any],
         remaining: int,
         *,
-        lease: Callable[[int], Shard | None],
+        lease: Callable[[int], Range | None],
         sizes: Sizes,
         total_batch: int,
         equal_rows: int,

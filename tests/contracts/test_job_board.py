@@ -13,7 +13,7 @@ from edl.coordinator.jobs import JobBoard, open_board
 from edl.coordinator.jobs.schema import EVENTS_KEPT, KEEP_S
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import GenerationSuperseded, RedisUnavailable, UsageError
-from edl.scheduler.students.shards import Ranges, Shard, cut
+from edl.scheduler.students.shards import Range, Ranges, cut
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.stores import of_job
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -287,32 +287,32 @@ def test_foreign_contents_are_skipped_or_named(redis: Redis, private_valkey_url:
         with pytest.raises(RedisUnavailable, match="is invalid: another program"):
             board.generation(JOB)
         with pytest.raises(GenerationSuperseded):
-            board.fill(JOB, 1, 0, [Shard(0, 1)])
+            board.fill(JOB, 1, 0, [(0, 1)])
         redis.hset(f"{prefix}generation", "number", "1")
         redis.set(f"{prefix}shards", "text")
         with pytest.raises(RedisUnavailable, match="another program"):
-            board.fill(JOB, 1, 0, [Shard(0, 1)])
+            board.fill(JOB, 1, 0, [(0, 1)])
 
 
 def test_the_first_to_fill_an_epoch_wins_and_its_shards_are_leased_in_order(begun: Boards) -> None:
     shards = cut(Ranges.of([(0, 10), (12, 19)]), 4)
     assert begun.one.fill(JOB, 1, 3, shards)
-    assert not begun.another.fill(JOB, 1, 3, [Shard(0, 2), Shard(2, 5)])
-    leased: list[Shard] = []
+    assert not begun.another.fill(JOB, 1, 3, [(0, 2), (2, 5)])
+    leased: list[Range] = []
     while (shard := begun.another.lease(JOB, 1, 3, len(leased) % 2)) is not None:
         leased.append(shard)
     assert leased == shards == [(0, 4), (4, 8), (8, 10), (12, 16), (16, 19)]
-    assert not begun.another.fill(JOB, 1, 3, [Shard(0, 5)])  # nor when all of it is leased
+    assert not begun.another.fill(JOB, 1, 3, [(0, 5)])  # nor when all of it is leased
     assert begun.another.lease(JOB, 1, 3, 1) is None
     assert begun.one.fill(JOB, 1, 4, [])  # an epoch of which nothing is left
-    assert not begun.one.fill(JOB, 1, 4, [Shard(0, 1)])
+    assert not begun.one.fill(JOB, 1, 4, [(0, 1)])
 
 
 def test_epochs_of_thousands_of_shards_lie_beside_each_other(begun: Boards) -> None:
     shards = cut(Ranges.of([(0, 1_280_000)]), 64)
     assert len(shards) == 20_000
     begun.one.fill(JOB, 1, 1, shards)  # False if it is slow: the client has sent it again
-    begun.one.fill(JOB, 1, 0, [Shard(4_000_000_000, 4_000_000_009)])
+    begun.one.fill(JOB, 1, 0, [(4_000_000_000, 4_000_000_009)])
     assert begun.one.lease(JOB, 1, 2, 0) is None
     assert begun.one.lease(JOB, 1, 0, 0) == (4_000_000_000, 4_000_000_009)
     assert begun.one.lease(JOB, 1, 0, 0) is None
@@ -331,7 +331,7 @@ def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(begun: Boa
 
 
 def test_lease_may_take_part_of_a_shard(begun: Boards) -> None:
-    begun.one.fill(JOB, 1, 2, [Shard(0, 10), Shard(10, 12)])
+    begun.one.fill(JOB, 1, 2, [(0, 10), (10, 12)])
     assert begun.one.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
     assert begun.another.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
     assert begun.another.lease(JOB, 1, 2, 1, 1, 5) == (4, 9)
@@ -346,7 +346,7 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None
     begun.one.report(JOB, 1, 0, {"step": 1})
     assert begun.another.publish(JOB, of_job(begun.another, JOB, "a"), 2, {})
     for old in (
-        lambda: begun.one.fill(JOB, 1, 0, [Shard(0, 3)]),
+        lambda: begun.one.fill(JOB, 1, 0, [(0, 3)]),
         lambda: begun.one.lease(JOB, 1, 0, 0),
     ):
         with pytest.raises(GenerationSuperseded, match=r"generation 1 .* generation 2 is"):
@@ -355,7 +355,7 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None
     assert begun.one.reports(JOB) == []
     # Nothing of the old one is left in the new one.
     assert begun.one.lease(JOB, 2, 0, 0) is None
-    assert begun.one.fill(JOB, 2, 0, [Shard(0, 9)])
+    assert begun.one.fill(JOB, 2, 0, [(0, 9)])
     assert begun.one.lease(JOB, 2, 0, 0, 1) == (0, 9), "its questions begin anew"
 
 
@@ -365,7 +365,7 @@ def test_what_cannot_be_filled_or_leased_is_refused(boards: Boards) -> None:
     begin(boards.one)
     for wrong in ([(0, 3), (2, 5)], [(3, 3)], [(5, 4)], [(0, 1 << 33)]):
         with pytest.raises(UsageError, match="shards must be"):
-            boards.one.fill(JOB, 1, 0, [Shard(*pair) for pair in wrong])
+            boards.one.fill(JOB, 1, 0, wrong)
     with pytest.raises(UsageError, match="an epoch must be"):
         boards.one.lease(JOB, 1, -1, 0)
 
@@ -373,7 +373,7 @@ def test_what_cannot_be_filled_or_leased_is_refused(boards: Boards) -> None:
 def test_ranks_that_lease_at_the_same_time_share_nothing(begun: Boards) -> None:
     shards = cut(Ranges.of([(0, 600)]), 2)
 
-    def take(rank: int) -> list[Shard]:
+    def take(rank: int) -> list[Range]:
         board = (begun.one, begun.another)[rank % 2]
         board.fill(JOB, 1, 0, shards)
         taken = []

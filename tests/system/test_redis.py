@@ -31,7 +31,6 @@ from edl.coordinator.registry.schema import SERVICES, service_key
 from edl.coordinator.store.records import Leads, MemberBeat
 from edl.coordinator.store.redis_store import WRITE_CHECK, RedisStore
 from edl.runtime.errors import EdlError, Forbidden, RedisUnavailable, Unauthenticated, UsageError
-from edl.scheduler.students.shards import Shard
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.stores import of_job, of_queue, renew
 from edl.tests.system.coordinator_process import START_S, edl, ready, serve
@@ -128,7 +127,7 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
     assert board.lead("j", "a", 30.0)
     assert board.publish("j", of_job(board, "j", "a"), 1, {})
     assert board.generation("j") is not None
-    assert board.fill("j", 1, 0, [Shard(0, 2)])
+    assert board.fill("j", 1, 0, [(0, 2)])
     assert board.lease("j", 1, 0, 0) == (0, 2)
     assert board.report("j", 1, 0, {})
     board.add_event("j", {})

@@ -13,7 +13,7 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.distill_reader import Batched
 from edl.proto.arena import Array
-from edl.scheduler.students.shards import Shard, rows_of_rank
+from edl.scheduler.students.shards import rows_of_rank
 from edl.student.feeding import DirectReader, ShardedSource, merge_states, source_for
 from edl.student.job.batches import POSITIONS
 from edl.student.settings import TrainSettings
@@ -51,7 +51,7 @@ class BoardLink:
     leased: list[tuple[int, int]] = field(default_factory=list)
 
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
-        self.board.fill(JOB, self.generation, epoch, [Shard(*shard) for shard in shards])
+        self.board.fill(JOB, self.generation, epoch, list(shards))
 
     def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
         shard = self.board.lease(JOB, self.generation, epoch, self.rank, most=most)

@@ -26,7 +26,6 @@ from edl.runtime.lifecycle import Stop
 from edl.runtime.logs import FORMAT_VARIABLE
 from edl.scheduler.students.failures import RankFailure, hung
 from edl.scheduler.students.saving import CheckpointEntry, CheckpointHistory
-from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import RecallWorld, World
 from edl.student import evaluate, link
 from edl.student.checkpoint import Checkpoint, Repository, SnapshotWriter
@@ -249,7 +248,7 @@ def test_an_evaluation_that_takes_longer_than_a_step_may_is_no_hang(
 def test_a_question_whose_answer_was_lost_gets_the_same_shard(
     board: VirtualBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board.fill(JOB, 2, 0, [Shard(0, 4), Shard(4, 8)])
+    board.fill(JOB, 2, 0, [(0, 4), (4, 8)])
     given: list[Any] = []
 
     def lossy(*asked: Any) -> Any:
@@ -262,7 +261,7 @@ def test_a_question_whose_answer_was_lost_gets_the_same_shard(
     monkeypatch.setattr(board, "lease", lossy, raising=False)
     desk = ShardServer(board, JOB, 2, local=False)
     asks = [Ask(number, "lease", 0) for number in (1, 2)]
-    assert [desk.answer(0, ask, lambda: True) for ask in asks] == [[0, 4], [4, 8]]
+    assert [desk.answer(0, ask, lambda: True) for ask in asks] == [(0, 4), (4, 8)]
     assert len(given) == 3
     desk.close()
     with pytest.raises(GenerationSuperseded):
