@@ -157,11 +157,9 @@ class Progress(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Saved(RankMessage):
-    """Slot `slot` has a complete snapshot; writing it blocked the training for `blocked_s`."""
+    """The memory of the supervisor has a complete snapshot of this step."""
 
     step: int
-    slot: int
-    blocked_s: float = 0.0
 
 
 #: Calls of the job board for this rank, in its generation.

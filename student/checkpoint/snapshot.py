@@ -220,8 +220,8 @@ class SnapshotWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def write(self, contents: Contents) -> int:
-        """Copy `contents` into a slot; return the number of the slot.
+    def write(self, contents: Contents) -> None:
+        """Copy `contents` into a slot.
 
         It overwrites the older slot, or the newer one while the older is being persisted, so it
         takes the time of one copy.
@@ -236,7 +236,7 @@ class SnapshotWriter:
             with self._slots[number].locked(wait) as mine:
                 if mine:
                     _fill(self._slots[number], contents, max(sequences) + 1)
-                    return number
+                    return
         raise AssertionError("a lock that was waited for is held")
 
     def close(self) -> None:

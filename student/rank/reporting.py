@@ -269,7 +269,6 @@ class Saver:
         states = group.gather_json(self.source.state())
         if self._writer is None:
             return
-        began = time.perf_counter()
         state = {
             EPOCH: position.epoch,
             FEED: merge_states(states, self.base),
@@ -279,8 +278,8 @@ class Saver:
         }
         contents = capture(self.trained, step=position.step, world=group.world, state=state)
         try:
-            slot = self._writer.write(contents)
+            self._writer.write(contents)
         except MemoryRefused as error:
             log.warning("step %d is not saved: %s", position.step, error)
             return
-        self.link.send(Saved(position.step, slot, time.perf_counter() - began))
+        self.link.send(Saved(position.step))

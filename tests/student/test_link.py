@@ -32,7 +32,7 @@ SAID = (
     messages.Progress(
         4, 1, 8, 16, {"total": 0.5}, {"accuracy": 0.1}, 0.1, 0.2, 80.0, 2, 100, "labels"
     ),
-    messages.Saved(4, 1, 0.001),
+    messages.Saved(4),
     messages.Scaled(2, 3),
     messages.Finished(9, {"accuracy": 1.0}),
     messages.Left(9, False, "a peer"),
@@ -93,7 +93,7 @@ def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]
 
 
 def test_malformed_messages_are_refused() -> None:
-    for message in ({"kind": "leave"}, {"kind": "x"}, {"kind": "saved", "step": 3}):
+    for message in ({"kind": "leave"}, {"kind": "x"}, {"kind": "saved", "slot": 3}):
         with pytest.raises(WireError):
             messages.from_rank(message)
     with pytest.raises(WireError):

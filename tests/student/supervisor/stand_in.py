@@ -163,8 +163,8 @@ class StandIn:
         self.saved_step, self.saved_s = self.step, time.monotonic()
         if self.writer is not None:
             weights = {"model/w": np.full(64, self.step, np.float32)}
-            slot = self.writer.write(Contents(self.step, self.order.world, weights, {}))
-            self.link.send(messages.Saved(self.step, slot))
+            self.writer.write(Contents(self.step, self.order.world, weights, {}))
+            self.link.send(messages.Saved(self.step))
 
 
 def main(fd: int) -> int:
