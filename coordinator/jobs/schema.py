@@ -27,9 +27,8 @@ from typing import Any, Final, Self
 
 from ...runtime.errors import WireError
 from ...scheduler.students.failures import RankFailure
-from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
-from ...scheduler.students.world import Ending, LiveNode, Phase, RecallWorld, World
+from ...scheduler.students.world import LiveNode, NodeState, RecallWorld, World
 from ..store.records import Facts, LeaseSet, check_member, check_name
 
 JOBS: Final = "edl:jobs"
@@ -107,38 +106,24 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(NodeState):
     """The facts that a node publishes.
 
     Attributes:
         host: host name of the machine, for display.
         endpoints: host:port of each of its ranks in the next generation.
-        phase: phase of the node; see `scheduler.students.world`.
-        generation: generation of its present or last ranks.
-        ending: how these ranks ended.
-        failures: failures of these ranks.
-        snapshot: step of the newest snapshot in its memory; -1: none.
         saved: step of the newest checkpoint on disk that it knows; 0: none.
-        leaving: it requests to leave.
         result: result of its ranks at the end of the job: step and metrics.
         recall: only of the leader: the generation that has to end, and why.
         says: only of the leader: what it waits for, as text.
-        fingerprint: fingerprint of its settings and job file (`scheduler/students/fingerprint.py`).
     """
 
     host: str = ""
     endpoints: tuple[str, ...] = ()
-    phase: Phase = "waiting"
-    generation: int = 0
-    ending: Ending = ""
-    failures: tuple[RankFailure, ...] = ()
-    snapshot: int = -1
     saved: int = 0
-    leaving: bool = False
     result: Mapping[str, Any] = field(default_factory=dict)
     recall: RecallWorld | None = None
     says: str = ""
-    fingerprint: Fingerprint = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         recall = None if self.recall is None else _recall_to_json(self.recall)
@@ -165,20 +150,10 @@ class NodeInfo:
         except (TypeError, AttributeError) as error:
             raise WireError(f"the facts of a node are invalid: {error}") from error
 
-    def live_node(self, node: Node, seen_s: float = 0.0) -> LiveNode:
-        """Return this node as the world reducer takes it; `seen_s`: seconds since first seen."""
-        return LiveNode(
-            node=node.node_id,
-            joined=node.joined,
-            seen_s=seen_s,
-            phase=self.phase,
-            generation=self.generation,
-            ending=self.ending,
-            failures=self.failures,
-            snapshot=self.snapshot,
-            leaving=self.leaving,
-            fingerprint=self.fingerprint,
-        )
+    def live_node(self, node: Node) -> LiveNode:
+        """Return this node as the world reducer takes it."""
+        state = {one.name: getattr(self, one.name) for one in fields(NodeState)}
+        return LiveNode(node.node_id, node.joined, **state)
 
 
 @dataclass(frozen=True, slots=True)

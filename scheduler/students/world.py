@@ -54,26 +54,20 @@ class WorldLimits:
         return max(self.least, min(self.most, fed))  # with too few rows for `least`, the ranks fail
 
 
-@dataclass(frozen=True, slots=True)
-class LiveNode:
-    """A living node.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """The state of a node, as it publishes it.
 
     Attributes:
-        node: its id.
-        joined: grows with each node that joins.
-        seen_s: seconds since it was first seen.
         phase: its state.
         generation: generation of its present or latest ranks.
         ending: how these ended.
         failures: failures of these.
         snapshot: step of the newest snapshot of `generation` in its memory; -1: none.
         leaving: it wants to leave.
-        fingerprint: of its settings and job file; empty: unknown.
+        fingerprint: of its settings and job file (`fingerprint.py`); empty: unknown.
     """
 
-    node: str
-    joined: int = 0
-    seen_s: float = 0.0
     phase: Phase = "waiting"
     generation: int = 0
     ending: Ending = ""
@@ -81,6 +75,21 @@ class LiveNode:
     snapshot: int = -1
     leaving: bool = False
     fingerprint: Fingerprint = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveNode(NodeState):
+    """A living node.
+
+    Attributes:
+        node: its id.
+        joined: grows with each node that joins.
+        seen_s: seconds since it was first seen.
+    """
+
+    node: str
+    joined: int = 0
+    seen_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -53,8 +53,8 @@ class RendezvousView:
     """The state of the board, as a node has read it.
 
     Attributes:
-        nodes: the live nodes, in the order in which they joined.
-        facts: their facts, by node id.
+        facts: facts of the live nodes by node id, in the order in which they joined.
+        members: the live nodes, as `decide` takes them, in the same order.
         generation: the current generation; None: the board has none.
         outcome: how the job ended; None: it runs.
         reports: reports of the ranks of the current generation.
@@ -63,8 +63,8 @@ class RendezvousView:
             lost.
     """
 
-    nodes: tuple[Node, ...] = ()
     facts: Mapping[str, NodeInfo] = field(default_factory=dict)
+    members: Sequence[LiveNode] = ()
     generation: Generation | None = None
     outcome: Mapping[str, Any] | None = None
     reports: tuple[RankReport, ...] = ()
@@ -75,11 +75,6 @@ class RendezvousView:
     def history(self) -> CheckpointHistory:
         """The history of the job's checkpoints."""
         return self.generation.history if self.generation else CheckpointHistory()
-
-    @property
-    def members(self) -> list[LiveNode]:
-        """The live nodes, as `decide` takes them."""
-        return [self.facts[node.node_id].live_node(node) for node in self.nodes]
 
 
 class RendezvousSession:
@@ -252,11 +247,12 @@ class RendezvousSession:
             self._board.report(self._job, generation, rank, facts)
 
     def _read_board(self, fence: Leads | None) -> RendezvousView:
-        nodes = tuple(self._board.nodes(self._job))
+        nodes = self._board.nodes(self._job)
+        facts = {node.node_id: self._facts_of(node) for node in nodes}
         record = self._board.generation(self._job)
         return RendezvousView(
-            nodes=nodes,
-            facts={node.node_id: self._facts_of(node) for node in nodes},
+            facts=facts,
+            members=[facts[node.node_id].live_node(node) for node in nodes],
             generation=None if record is None else Generation.from_record(record),
             outcome=self._board.outcome(self._job),
             reports=tuple(self._board.reports(self._job)),
@@ -310,17 +306,14 @@ class RendezvousLeader:
             self._give_orders(None)
             return
         now_s = time.monotonic()
-        self._first_seen_s = {
-            node.node_id: self._first_seen_s.get(node.node_id, now_s) for node in view.nodes
-        }
+        self._first_seen_s = {node: self._first_seen_s.get(node, now_s) for node in view.facts}
         generation = self._generation(view)
         if view.outcome is not None:
             return
         progress = self._progress(view, generation, now_s)
         world = None if generation is None else _without_saved_keeper(generation)
         members = [
-            view.facts[node.node_id].live_node(node, now_s - self._first_seen_s[node.node_id])
-            for node in view.nodes
+            replace(one, seen_s=now_s - self._first_seen_s[one.node]) for one in view.members
         ]
         newest: NewestCheckpoint | None = None
         why = "the newest checkpoint is being verified"
