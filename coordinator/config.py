@@ -43,10 +43,3 @@ class ManagerConfig:
             raise UsageError(
                 f"a leader's TTL must be between 0.3 and 60 seconds, not {self.leader_ttl_s:g}"
             )
-        if not 0 < self.sweep_s <= self.ttl_s:
-            raise UsageError(f"sweep_s must be above 0 and at most the TTL, not {self.sweep_s:g}")
-        if not self.sweep_s < self.leader_ttl_s / 2:
-            raise UsageError(
-                f"sweep_s must be below half of the leader's TTL, not {self.sweep_s:g}: "
-                "a leader renews its lease with each sweep"
-            )
