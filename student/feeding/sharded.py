@@ -35,49 +35,34 @@ class ReadAheadLimit:
     """Limits the batches that are read and not trained to `MOST_AHEAD`. Thread-safe."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._untrained = 0
+        self._room = threading.Semaphore(MOST_AHEAD)
         self._stopped = False
 
     def begin(self) -> None:
         """Begin an epoch; forget the batches of the former one."""
-        with self._changed:
-            self._untrained = 0
+        self._room = threading.Semaphore(MOST_AHEAD)
 
     def wait_for_room(self) -> bool:
-        """Wait until another batch may be read; return False if stopped."""
+        """Wait until another batch may be read, and count it; return False if stopped."""
         waited_s = 0.0
-        while True:
-            with self._changed:
-                if self._changed.wait_for(self._may_read, _EXPLAIN_EVERY_S):
-                    return not self._stopped
+        while not self._stopped and not self._room.acquire(timeout=_EXPLAIN_EVERY_S):
             waited_s += _EXPLAIN_EVERY_S
             log.info(
                 "the source waits for the training loop, %.0f s now: %d batches are read and not"
                 " trained",
                 waited_s,
-                self._untrained,
+                MOST_AHEAD,
             )
-
-    def _may_read(self) -> bool:
-        return self._stopped or self._untrained < MOST_AHEAD
-
-    def count_read(self) -> None:
-        """Record that another batch was read."""
-        with self._changed:
-            self._untrained += 1
+        return not self._stopped
 
     def count_trained(self) -> None:
         """Record that a batch was trained."""
-        with self._changed:
-            self._untrained -= 1
-            self._changed.notify_all()
+        self._room.release()
 
     def stop(self) -> None:
         """Let no more batches be read."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+        self._stopped = True
+        self._room.release()
 
 
 class ShardedSource:
@@ -217,7 +202,6 @@ class _ShardedIterator:
             if self._plan.error is not None:
                 raise self._plan.error from None
             raise
-        self._read_ahead.count_read()
         return with_positions(batch, self._plan.pending_positions.popleft())
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
