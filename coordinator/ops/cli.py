@@ -86,9 +86,9 @@ class _MeshState:
 
     mesh: pb.MeshStatus
     jobs: Sequence[JobState]
-    no_manager: str = ""
-    machines: MachinesState | None = None
-    queue: QueueState | None = None
+    no_manager: str
+    machines: MachinesState | None
+    queue: QueueState | None
 
 
 def _read_all(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str) -> _MeshState:
@@ -100,18 +100,16 @@ def _read_all(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue:
     from ...proto import coordinator_pb2 as pb
     from .machines_view import machines_at
 
+    no_manager = ""
+    jobs, queued = ((), None) if service else (_jobs(url), _queue(url, queue))
     try:
         mesh = fetch()
     except CoordinatorUnavailable as error:  # trainings only need Redis
-        jobs, queued = (_jobs(url), _queue(url, queue)) if not service else ((), None)
         if not (jobs or queued):
             raise
-        return _MeshState(pb.MeshStatus(), jobs, str(error), machines_at(url), queued)
+        mesh, no_manager = pb.MeshStatus(), str(error)
     machines = machines_at(url)
-    machines = machines and machines.of(service)
-    if service:
-        return _MeshState(mesh, (), machines=machines)
-    return _MeshState(mesh, _jobs(url), machines=machines, queue=_queue(url, queue))
+    return _MeshState(mesh, jobs, no_manager, machines and machines.of(service), queued)
 
 
 def _checked(state: _MeshState, service: str) -> _MeshState:
