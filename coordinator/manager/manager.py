@@ -73,13 +73,11 @@ class ManagerView:
     """One manager.
 
     Attributes:
-        address: address of this manager.
         redis_available: whether Redis answers this manager and accepts its writes.
         services: by name.
         refusal: why the registry answers but refuses writes; empty: it does not.
     """
 
-    address: str
     redis_available: bool
     services: tuple[ServiceView, ...] = ()
     refusal: str = ""
@@ -182,7 +180,7 @@ class Manager:
             for name in names
         )
         election = self._election
-        return ManagerView(self._address, election.answering, services, election.refusal)
+        return ManagerView(election.answering, services, election.refusal)
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
         """Return the status of the mesh, see `Overview.status`; it may block for a second.

@@ -23,6 +23,7 @@ from ...runtime.errors import (
 from .. import operations
 from ..calling.discovery import VERSION_METADATA
 from ..machines import MachineBoard
+from ..manager.manager import Manager
 from ..manager.messages import event_message
 from ..manager.overview import own_part
 from ..manager.student_sessions import owns
@@ -30,7 +31,6 @@ from ..registry import LogEntry, Registry
 from ..registry.schema import check_service
 from ..store.records import log_position
 from .call_guard import CallGuard, ConcurrencyLimit, Context, ManagerLimits, RefusedByGate
-from .subscribe_handler import ServedManager
 
 _T = TypeVar("_T")
 
@@ -51,7 +51,7 @@ class UnaryHandlers:
 
     def __init__(
         self,
-        manager: ServedManager,
+        manager: Manager,
         registry: Registry,
         guard: CallGuard,
         limits: ManagerLimits,

@@ -19,10 +19,11 @@ from ...proto.security.servers import aio_server, listen
 from ...runtime.addresses import check_free, join_address
 from ...runtime.errors import EdlError, ProcessFailed, UnavailableError
 from ..machines import MachineBoard
+from ..manager.manager import Manager
 from ..registry import Registry
 from .call_guard import CallGuard, ManagerLimits
 from .operator_handlers import UnaryHandlers, WatchHandler
-from .subscribe_handler import ServedManager, SubscribeHandler
+from .subscribe_handler import SubscribeHandler
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class CoordinatorServer:
 
     def __init__(
         self,
-        manager: ServedManager,
+        manager: Manager,
         registry: Registry,
         *,
         security: ServerSecurity | None = None,

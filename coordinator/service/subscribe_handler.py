@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -33,6 +33,7 @@ from ...runtime.errors import (
 from ...scheduler.admission import full_bucket, take_token
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
+from ..manager.manager import Manager
 from ..manager.student_sessions import StudentOwner
 from ..registry.schema import check_member, check_service
 from .call_guard import CallGuard, ConcurrencyLimit, Context, ManagerLimits
@@ -104,39 +105,6 @@ _SECRET_BYTES: Final = 24
 _MAX_SECRET_LENGTH: Final = 128
 
 
-class ServedManager(Protocol):
-    """The methods of a manager that its server calls."""
-
-    @property
-    def beat_s(self) -> float:
-        """Seconds between reports of a student."""
-        ...
-
-    def subscribe(
-        self, stream: StudentStream, report: pb.StudentReport, owner: StudentOwner
-    ) -> None:
-        """Add a student's stream, with its first report."""
-        ...
-
-    def report(self, stream: StudentStream, report: pb.StudentReport) -> None:
-        """Handle a further report of a stream."""
-        ...
-
-    def end(self, stream: StudentStream, report: pb.StudentReport, *, clean: bool) -> None:
-        """Remove a stream; `clean`: the student has closed it."""
-        ...
-
-    def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
-        """Return the live teachers and students and the assignments.
-
-        `max_members` limits teachers and students of each service; 0: all. Blocks.
-
-        Raises:
-            RedisUnavailable: the registry does not answer.
-        """
-        ...
-
-
 @dataclass(slots=True)
 class _Admitted:
     """An admitted call, and the revision of the credentials when it was last checked."""
@@ -154,7 +122,7 @@ class SubscribeHandler:
         limits: bounds the number of streams and the rate and size of reports.
     """
 
-    def __init__(self, manager: ServedManager, guard: CallGuard, limits: ManagerLimits) -> None:
+    def __init__(self, manager: Manager, guard: CallGuard, limits: ManagerLimits) -> None:
         self._manager = manager
         self._guard = guard
         self._limits = limits

@@ -10,10 +10,10 @@ from itertools import count
 
 from edl.coordinator import Registry
 from edl.coordinator.machines import MachineBoard
-from edl.coordinator.manager.student_sessions import StudentOwner
+from edl.coordinator.manager.manager import Manager
+from edl.coordinator.manager.student_sessions import AssignmentStream, StudentOwner
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.call_guard import ManagerLimits
-from edl.coordinator.service.subscribe_handler import StudentStream
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.protocols import PROTOCOL_VERSION
 from edl.proto.security.credentials import ServerSecurity
@@ -25,7 +25,7 @@ _NUMBER = count(1)
 
 
 @dataclass
-class ScriptedManager:
+class ScriptedManager(Manager):
     """Gives every student that comes the same teachers, and refuses whom it is told to."""
 
     beat_s: float = 0.1
@@ -35,7 +35,7 @@ class ScriptedManager:
     owners: list[StudentOwner] = field(default_factory=list)
     reports: list[pb.StudentReport] = field(default_factory=list)
     ended: list[tuple[str, bool]] = field(default_factory=list)  # student id, cleanly
-    streams: dict[str, StudentStream] = field(default_factory=dict)
+    streams: dict[str, AssignmentStream] = field(default_factory=dict)
     mesh: pb.MeshStatus = field(default_factory=pb.MeshStatus)
     asked: list[tuple[str, int]] = field(default_factory=list)
     answering: threading.Event = field(default_factory=threading.Event)
@@ -44,7 +44,7 @@ class ScriptedManager:
         self.answering.set()
 
     def subscribe(
-        self, stream: StudentStream, report: pb.StudentReport, owner: StudentOwner
+        self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner
     ) -> None:
         self.owners.append(owner)
         self.reports.append(report)
@@ -54,10 +54,10 @@ class ScriptedManager:
         self.streams[report.student_id] = stream
         self.push(report.student_id)
 
-    def report(self, stream: StudentStream, report: pb.StudentReport) -> None:
+    def report(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
         self.reports.append(report)
 
-    def end(self, stream: StudentStream, report: pb.StudentReport, *, clean: bool) -> None:
+    def end(self, stream: AssignmentStream, report: pb.StudentReport, *, clean: bool) -> None:
         self.ended.append((report.student_id, clean))
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:

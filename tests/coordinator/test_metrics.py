@@ -44,7 +44,7 @@ HUB = HubView(
     refresh_s=0.002,
 )  # fmt: skip
 SERVICES = (ServiceView("resnet", "head:7500", LEADER, HUB), ServiceView("bert", "other:7500"))
-VIEW = ManagerView("head:7500", True, SERVICES)
+VIEW = ManagerView(True, SERVICES)
 
 
 def samples(text: str) -> Iterator[Sample]:
@@ -78,10 +78,10 @@ def test_a_view_is_exported_whole_and_refusals_are_counted_by_reason() -> None:
         "assignments_pushed_total,resnet": 7, "subscribed_students,resnet,steady": 1,
         "subscribed_students,resnet,starved": 1,
     }  # fmt: skip
-    metrics.watch(lambda: ManagerView("head:7500", False, (ServiceView("bert"),)))
+    metrics.watch(lambda: ManagerView(False, (ServiceView("bert"),)))
     told = values(metrics)
     assert (told["leader_known,bert"], told["registry_answering"]) == (0, 0)
-    metrics.watch(lambda: ManagerView("head:7500", False, refusal="read_only"))
+    metrics.watch(lambda: ManagerView(False, refusal="read_only"))
     told = values(metrics)
     assert (told["registry_answering"], told["registry_refusing,read_only"]) == (1, 1)
     assert told["refused_total,too_large"] == 0
