@@ -9,9 +9,9 @@ The states of all ranks together say what is trained (`merge_states`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ...distill_reader.sources.batched import Batched
 from ...distill_reader.sources.map_style import (
@@ -26,6 +26,7 @@ from ...distill_reader.sources.map_style import (
 )
 from ...runtime.errors import UsageError
 from ...scheduler.students.shards import Range, Ranges, StaticDeal, cut, shard_rows
+from ..link import RankLink
 
 _Plan = TypeVar("_Plan", bound=EpochPlan)
 
@@ -125,30 +126,20 @@ _GIVE = (
 )
 
 
-class ShardBoard(Protocol):
-    """The shards of this rank's generation; `RankLink` is one."""
-
-    def fill(self, epoch: int, shards: Iterable[Range]) -> None:
-        """Create the shards of the epoch; only the first call of a generation has an effect."""
-
-    def lease(self, epoch: int, most: int) -> Range | None:
-        """Lease the next shard, or its first `most` rows; None if none is left."""
-
-
 class BoardLeases:
     """Leases shards of the untrained positions from a board, one after another.
 
     One thread at a time calls it. A board that does not answer blocks this thread, but no step.
 
     Args:
-        board: board with the shards.
+        link: asks the job board.
         world: number of ranks of the generation.
         total_batch: rows of one step, of all ranks together.
         rows: positions of a shard; None: chosen from the epoch and the world.
     """
 
-    def __init__(self, board: ShardBoard, world: int, total_batch: int, rows: int | None) -> None:
-        self._board = board
+    def __init__(self, link: RankLink, world: int, total_batch: int, rows: int | None) -> None:
+        self._link = link
         self._world = world
         self._batch = total_batch
         self._rows = rows
@@ -160,11 +151,11 @@ class BoardLeases:
         a generation, so that any of them can create the shards.
         """
         rows = self._rows or shard_rows(total, self._world, self._batch)
-        self._board.fill(epoch, cut(remaining, rows))
+        self._link.fill(epoch, cut(remaining, rows))
 
     def next(self, epoch: int, most: int) -> Range | None:
         """Return the next positions of this rank, which can use `most`; None if none are left."""
-        return self._board.lease(epoch, most)
+        return self._link.lease(epoch, most)
 
 
 class StaticLeases:

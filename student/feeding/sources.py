@@ -21,12 +21,12 @@ from ...runtime.errors import UsageError
 from ...scheduler.students.shards import RankShard, rows_of_rank
 from ..job.distill import Distill
 from ..job.spec import is_dataset
+from ..link import RankLink
 from ..settings import TrainSettings
 from .positions import (
     BoardLeases,
     PositionLeases,
     SampleOrder,
-    ShardBoard,
     StaticLeases,
     check_fits,
     reason_not_shardable,
@@ -46,7 +46,7 @@ def source_for(
     settings: TrainSettings,
     rank: int,
     world: int,
-    link: ShardBoard,
+    link: RankLink,
     sizes: Sizes,
     saved: Mapping[str, Any] | None,
 ) -> ShardedSource | UnshardedSource:

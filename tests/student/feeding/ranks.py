@@ -16,6 +16,7 @@ from edl.proto.arena import Array
 from edl.scheduler.students.shards import rows_of_rank
 from edl.student.feeding import DirectReader, ShardedSource, merge_states, source_for
 from edl.student.job.batches import POSITIONS
+from edl.student.link import RankLink
 from edl.student.settings import TrainSettings
 from edl.tests.stores import of_job
 
@@ -42,7 +43,7 @@ def settings_of(total_batch: int | None = None, **more: Any) -> TrainSettings:
 
 
 @dataclass
-class BoardLink:
+class BoardLink(RankLink):
     """Connects one rank to a job board, as its supervisor does; `leased`: what it has had."""
 
     board: JobBoard
@@ -53,8 +54,8 @@ class BoardLink:
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
         self.board.fill(JOB, self.generation, epoch, list(shards))
 
-    def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
-        shard = self.board.lease(JOB, self.generation, epoch, self.rank, most=most)
+    def lease(self, epoch: int, most: int = 0) -> tuple[int, int] | None:
+        shard = self.board.lease(JOB, self.generation, epoch, self.rank, most=most or None)
         if shard is not None:
             self.leased.append(shard)
         return shard
