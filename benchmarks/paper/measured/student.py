@@ -12,8 +12,9 @@ import numpy as np
 from ....distill_reader import DistilReader
 from ....mesh.cores import children_on, pin_process
 from ....proto.channel import Channel
+from ....student.frameworks import FrameworkName
 from ...paced import FOR_EVER, SERVICE, Repeated
-from .models import CLASSES, create_models
+from .models import CLASSES, StudentAndTeacher
 
 #: Ways. N-training: no teacher. Online: the teacher in the same process, on the same cores.
 #: EDL-Dist: with a reader. Also each model alone: a step with given labels, and labelling.
@@ -30,7 +31,7 @@ WAYS: Final = (N_TRAINING, ONLINE, EDL_DIST, STEP_ALONE, LABELLING_ALONE)
 
 def train(
     channel: Channel,
-    framework: str,
+    framework: FrameworkName,
     layers: int,
     rows: int,
     cores: list[int],
@@ -55,7 +56,7 @@ def train(
     label = rng.integers(0, CLASSES, (rows, 1))
     soft = rng.standard_normal((rows, CLASSES), np.float32)
     with children_on(others):
-        models = create_models(framework, len(cores), layers)
+        models = StudentAndTeacher(framework, len(cores), layers)
         source = Repeated(image, label, count=FOR_EVER)
         reader = DistilReader(
             source,
