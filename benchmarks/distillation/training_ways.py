@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from ...distill_reader import DistilReader, LabelStore, ReaderStats, Timeouts
-from ...mesh.demo.edl_dist import POLL_S, TEACHERS_TIMEOUT_S, wait_for_teachers
-from ...mesh.demo.models import (
-    BATCH_SIZE,
-    LEARNING_RATE,
-    SEED,
-    Predictor,
-    TeacherModel,
-    load_paddle,
+from ...mesh.demo.edl_dist import (
+    POLL_S,
+    TEACHERS_TIMEOUT_S,
+    wait_for_replacement,
+    wait_for_teachers,
 )
+from ...mesh.demo.models import Predictor, TeacherModel, export, train_teacher
 from ...mesh.demo.modes import ModeResult, StudentTraining, distill_loss, label_in_process
 from ...mesh.demo.teacher_churn import TeacherChurn
 from ...mesh.local import LocalMesh, TeacherSpec
 from ...runtime.lifecycle import Periodic
-from ...student import DistillLoss, Trainer, accuracy
+from ...student import DistillLoss, accuracy
 from .task import Task
 
 log = logging.getLogger(__name__)
@@ -175,31 +171,10 @@ def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, Di
 
 def _train_teacher(task: Task, folder: Path) -> TeacherModel:
     """Train the teacher of `task` on all labels and export it to `folder`."""
-    paddle = load_paddle()
-    paddle.seed(SEED)
-    network: Any = task.teacher()
-    steps = task.settings.teacher_epochs * len(task.data.train_label) // BATCH_SIZE
-    schedule = paddle.optimizer.lr.CosineAnnealingDecay(LEARNING_RATE, T_max=steps)
-    optimizer = paddle.optimizer.Adam(schedule, parameters=network.parameters())
-    trainer = Trainer(
-        network, DistillLoss(1, 0), optimizer, on_step=[lambda report: schedule.step()]
-    )
-    trainer.fit(_teacher_batches(task, steps), steps=steps)
-    network.eval()
-    image = task.data.test_image
-    spec = paddle.static.InputSpec([None, *image.shape[1:]], str(image.dtype), name="image")
-    paddle.jit.save(
-        paddle.jit.to_static(network, input_spec=[spec], full_graph=True), str(folder / "teacher")
-    )
-    reached = accuracy(network, image, task.data.test_label)
-    return TeacherModel(folder / "teacher", reached, cached=False)
-
-
-def _teacher_batches(task: Task, steps: int) -> Iterator[tuple[Any, Any]]:
-    rng = np.random.default_rng(SEED)
-    for _ in range(steps):
-        rows = rng.integers(0, len(task.data.train_label), BATCH_SIZE)
-        yield task.augmentation(rng, task.data.train_image[rows]), task.data.train_label[rows]
+    network = train_teacher(task.teacher, task.data, task.settings, task.augmentation)
+    image, path = task.data.test_image, folder / "teacher"
+    export(network, image, path)
+    return TeacherModel(path, accuracy(network, image, task.data.test_label), cached=False)
 
 
 def _through_the_mesh(
@@ -245,7 +220,12 @@ def _distil(
         store: label store of the reader; None: none.
         newcomers: specification of new teachers; None: teachers stay.
     """
-    progress = _Progress()
+    trained = 0
+
+    def reach(number: int) -> None:
+        nonlocal trained
+        trained = number
+
     with _reader(task, way, mesh, store) as reader, ExitStack() as stack:
         if way != "offline":
             wait_for_teachers(reader, task.settings.teachers, lambda: None)
@@ -258,13 +238,15 @@ def _distil(
                 batches=task.settings.batches,
                 say=log.info,
             )
-            stack.enter_context(_replacing_teachers(churning, progress, reader))
-        outcome = _train(
-            task, way, reader, distill_loss(task.settings), progress.reach, lambda: reader.stats
-        )
+            update = churning.update
+            periodic = Periodic("edl-bench-churn", POLL_S, lambda: update(trained, reader.stats))
+            periodic.start()
+            stack.callback(periodic.stop)
+        loss = distill_loss(task.settings)
+        outcome = _train(task, way, reader, loss, reach, lambda: reader.stats)
         if churning is None:
             return outcome
-        _await_newcomer(churning)
+        wait_for_replacement(lambda: churning.awaits_newcomer, lambda: None)
     return DistillationOutcome(way, outcome.result, churning.killed, churning.joined)
 
 
@@ -300,14 +282,11 @@ def _train(
     return DistillationOutcome(way, result, from_store=hits / result.stream.samples)
 
 
-@contextmanager
-def _reader(
-    task: Task, way: Way, mesh: LocalMesh, store: LabelStore | None
-) -> Iterator[DistilReader]:
+def _reader(task: Task, way: Way, mesh: LocalMesh, store: LabelStore | None) -> DistilReader:
     settings = task.settings
     first = next(iter(task.batches))
     nbytes = 2 * sum(field.nbytes for field in first)  # with soft labels and the buffer's overhead
-    with DistilReader(
+    return DistilReader(
         task.batches,
         service=task.name,
         coordinator=mesh.url,
@@ -320,40 +299,4 @@ def _reader(
         # All teachers from the start, as in the demo: finding n would take half of a short run.
         teachers_min=4 * settings.teachers,
         timeouts=Timeouts(wait_s=2 * TEACHERS_TIMEOUT_S),
-    ) as reader:
-        yield reader
-
-
-@contextmanager
-def _replacing_teachers(
-    churning: RepeatedChurn, progress: _Progress, reader: DistilReader
-) -> Iterator[None]:
-    """Call `churning.update` periodically, in a thread, while the body runs."""
-    periodic = Periodic(
-        "edl-bench-churn", POLL_S, lambda: churning.update(progress.batches, reader.stats)
     )
-    periodic.start()
-    try:
-        yield
-    finally:
-        periodic.stop()
-
-
-def _await_newcomer(churning: RepeatedChurn) -> None:
-    """Wait until the last new teacher joins: on a slow machine the training may end earlier.
-
-    At most `TEACHERS_TIMEOUT_S` seconds.
-    """
-    deadline = time.monotonic() + TEACHERS_TIMEOUT_S
-    while churning.awaits_newcomer and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-
-
-class _Progress:
-    """Number of trained batches, read by another thread."""
-
-    def __init__(self) -> None:
-        self.batches = 0
-
-    def reach(self, number: int) -> None:
-        self.batches = number

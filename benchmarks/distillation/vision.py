@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...mesh.demo.digits import CLASSES, DigitDataset, augment, load_digits
-from ...mesh.demo.models import grey_scale
+from ...mesh.demo.digits import CLASSES, DigitDataset, augmentation_of, load_digits
+from ...mesh.demo.models import convolution, grey_scale
 from ...mesh.demo.settings import DemoSettings
 from ...runtime.errors import UsageError
 from .task import BASE, Task, find
@@ -62,9 +62,9 @@ def digits(seeds: int, *, quick: bool) -> Task:
         "digits",
         data,
         settings,
-        partial(augment, shift_pixels=settings.shift_pixels, noise=settings.noise),
+        augmentation_of(settings),
         _digits_teacher,
-        _digits_student,
+        partial(_cnn, *_DIGITS_STUDENT),
         _about("scikit-learn's digits", data, settings),
         torch_student=partial(_torch_cnn, *_DIGITS_STUDENT),
     )
@@ -95,9 +95,9 @@ def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
         "mnist",
         data,
         settings,
-        partial(augment, shift_pixels=settings.shift_pixels, noise=settings.noise),
-        _mnist_teacher,
-        _mnist_student,
+        augmentation_of(settings),
+        partial(_cnn, *_MNIST_TEACHER),
+        partial(_cnn, *_MNIST_STUDENT),
         _about("MNIST", data, settings),
         torch_student=partial(_torch_cnn, *_MNIST_STUDENT),
     )
@@ -157,13 +157,10 @@ def _digits_teacher() -> Layer:
 
     return nn.Sequential(
         grey_scale(),
-        nn.Conv2D(1, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2D(32, 32, 3, padding=1),
-        nn.ReLU(),
+        *convolution(1, 32),
+        *convolution(32, 32),
         nn.MaxPool2D(2),
-        nn.Conv2D(32, 64, 3, padding=1),
-        nn.ReLU(),
+        *convolution(32, 64),
         nn.Flatten(),
         nn.Linear(64 * 4 * 4, 128),
         nn.ReLU(),
@@ -171,23 +168,9 @@ def _digits_teacher() -> Layer:
     )
 
 
-def _digits_student() -> Layer:
-    """Return a CNN with two small convolutions and a hidden layer of 64, for 8x8 images."""
-    return _cnn(*_DIGITS_STUDENT)
-
-
-def _mnist_teacher() -> Layer:
-    """Return a CNN with a hidden layer of 128: uint8 [N, 1, 28, 28] -> logits [N, 10]."""
-    return _cnn(32, 64, 128, 7)
-
-
-def _mnist_student() -> Layer:
-    """Return the same with 8 and 16 channels and a hidden layer of 32."""
-    return _cnn(*_MNIST_STUDENT)
-
-
 #: Arguments of `_cnn`.
 _DIGITS_STUDENT: Final = (8, 16, 64, 2)
+_MNIST_TEACHER: Final = (32, 64, 128, 7)
 _MNIST_STUDENT: Final = (8, 16, 32, 7)
 
 
@@ -204,11 +187,9 @@ def _cnn(first: int, second: int, hidden: int, size: int) -> Any:
 
     return nn.Sequential(
         grey_scale(),
-        nn.Conv2D(1, first, 3, padding=1),
-        nn.ReLU(),
+        *convolution(1, first),
         nn.MaxPool2D(2),
-        nn.Conv2D(first, second, 3, padding=1),
-        nn.ReLU(),
+        *convolution(first, second),
         nn.MaxPool2D(2),
         nn.Flatten(),
         nn.Linear(second * size * size, hidden),

@@ -91,6 +91,11 @@ def augment(rng: np.random.Generator, image: Images, *, shift_pixels: int, noise
     return np.clip(shifted, 0, 255).astype(np.uint8)[:, np.newaxis]
 
 
+def augmentation_of(settings: DemoSettings) -> Augmentation:
+    """Return the augmentation with the shifts and the noise of the settings."""
+    return partial(augment, shift_pixels=settings.shift_pixels, noise=settings.noise)
+
+
 class BatchSource:
     """All batches of a mode: all steps of the first student, then those of the next one.
 
@@ -108,9 +113,7 @@ class BatchSource:
     ) -> None:
         self._digits = digits
         self._settings = settings
-        self._augmentation = augmentation or partial(
-            augment, shift_pixels=settings.shift_pixels, noise=settings.noise
-        )
+        self._augmentation = augmentation or augmentation_of(settings)
 
     def __len__(self) -> int:
         return self._settings.batches

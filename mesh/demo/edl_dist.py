@@ -128,7 +128,7 @@ def run_edl_dist(
             training.run(settings.seeds, after_batch)
             meter.sample()
             stats = reader.stats
-            _wait_for_replacement(churn, display.check)
+            wait_for_replacement(lambda: churn.replacement_pending, display.check)
         finally:
             periodic.stop()
     result = replace(
@@ -218,9 +218,12 @@ def wait_for_teachers(reader: DistilReader, teachers: int, check: Callable[[], N
         time.sleep(POLL_S)
 
 
-def _wait_for_replacement(churn: TeacherChurn, check: Callable[[], None]) -> None:
-    """Wait until the new teacher joins: on a slow machine the training may end before that."""
+def wait_for_replacement(is_pending: Callable[[], bool], check: Callable[[], None]) -> None:
+    """Wait until the new teacher joins: on a slow machine the training may end before that.
+
+    At most `TEACHERS_TIMEOUT_S` seconds.
+    """
     deadline = time.monotonic() + TEACHERS_TIMEOUT_S
-    while churn.replacement_pending and time.monotonic() < deadline:
+    while is_pending() and time.monotonic() < deadline:
         check()
         time.sleep(POLL_S)

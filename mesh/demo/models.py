@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from ...student import DistillLoss, Trainer, accuracy
 from ...teacher.backends import run_in_micro_batches
 from ...teacher.backends.paddle import import_paddle
 from ...teacher.backends.selection import open_backend
-from .digits import CLASSES, DigitDataset, Images, augment
+from .digits import CLASSES, Augmentation, DigitDataset, Images, augmentation_of
 from .settings import DemoSettings
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ def teacher_network() -> Layer:
 
     return nn.Sequential(
         grey_scale(),
-        *_convolution(1, 16),
-        *_convolution(16, 16),
+        *convolution(1, 16),
+        *convolution(16, 16),
         nn.MaxPool2D(2),
-        *_convolution(16, 32),
-        *_convolution(32, 48),
-        *_convolution(48, 48),
+        *convolution(16, 32),
+        *convolution(32, 48),
+        *convolution(48, 48),
         nn.MaxPool2D(4),
         nn.Flatten(),
         nn.Linear(48 * 4 * 4, 128),
@@ -65,8 +65,8 @@ def student_network() -> Layer:
 
     return nn.Sequential(
         grey_scale(),
-        *_convolution(1, 24, stride=2),
-        *_convolution(24, 48, stride=2),
+        *convolution(1, 24, stride=2),
+        *convolution(24, 48, stride=2),
         nn.MaxPool2D(2),
         nn.Flatten(),
         nn.Linear(48 * 4 * 4, 64),
@@ -75,7 +75,8 @@ def student_network() -> Layer:
     )
 
 
-def _convolution(inputs: int, outputs: int, stride: int = 1) -> tuple[Layer, Layer]:
+def convolution(inputs: int, outputs: int, stride: int = 1) -> tuple[Layer, Layer]:
+    """Make a convolution of 3 x 3, and the activation after it."""
     from paddle import nn
 
     return nn.Conv2D(inputs, outputs, 3, stride=stride, padding=1), nn.ReLU()
@@ -172,7 +173,7 @@ def obtain_teacher(
         return found
     with _writing_to(folder):  # before the training, which takes a minute
         cache.mkdir(parents=True, exist_ok=True)
-    network = _train(digits, settings, on_step)
+    network = train_teacher(teacher_network, digits, settings, augmentation_of(settings), on_step)
     measured = accuracy(network, digits.test_image, digits.test_label)
     with _writing_to(folder):
         _export(network, measured, digits, settings, folder)
@@ -216,51 +217,69 @@ def read_cached(folder: Path) -> TeacherModel | None:
         return None
 
 
-def _train(digits: DigitDataset, settings: DemoSettings, on_step: OnStep) -> Any:
+def train_teacher(
+    network: Callable[[], Any],
+    digits: DigitDataset,
+    settings: DemoSettings,
+    augmentation: Augmentation,
+    on_step: OnStep = lambda done, total: None,
+) -> Any:
+    """Train a teacher on all labels; return it in inference mode.
+
+    Args:
+        network: makes the network.
+        digits: data set.
+        settings: epochs.
+        augmentation: changes the images.
+        on_step: called after each step.
+    """
     paddle = load_paddle()
     paddle.seed(SEED)
-    network = teacher_network()
+    teacher = network()
     steps = settings.teacher_epochs * len(digits.train_label) // BATCH_SIZE
     schedule = paddle.optimizer.lr.CosineAnnealingDecay(LEARNING_RATE, T_max=steps)
-    optimizer = paddle.optimizer.Adam(schedule, parameters=network.parameters())
+    optimizer = paddle.optimizer.Adam(schedule, parameters=teacher.parameters())
     rng = np.random.default_rng(SEED)
 
-    def batches() -> Any:
+    def batches() -> Generator[tuple[Any, Any]]:
         for _ in range(steps):
             rows = rng.integers(0, len(digits.train_label), BATCH_SIZE)
-            image = augment(
-                rng,
-                digits.train_image[rows],
-                shift_pixels=settings.shift_pixels,
-                noise=settings.noise,
-            )
-            yield image, digits.train_label[rows]
+            yield augmentation(rng, digits.train_image[rows]), digits.train_label[rows]
 
     def after_step(report: Any) -> None:
         schedule.step()
         on_step(report.step, steps)
 
+    trainer = Trainer(teacher, DistillLoss(1, 0), optimizer, on_step=[after_step])
     with contextlib.closing(batches()) as stream:
-        Trainer(network, DistillLoss(1, 0), optimizer, on_step=[after_step]).fit(
-            stream, steps=steps
-        )
-    network.eval()
-    return network
+        trainer.fit(stream, steps=steps)
+    teacher.eval()
+    return teacher
+
+
+def export(network: Any, image: npt.NDArray[Any], path: Path) -> None:
+    """Export a network for inputs like `image`, in batches of any size.
+
+    Args:
+        network: a layer of Paddle.
+        image: some inputs.
+        path: prefix of the files.
+    """
+    paddle = load_paddle()
+    spec = paddle.static.InputSpec([None, *image.shape[1:]], str(image.dtype), name="image")
+    static = paddle.jit.to_static(network, input_spec=[spec], full_graph=True)
+    paddle.jit.save(static, str(path))
 
 
 def _export(
     network: Any, measured: float, digits: DigitDataset, settings: DemoSettings, folder: Path
 ) -> None:
     """Write the model to a temporary folder, which replaces `folder`."""
-    paddle = load_paddle()
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new_folder = Path(temporary) / folder.name
         new_folder.mkdir()
         new = new_folder / NAME
-        shape = [None, *digits.test_image.shape[1:]]
-        spec = [paddle.static.InputSpec(shape, "uint8", name="image")]
-        static = paddle.jit.to_static(network, input_spec=spec, full_graph=True)
-        paddle.jit.save(static, str(new))
+        export(network, digits.test_image, new)
         _check_export(new, network, digits, settings)
         files = {path.name: _sha256(path) for path in sorted(new_folder.iterdir())}
         manifest = {"accuracy": measured, "files": files}
