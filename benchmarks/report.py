@@ -17,11 +17,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from ..mesh.cores import available_cores, children_on
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -237,18 +240,9 @@ def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list
     return taken
 
 
-@contextlib.contextmanager
-def on_one_core() -> Iterator[None]:
+def on_one_core() -> AbstractContextManager[None]:
     """Pin this thread, and the children it starts, to one core, if the system supports it."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+    return children_on([max(available_cores())])
 
 
 def machine() -> dict[str, Any]:
@@ -261,7 +255,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_model(),
         **({"gpus": gpus} if gpus else {}),
-        "cores": _usable_cores(),
+        "cores": len(available_cores()),
         "slowness": round(slowness(), 1),
         "memory_gib": round(pages * page_bytes / 2**30, 1),
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -289,11 +283,6 @@ def speed_program_s() -> float:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_utime + usage.ru_stime
-
-
-def _usable_cores() -> int:
-    """Count the cores that this process may use; all cores if the system does not tell."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_model() -> str:
