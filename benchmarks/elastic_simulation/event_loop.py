@@ -48,11 +48,9 @@ class _Simulation:
 
     def run(self) -> Simulation:
         while True:
-            due = self._now >= self._ticks * self._pool.decide_every_s - _SOON
-            if due:
+            if self._now >= self._ticks * self._pool.decide_every_s - _SOON:
                 self._ticks = int(self._now / self._pool.decide_every_s + _SOON) + 1
-            if due or self._pool.prompt:
-                self._decide()
+            self._decide()
             self._note()
             if self._over():
                 break

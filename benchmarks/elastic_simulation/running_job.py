@@ -154,10 +154,8 @@ class RunningJob:
         )
 
     def _speed(self) -> float:
-        """Return the work per second, in seconds of one node."""
-        if self.working < self._job.min_nodes:
-            return 0.0
-        return float(self.working**self._job.scaling)
+        """Return the work per second, in seconds of one node: n nodes are n times as fast."""
+        return float(self.working) if self.working >= self._job.min_nodes else 0.0
 
     def _change(self, by: int, now: float) -> None:
         """Change the number of working nodes; all but the first change form a new world."""

@@ -43,7 +43,6 @@ class SimulatedJob:
         join_s: seconds from the order to grow until more nodes work.
         leave_s: seconds for which a leaving node still holds its resources.
         reform_s: seconds for which the whole job stands still when its working nodes change.
-        scaling: n nodes work n ** scaling times as fast as one (0..1].
         stop_s: time at which its owner stops it, done or not.
         failures: failures of its nodes.
         fail_over: whether it survives recoverable failures; False: the first failure ends it.
@@ -63,7 +62,6 @@ class SimulatedJob:
     join_s: float = 0.0
     leave_s: float = 0.0
     reform_s: float = 0.0
-    scaling: float = 1.0
     stop_s: float = inf
     failures: tuple[Failure, ...] = ()
     fail_over: bool = True
@@ -73,8 +71,8 @@ class SimulatedJob:
         if not self.work_node_s > 0:
             raise ValueError(f"job {self.name!r}: work_node_s must be above 0")
         spans = (self.start_s, self.join_s, self.leave_s, self.reform_s, self.checkpoint_s)
-        if not min(spans) >= 0 or not 0 < self.scaling <= 1 or not self.submitted_s >= 0:
-            raise ValueError(f"job {self.name!r}: times must be 0 or more, and scaling in (0, 1]")
+        if not min(*spans, self.submitted_s) >= 0:
+            raise ValueError(f"job {self.name!r}: times must be 0 or more")
         if not self.stop_s > self.submitted_s:
             raise ValueError(f"job {self.name!r}: stop_s must be after submitted_s")
 
@@ -96,14 +94,12 @@ class SimulatedPool:
         reservations: amounts that online services hold, each until the next; in the order of time.
         config: settings of the rule.
         decide_every_s: seconds between decisions, in addition to those at events (> 0).
-        prompt: whether the rule also decides at every event.
     """
 
     capacity: Mapping[str, float]
     reservations: tuple[ResourceReservation, ...] = ()
     config: ElasticConfig = field(default_factory=ElasticConfig)
     decide_every_s: float = 1.0
-    prompt: bool = True
 
     def __post_init__(self) -> None:
         if not self.decide_every_s > 0:
