@@ -12,6 +12,7 @@ import os
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -159,7 +160,12 @@ def run(name: str, *, quick: bool = False, **sizes: Any) -> BenchmarkReport:
     known = benchmarks()
     if name not in known:
         raise UsageError(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
-    measure = _reproduction(name) or importlib.import_module(f".{name}", __package__).run
+    folder, _, experiment = name.rpartition(".")
+    measure: Callable[..., BenchmarkReport] = (
+        partial(_reproduce, experiment)
+        if folder
+        else importlib.import_module(f".{name}", __package__).run
+    )
     known_sizes = inspect.signature(measure).parameters.keys() - {"quick"}
     for size in sizes.keys() - known_sizes:
         flag = f"--{size}" if size in _FLAGS else f"--set {size}="
@@ -167,36 +173,24 @@ def run(name: str, *, quick: bool = False, **sizes: Any) -> BenchmarkReport:
             f"--{one}" if one in _FLAGS else f"--set {one}=" for one in sorted(known_sizes)
         )
         raise UsageError(f"the benchmark {name!r} has no {flag}; it has: {has or 'none'}")
-    report: BenchmarkReport = measure(quick=quick, **sizes)
-    return report
-
-
-def _reproduction(name: str) -> Callable[..., BenchmarkReport] | None:
-    """Return the function that runs the experiment `paper.NAME`; None for other names."""
-    folder, _, experiment = name.rpartition(".")
-    if not folder:
-        return None
-
-    def measured(
-        quick: bool, simulate: bool = False, measure: bool = False, device: str | None = None
-    ) -> BenchmarkReport:
-        return _reproduce(
-            experiment, simulate=simulate, measure=measure, quick=quick, device=device
-        )
-
-    return measured
+    return measure(quick=quick, **sizes)
 
 
 def _reproduce(
-    name: str, *, simulate: bool, measure: bool, quick: bool, device: str | None = None
+    name: str,
+    *,
+    quick: bool,
+    simulate: bool = False,
+    measure: bool = False,
+    device: str | None = None,
 ) -> BenchmarkReport:
     """Run the experiment of the module `name`.
 
     Args:
         name: name of the module, as "table1".
+        quick: less work, coarser figures.
         simulate: run it with the paper's devices, in virtual time.
         measure: run it on this machine. Exactly one of `simulate` and `measure` must be true.
-        quick: less work, coarser figures.
         device: "cuda" or "cpu", for a measured teacher; None: the experiment's default.
 
     Raises:
