@@ -164,61 +164,24 @@ MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--save-overhead": "it is --save overhead=SHARE now",
     },
 }
-#: Commands outside of groups, by module: the name of the command, which is also the name of its
-#: function in the module, and its line in `edl --help`.
+#: Commands outside of groups, by module. A command is also the name of its function in the module.
+#: The first line of the function's docstring is its line in `edl --help`.
 _COMMANDS = {
-    "mesh.up.cli": {
-        "up": "Start a mesh and keep it running: its coordinator, then teachers, then students.",
-        "down": "Stop a mesh that `edl up` has started: students, then teachers, then the"
-        " coordinator.",
-    },
-    "coordinator.ops.cli": {
-        "status": "Show teachers, students, assignments, machines, trainings, and a line about"
-        " elastic jobs.",
-        "doctor": "Check from this machine whether students and operators can use the mesh.",
-    },
-    "mesh.resources.cli": {
-        "get": "Show teachers, students, services, machines, jobs or contexts, one per line.",
-        "describe": "Show all that is known of one resource; of a job also what happened to it, and"
-        " why.",
-        "logs": "Show the latest lines that the nodes of a job printed, each with its node.",
-        "scale": "Set the number of nodes of a job, or of teachers of a service on machines.",
-        "drain": "Ask a teacher, or all of a machine, to finish what they have and leave; no"
-        " label is lost.",
-        "delete": "Stop a job, take its machines from a service, or remove a context.",
-        "apply": "Make what files describe: start a mesh, deploy services on machines, submit"
-        " jobs.",
-        "upgrade": "Move a service to another model; first start teachers of that model in the"
-        " service.",
-        "reserve": "Reserve slots of elastic jobs for an online service, as long as this command"
-        " runs.",
-        "events": "Show the log of the mesh: members that joined, left or were lost, and"
-        " assignments.",
-    },
-    "mesh.demo.cli": {
-        "demo": "Train one student in four modes, kill a teacher meanwhile, and compare the"
-        " results.",
-    },
-    "mesh.plan.cli": {
-        "plan": "Predict how many teachers a job needs, throughput, cost, and whether a mesh is"
-        " worth it.",
-    },
-    "mesh.profile.cli": {
-        "profile": "Time a job's step and its teacher on this machine, for 'edl plan'.",
-    },
-    "mesh.simulate.cli": {
-        "simulate": "Simulate a mesh in virtual time: its throughput, its cost, and the effect of"
-        " faults.",
-    },
-    "mesh.chaos.cli": {
-        "chaos": "Inject faults into a real mesh on this machine and check its invariants.",
-    },
-    "benchmarks.cli": {
-        "bench": "Run a benchmark, and print its figures and goals; without a name, list all.",
-    },
+    "mesh.up.cli": ("up", "down"),
+    "coordinator.ops.cli": ("status", "doctor"),
+    "mesh.resources.cli": (
+        *("get", "describe", "logs", "scale", "drain"),
+        *("delete", "apply", "upgrade", "reserve", "events"),
+    ),
+    "mesh.demo.cli": ("demo",),
+    "mesh.plan.cli": ("plan",),
+    "mesh.profile.cli": ("profile",),
+    "mesh.simulate.cli": ("simulate",),
+    "mesh.chaos.cli": ("chaos",),
+    "benchmarks.cli": ("bench",),
 }
 #: Module of each command outside of groups.
-_MODULES = {name: module for module, lines in _COMMANDS.items() for name in lines}
+_MODULES = {name: module for module, names in _COMMANDS.items() for name in names}
 
 
 def main() -> None:
@@ -261,11 +224,21 @@ def command_line(only: str = "") -> typer.Typer:
 def overview() -> typer.Typer:
     """Build the command line of `edl --help`, without importing the modules of the commands."""
     app = _root()
-    groups = {name: line for name, (_, line) in _GROUPS.items()}
-    for lines in (*_COMMANDS.values(), groups):
-        for name, line in lines.items():
-            app.command(name, help=line)(lambda: None)
+    lines = {name: _line_of(module, name) for name, module in _MODULES.items()}
+    lines |= {name: line for name, (_, line) in _GROUPS.items()}
+    for name, line in lines.items():
+        app.command(name, help=line)(lambda: None)
     return app
+
+
+def _line_of(module: str, function: str) -> str:
+    """Return the first line of a function's docstring, without importing its module."""
+    import re
+
+    path = os.path.join(os.path.dirname(__file__), *module.split("."))
+    with open(f"{path}.py", encoding="utf-8") as file:
+        found = re.search(rf'^def {function}\(.*?"""([^"\n]+)', file.read(), re.M | re.S)
+    return found[1] if found else ""
 
 
 def _root() -> typer.Typer:
