@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -110,6 +110,42 @@ def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> JobPr
             )
         time.sleep(_POLL_S)
     return end
+
+
+def follow_log(
+    backend: JobBackend,
+    job: QueuedJob,
+    read_new: Callable[[], Iterable[str]],
+    pause_s: Callable[[], float],
+    follow: bool,
+) -> Iterator[str]:
+    """Yield the lines of a job: the `log_lines` of a backend.
+
+    Args:
+        backend: the backend.
+        job: the job.
+        read_new: returns the lines since the last call.
+        pause_s: returns the seconds until the next call.
+        follow: continue until the job ends.
+
+    Raises:
+        UnavailableError: the backend does not answer; with `follow`, for `AWAY_S` seconds.
+    """
+    answered_s = time.monotonic()
+    while True:
+        try:
+            # Check for the end before reading, so that no lines are missed.
+            is_last = not follow or backend.final_progress(job) is not None
+            lines = read_new()
+        except UnavailableError:
+            if not follow or time.monotonic() - answered_s > AWAY_S:
+                raise
+        else:
+            answered_s = time.monotonic()
+            yield from lines
+            if is_last:
+                return
+        time.sleep(pause_s())
 
 
 def cluster_namespace(mesh: MeshContext) -> str | None:

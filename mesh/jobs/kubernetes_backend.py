@@ -15,7 +15,6 @@ from ...runtime.errors import (
     KubernetesObjectChanged,
     KubernetesObjectExists,
     KubernetesObjectMissing,
-    KubernetesUnavailable,
     ManifestRefused,
     UnavailableError,
     UsageError,
@@ -34,7 +33,7 @@ from ..kubernetes.resources import (
     seconds_of,
     selector,
 )
-from .backend import AWAY_S, Listing, not_ended
+from .backend import Listing, follow_log, not_ended
 from .kubernetes_resource import entries_of, job_of, jobs_of, notes, to_resource
 from .spec import QueuedJobSpec
 
@@ -144,21 +143,11 @@ class KubernetesBackend:
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
         logs = PodLogs(self._client, job.name, str(job.spec["uid"]))
-        answered_s = time.monotonic()
-        while True:
-            try:
-                # Check for the end before reading, so that no lines are missed.
-                is_last = not follow or self.final_progress(job) is not None
-                lines = logs.read_new()
-            except KubernetesUnavailable:
-                if not follow or time.monotonic() - answered_s > AWAY_S:
-                    raise
-            else:
-                answered_s = time.monotonic()
-                yield from lines
-                if is_last:
-                    return
-            time.sleep(max(_POLL_S, _POLL_S_PER_POD * logs.pods))
+
+        def pause_s() -> float:
+            return max(_POLL_S, _POLL_S_PER_POD * logs.pods)
+
+        return follow_log(self, job, logs.read_new, pause_s, follow)
 
     def events(self, last: int) -> list[TimelineEntry]:
         resources = self._resources()

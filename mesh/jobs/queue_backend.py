@@ -18,9 +18,9 @@ from ...coordinator.job_queue import (
 )
 from ...coordinator.ops.queue_view import NO_FLEET, fleet_line, is_lost
 from ...coordinator.store.records import TimelineEntry
-from ...runtime.errors import EdlError, UnavailableError, UsageError
+from ...runtime.errors import EdlError, UsageError
 from ...runtime.lifecycle import Stop
-from .backend import AWAY_S, Listing, not_ended
+from .backend import Listing, follow_log, not_ended
 from .spec import QueuedJobSpec
 
 log = logging.getLogger(__name__)
@@ -98,26 +98,16 @@ class QueueBackend:
         return found.progress if found.progress.ended else None
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
-        since, answered_s = "", time.monotonic()
-        while True:
-            try:
-                # Check for the end before reading, so that no lines are missed.
-                is_last = not follow or self.final_progress(job) is not None
-                pieces = self._board.read_log(job.name, since, PIECES_KEPT)
-            except UnavailableError:
-                if not follow or time.monotonic() - answered_s > AWAY_S:
-                    raise
-                pieces, is_last = [], False
-            else:
-                answered_s = time.monotonic()
-            for piece in pieces:
-                yield from map(str, piece.body.get("lines", ()))
+        since = ""
+
+        def read_new() -> list[str]:
+            nonlocal since
+            pieces = self._board.read_log(job.name, since, 2 * PIECES_KEPT)  # Redis keeps some more
             if pieces:
                 since = pieces[-1].entry_id
-            elif is_last:
-                return
-            else:
-                time.sleep(_READ_S)
+            return [str(line) for piece in pieces for line in piece.body.get("lines", ())]
+
+        return follow_log(self, job, read_new, lambda: _READ_S, follow)
 
     def events(self, last: int) -> list[TimelineEntry]:
         return self._board.events(count=EVENTS_KEPT)[-last:]  # [-0:] is all

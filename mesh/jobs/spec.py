@@ -152,12 +152,21 @@ class QueuedJobSpec:
         """
         if not self.trains:
             return tuple(shlex.split(self.command))
+        training = self.training_arguments(str(own_folder / "checkpoints"))
+        return (sys.executable, "-P", "-u", "-m", "edl", *training)
+
+    def training_arguments(self, checkpoints: str) -> list[str]:
+        """Return the arguments of `edl` that train on a node.
+
+        Args:
+            checkpoints: folder for checkpoints of a training that names none.
+        """
         words = shlex.split(self.train)
-        argv = [sys.executable, "-P", "-u", "-m", "edl", "student", "train", *words]
+        argv = ["student", "train", *words]
         argv += ["--job", self.name, "--nodes", f"{self.min_nodes}:{self.max_nodes}"]
         if not any(word.split("=")[0] == "--checkpoint" for word in words):
-            argv += ["--checkpoint", str(own_folder / "checkpoints")]
-        return tuple(argv)
+            argv += ["--checkpoint", checkpoints]
+        return argv
 
 
 def checked_job(spec: QueuedJobSpec, path: Path, *, here: bool = True) -> QueuedJobSpec:

@@ -207,7 +207,7 @@ def test_following_logs_survives_an_outage_of_the_api_server(
             wait_until(lambda: len(requests) > asked + 3)
         cluster.patch_status(DISTILL_JOB, "a", observedGeneration=1, state="succeeded")
         assert lines.result(DEADLINE_S) == []
-        monkeypatch.setattr("edl.mesh.jobs.kubernetes_backend.AWAY_S", 0.0)
+        monkeypatch.setattr("edl.mesh.jobs.backend.AWAY_S", 0.0)
         with cluster.server.outage(), pytest.raises(KubernetesUnavailable):
             list(backend.log_lines(job, follow=True))
 
