@@ -161,14 +161,10 @@ def _program(job: Object) -> dict[str, list[str]]:
     described = spec_of(job)
     if not described.trains:
         return {"command": [escaped(word) for word in shlex.split(described.command)]}
-    words = shlex.split(described.train)
-    argv = ["student", "train", *(escaped(word) for word in words)]
-    argv += ["--job", described.name, "--nodes", f"{described.min_nodes}:{described.max_nodes}"]
-    if not any(word.split("=")[0] == "--checkpoint" for word in words):
-        # The uid keeps a later job of the same name from resuming this one.
-        own = f"{described.name}-{job['metadata']['uid'][:8]}"
-        argv += ["--checkpoint", f"{CHECKPOINTS}/{own}"]
-    return {"args": argv}
+    # The uid keeps a later job of the same name from resuming this one.
+    own = f"{described.name}-{job['metadata']['uid'][:8]}"
+    argv = described.training_arguments(f"{CHECKPOINTS}/{own}")
+    return {"args": [escaped(word) for word in argv]}
 
 
 def _env(job: Object, number: int, url: str | None) -> list[Object]:
