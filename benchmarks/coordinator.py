@@ -28,6 +28,7 @@ from ..coordinator.embedded import start_embedded
 from ..coordinator.manager.overview import ADMITTED
 from ..mesh.local import COORDINATOR_READY
 from ..runtime.errors import ProcessFailed
+from ..runtime.lifecycle import wait_until
 from ..runtime.supervise import Process, python_command, start
 from . import assignment
 from .children import Child
@@ -204,13 +205,13 @@ def _await_admission(manager: str, teachers: int) -> None:
 
     The status lists teachers that are not admitted first, so the first one is enough.
     """
-    deadline = time.monotonic() + _READY_S
-    while time.monotonic() < deadline:
+
+    def are_admitted() -> bool:
         (service,) = ask_status(manager, service=SERVICE, max_members=1).services
-        if service.teacher_count == teachers and service.teachers[0].admission == ADMITTED:
-            return
-        time.sleep(1.0)
-    raise ProcessFailed(f"{teachers} teachers were not admitted within {_READY_S:g} s")
+        return service.teacher_count == teachers and service.teachers[0].admission == ADMITTED
+
+    if not wait_until(are_admitted, _READY_S, 1.0):
+        raise ProcessFailed(f"{teachers} teachers were not admitted within {_READY_S:g} s")
 
 
 def _next_phase(*children: Child) -> None:

@@ -14,7 +14,6 @@ import logging
 import os
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -37,6 +36,7 @@ from ..mesh.local import LocalMesh, TeacherSpec
 from ..mesh.output import cache_folder
 from ..proto.channel import Channel
 from ..runtime.errors import NoTeacherAvailable
+from ..runtime.lifecycle import wait_until
 from ..student.losses import DistillLoss
 from ..student.trainer import Trainer
 from .children import Child
@@ -201,11 +201,9 @@ def _await_labels(reader: DistilReader, batches: int) -> None:
     Raises:
         NoTeacherAvailable: they are not ready within `_FULL_S`.
     """
-    deadline = time.monotonic() + _FULL_S
-    while (ready := reader.stats.ready) < batches:
-        if time.monotonic() > deadline:
-            raise NoTeacherAvailable(f"{ready} of {batches} batches labelled in {_FULL_S:.0f} s")
-        time.sleep(_POLL_S)
+    if not wait_until(lambda: reader.stats.ready >= batches, _FULL_S, _POLL_S):
+        ready = reader.stats.ready
+        raise NoTeacherAvailable(f"{ready} of {batches} batches labelled in {_FULL_S:.0f} s")
 
 
 def _ignore(done: int, total: int) -> None:

@@ -30,6 +30,7 @@ from ..mesh.jobs.node_scaler import divide_cores
 from ..mesh.jobs.spec import QueuedJobSpec
 from ..proto.channel import Channel
 from ..runtime.errors import ProcessFailed, UsageError
+from ..runtime.lifecycle import wait_until
 from ..runtime.supervise import python_command, start
 from .children import Child
 from .jobs import web
@@ -342,8 +343,5 @@ def _times_ms(cores: tuple[int, ...], requests: int) -> list[float]:
 
 
 def _wait(what: str, condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + _START_S
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise ProcessFailed(f"not within {_START_S:g} s: {what}")
-        time.sleep(0.1)
+    if not wait_until(condition, _START_S, 0.1):
+        raise ProcessFailed(f"not within {_START_S:g} s: {what}")

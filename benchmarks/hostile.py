@@ -37,7 +37,7 @@ from ..proto.clients import LabelRequest
 from ..proto.clients.oip_grpc import OipGrpcClient
 from ..proto.security.credentials import ClientSecurity, TlsFiles
 from ..runtime.errors import EdlError, UsageError
-from ..runtime.lifecycle import open_all_descriptors
+from ..runtime.lifecycle import open_all_descriptors, wait_until
 from ..runtime.supervise import python_command, start
 from .children import Child
 from .paced import SERVICE
@@ -341,9 +341,7 @@ def attack(channel: Channel, ports: Mapping[str, Address], token: str) -> None:
     counts = dict.fromkeys(attacks.kinds(), 0)
     for name, act in attacks.kinds().items():
         threading.Thread(target=_attack, args=(act, counts, name), daemon=True).start()
-    until = time.monotonic() + _READY_S
-    while not all(counts.values()) and time.monotonic() < until:
-        time.sleep(_ACT_PAUSE_S)
+    wait_until(lambda: all(counts.values()), _READY_S, _ACT_PAUSE_S)
     channel.send("started")
     for _ in channel:
         channel.send("counts", of=counts)

@@ -96,6 +96,29 @@ class Stop:
             raise KeyboardInterrupt if interrupted else SystemExit(128 + signal.SIGTERM)
 
 
+def wait_until(
+    condition: Callable[[], object],
+    timeout_s: float,
+    poll_s: float,
+    check: Callable[[], object] = lambda: None,
+) -> bool:
+    """Wait for a condition that nobody signals; return whether it came true in time.
+
+    Args:
+        condition: called again and again, at least once.
+        timeout_s: most seconds to wait.
+        poll_s: seconds between two calls.
+        check: called before each pause; an exception from it ends the wait.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        check()
+        time.sleep(poll_s)
+    return True
+
+
 @contextlib.contextmanager
 def stop_on_signals(
     *,

@@ -11,17 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from ...distill_reader import DistilReader, LabelStore, ReaderStats, Timeouts
-from ...mesh.demo.edl_dist import (
-    POLL_S,
-    TEACHERS_TIMEOUT_S,
-    wait_for_replacement,
-    wait_for_teachers,
-)
+from ...mesh.demo.edl_dist import POLL_S, TEACHERS_TIMEOUT_S, wait_for_teachers
 from ...mesh.demo.models import Predictor, TeacherModel, export, train_teacher
 from ...mesh.demo.modes import ModeResult, StudentTraining, distill_loss, label_in_process
 from ...mesh.demo.teacher_churn import TeacherChurn
 from ...mesh.local import LocalMesh, TeacherSpec
-from ...runtime.lifecycle import Periodic
+from ...runtime.lifecycle import Periodic, wait_until
 from ...student import DistillLoss, accuracy
 from .task import Task
 
@@ -246,7 +241,8 @@ def _distil(
         outcome = _train(task, way, reader, loss, reach, lambda: reader.stats)
         if churning is None:
             return outcome
-        wait_for_replacement(lambda: churning.awaits_newcomer, lambda: None)
+        # On a slow machine the training may end before the last new teacher joins.
+        wait_until(lambda: not churning.awaits_newcomer, TEACHERS_TIMEOUT_S, POLL_S)
     return DistillationOutcome(way, outcome.result, churning.killed, churning.joined)
 
 

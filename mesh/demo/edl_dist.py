@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ...distill_reader import DistilReader, ReaderStats, Timeouts
 from ...runtime.errors import NoTeacherAvailable
-from ...runtime.lifecycle import Periodic
+from ...runtime.lifecycle import Periodic, wait_until
 from ..cores import children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
 from .cpu_cores import CoreAssignment, CpuMeter
@@ -128,7 +128,10 @@ def run_edl_dist(
             training.run(settings.seeds, after_batch)
             meter.sample()
             stats = reader.stats
-            wait_for_replacement(lambda: churn.replacement_pending, display.check)
+            # On a slow machine the training may end before the new teacher joins.
+            wait_until(
+                lambda: not churn.replacement_pending, TEACHERS_TIMEOUT_S, POLL_S, display.check
+            )
         finally:
             periodic.stop()
     result = replace(
@@ -206,24 +209,11 @@ def open_reader(
 
 def wait_for_teachers(reader: DistilReader, teachers: int, check: Callable[[], None]) -> None:
     """Wait until the reader sends to `teachers` teachers. Raises NoTeacherAvailable."""
-    deadline = time.monotonic() + TEACHERS_TIMEOUT_S
-    while len(reader.stats.teachers) < teachers:
-        check()
-        if time.monotonic() > deadline:
-            raise NoTeacherAvailable(
-                f"{len(reader.stats.teachers)} of {teachers} teachers joined within"
-                f" {TEACHERS_TIMEOUT_S:.0f} s:"
-                f" {reader.stats.waiting_for or 'the others were not assigned'}"
-            )
-        time.sleep(POLL_S)
-
-
-def wait_for_replacement(is_pending: Callable[[], bool], check: Callable[[], None]) -> None:
-    """Wait until the new teacher joins: on a slow machine the training may end before that.
-
-    At most `TEACHERS_TIMEOUT_S` seconds.
-    """
-    deadline = time.monotonic() + TEACHERS_TIMEOUT_S
-    while is_pending() and time.monotonic() < deadline:
-        check()
-        time.sleep(POLL_S)
+    if not wait_until(
+        lambda: len(reader.stats.teachers) >= teachers, TEACHERS_TIMEOUT_S, POLL_S, check
+    ):
+        raise NoTeacherAvailable(
+            f"{len(reader.stats.teachers)} of {teachers} teachers joined within"
+            f" {TEACHERS_TIMEOUT_S:.0f} s:"
+            f" {reader.stats.waiting_for or 'the others were not assigned'}"
+        )

@@ -19,6 +19,7 @@ from ...runtime.errors import (
     UnavailableError,
     UsageError,
 )
+from ...runtime.lifecycle import wait_until
 from ..kubernetes.client import Client
 from ..kubernetes.resources import (
     DISTILL_JOB,
@@ -92,14 +93,16 @@ class KubernetesBackend:
         if not job_of(former).progress.ended:
             raise not_ended(name)
         self._client.delete(DISTILL_JOB, name, uid=uid)
-        deadline_s = time.monotonic() + _GONE_WITHIN_S
-        while (there := self._resource(name)) is not None and there["metadata"]["uid"] == uid:
-            if time.monotonic() > deadline_s:
-                raise UnavailableError(
-                    f"the former job {name} is not gone after {_GONE_WITHIN_S:g} s: 'kubectl get"
-                    f" distilljob {name} -o yaml' shows what holds it (finalizers)"
-                )
-            time.sleep(_POLL_S / 5)
+
+        def is_gone() -> bool:
+            there = self._resource(name)
+            return there is None or bool(there["metadata"]["uid"] != uid)
+
+        if not wait_until(is_gone, _GONE_WITHIN_S, _POLL_S / 5):
+            raise UnavailableError(
+                f"the former job {name} is not gone after {_GONE_WITHIN_S:g} s: 'kubectl get"
+                f" distilljob {name} -o yaml' shows what holds it (finalizers)"
+            )
 
     def listing(self) -> Listing:
         jobs = jobs_of(self._resources())

@@ -173,3 +173,17 @@ def test_stopping_waits_for_a_call_but_not_for_ever(caplog: pytest.LogCaptureFix
     assert "edl-test still runs after 0.05 s" in caplog.text
     leave.set()
     periodic.stop()
+
+
+def test_a_condition_is_awaited_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, checks = [0.0], list[float]()
+    clock = SimpleNamespace(
+        monotonic=lambda: now_s[0], sleep=lambda pause_s: now_s.append(now_s.pop() + pause_s)
+    )
+    monkeypatch.setattr(lifecycle, "time", clock)
+    assert lifecycle.wait_until(lambda: now_s[0] >= 2, 5.0, 0.5, lambda: checks.append(now_s[0]))
+    assert (now_s, checks) == ([2.0], [0.0, 0.5, 1.0, 1.5])
+    assert not lifecycle.wait_until(lambda: False, 5.0, 0.5)
+    assert now_s == [7.5]
+    with pytest.raises(KeyboardInterrupt):
+        lifecycle.wait_until(lambda: False, 5.0, 0.5, lambda: signal.raise_signal(signal.SIGINT))
