@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -296,15 +297,11 @@ def _cpu_model() -> str:
 
 def _gpu_models() -> list[str]:
     """Return the models of NVIDIA GPUs, as named by the driver."""
-    lines = [line for path in sorted(_GPUS.glob("*/information")) for line in _lines(path)]
-    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
+    found: list[str] = []
+    for path in sorted(_GPUS.glob("*/information")):
+        with contextlib.suppress(OSError):
+            found += re.findall(r"^Model:(.*)", path.read_text(), re.MULTILINE)
+    return [model.strip() for model in found]
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -184,10 +184,6 @@ def _used_percent(moment: PoolState) -> float:
     return 100 * (moment.held.get("cpu", 0.0) + moment.reserved.get("cpu", 0.0)) / CPUS
 
 
-def _waiting(moment: PoolState) -> float:
-    return moment.waiting
-
-
 def simulate(quick: bool) -> Outcome:
     """Calibrate, and simulate both passes; this takes seconds, so `quick` has no effect."""
     del quick
@@ -204,7 +200,7 @@ def simulate(quick: bool) -> Outcome:
         values[row, "load until 550 s"] = values[row, "load, mean of samples"] = mean
         values[row, "jobs waiting, at most"] = max(m.waiting for m in found.moments)
         values[row, "jobs that trained"] = trained
-        series[f"jobs waiting {row}"] = steps(found, times, _waiting)
+        series[f"jobs waiting {row}"] = steps(found, times, lambda moment: moment.waiting)
         series[f"CPU load {row}, %"] = steps(found, times, _used_percent)
     for column in ("pending", "load until 550 s"):
         values[_BOTH, column] = values[_ON, column] / values[_OFF, column]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,13 +135,12 @@ def steps(
         times_s: rising virtual times.
         figure: returns the figure of a moment.
     """
-    found: list[float] = []
-    index = 0
-    for at in times_s:
-        while index + 1 < len(simulation.moments) and simulation.moments[index + 1].at_s <= at:
-            index += 1
-        found.append(figure(simulation.moments[index]) if at <= simulation.until_s else 0.0)
-    return found
+    moments = simulation.moments
+    latest = [bisect_right(moments, at_s, 1, key=lambda moment: moment.at_s) for at_s in times_s]
+    return [
+        figure(moments[index - 1]) if at_s <= simulation.until_s else 0.0
+        for at_s, index in zip(times_s, latest, strict=True)
+    ]
 
 
 def csv_text(columns: Mapping[str, Sequence[object]]) -> str:
