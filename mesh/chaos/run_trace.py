@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from ...proto.arena import Array
+from ...proto.dataclass_json import from_plain
 from .fault_plan import KIND_BY_NAME, Fault
 
 #: Record of a sample: time of arrival, id, digest of the sample with its labels.
@@ -69,9 +70,7 @@ class StudentStats:
 
     @classmethod
     def from_line(cls, line: str) -> Self:
-        values: dict[str, Any] = json.loads(line)
-        names = {key: tuple(values[key]) for key in ("teachers", "labelling")}
-        return cls(**values | names | {"ejected": tuple(map(tuple, values["ejected"]))})
+        return from_plain(cls, json.loads(line))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ...proto.dataclass_json import from_plain
 from ...runtime.supervise import end_with_parent, python_command, start
 from ..cores import children_on
 from .cpu_cores import CoreAssignment
-from .modes import Mode, ModeResult, OnBatch, StreamSummary
+from .modes import Mode, ModeResult, OnBatch
 from .settings import DemoSettings
 
 MODE: Mode = "online_all_cores"
@@ -65,8 +66,7 @@ def run_online_on_all_cores(
         found = json.loads(process.expect(RESULT, math.inf, lambda: on_batch(done))[1])
     finally:
         process.stop()
-    found["accuracy"] = tuple(found["accuracy"])
-    return ModeResult(**{**found, "stream": StreamSummary(**found["stream"])})
+    return from_plain(ModeResult, found)
 
 
 def main(settings_json: str, teacher: str) -> None:
