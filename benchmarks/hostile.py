@@ -213,9 +213,10 @@ class AttackedMesh:
 def _bytes_of(process: psutil.Process) -> int:
     """Return the memory that only the process and its descendants use (USS), in bytes."""
     nbytes = 0
-    for one in [process, *process.children(recursive=True)] if process.is_running() else ():
-        with contextlib.suppress(psutil.Error):  # it has ended; the others count
-            nbytes += one.memory_full_info().uss
+    with contextlib.suppress(psutil.Error):  # the process has ended
+        for one in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):  # one of them has ended; the others count
+                nbytes += one.memory_full_info().uss
     return nbytes
 
 

@@ -102,14 +102,14 @@ class ContextFile:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                contexts = change(self.read())
+                self._write(contexts)
+            finally:
+                os.close(lock)
         except OSError as error:
             raise UsageError(f"cannot write {self.path}: {error.strerror or error}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            contexts = change(self.read())
-            self._write(contexts)
-        finally:
-            os.close(lock)
         return contexts
 
     def _write(self, contexts: Contexts) -> None:

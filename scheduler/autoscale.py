@@ -429,15 +429,10 @@ def load_of(
 ) -> ServiceLoad:
     """Return the load of a service.
 
-    `t_t_s` is the mean over the students, weighted by the samples per second that each trains. It
-    is known only if every student reports both of its times.
-
-    Args:
-        students: the latest report of each student.
-        waits: total waits of all students.
-        serving: see `ServiceLoad`.
-        starting: see `ServiceLoad`.
-        recovering: see `ServiceLoad`.
+    `students` has the latest report of each student, `waits` the total waits of all; the other
+    arguments are those of `ServiceLoad`. `t_t_s` is the mean over the students, weighted by the
+    samples per second that each trains. It is known only if every student reports both of its
+    times.
     """
     every = tuple(students)
     known = bool(every) and all(one.t_t_s > 0 and one.t_s_s > 0 for one in every)

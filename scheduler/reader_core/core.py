@@ -65,7 +65,7 @@ class CoreConfig:
 
 
 class Step(NamedTuple):
-    """An event and the instructions that followed; no training step.
+    """An event of the core and the instructions that followed; not a training step.
 
     Attributes:
         stimulus: number of the event.
@@ -105,7 +105,7 @@ class ReaderCore:
         waiting_since: since when the training loop waits for a batch; None: it does not.
         calls: number of calls that wait for their labels.
         source_ended: the source has nothing more for this epoch.
-        epoch: highest (term, counter) of an assignment so far; no epoch of the data.
+        epoch: highest (term, counter) of an assignment so far; not an epoch of the data.
         stimulus: number of the latest event.
     """
 

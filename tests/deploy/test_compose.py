@@ -211,10 +211,8 @@ class Mesh:
                 process.expect(r"^(coordinator|teacher) ready: ", DEADLINE_S)
                 health = ROOT / "deploy" / "containers" / service["healthcheck"]["test"][1]
                 path = {"PATH": "/usr/bin:/bin"}
-                assert (
-                    subprocess.check_output(health, env=env | path, timeout=DEADLINE_S)
-                    == b"ready\n"
-                )
+                said = subprocess.check_output(health, env=env | path, timeout=DEADLINE_S)
+                assert said == b"ready\n"
             yield process
             if process.alive:
                 process.send_signal(signal.SIGTERM)

@@ -25,7 +25,7 @@ def printed(
     """Run a program, which has to succeed; the lines that it prints, in this order."""
     run = start(Command(name, (sys.executable, "-P", *map(str, argv)), log=None, **more))
     try:
-        found = [run.expect(pattern, 100) for pattern in patterns]
+        found = [run.expect(pattern, DEADLINE_S) for pattern in patterns]
         assert run.wait(DEADLINE_S) == 0
     finally:
         run.stop()

@@ -27,9 +27,8 @@ from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.clients.transport import TransportConnection
 from edl.proto.frames import REPLY_BYTES, FramedTensor, ResultDescription
 from edl.runtime.errors import RetryableError, WireError
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
-WAIT_S = 60.0
 #: Long enough that something that is to pass would have passed.
 QUIET_S = 0.2
 
@@ -59,7 +58,7 @@ def proxy(echo: str) -> Iterator[ChaosProxy]:
 
 def connect(proxy: ChaosProxy) -> socket.socket:
     host, _, port = proxy.address.partition(":")
-    return socket.create_connection((host, int(port)), timeout=WAIT_S)
+    return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
 
 
 def ask(client: socket.socket, words: bytes = b"hello") -> bytes:
@@ -81,7 +80,7 @@ def test_held_and_delayed_data_arrives_in_the_end(proxy: ChaosProxy, connected: 
             ask(client)
         wait_until(lambda: proxy.effects == 1)  # a slow proxy gets the data later
         proxy.heal()
-        client.settimeout(WAIT_S)
+        client.settimeout(DEADLINE_S)
         assert client.recv(5) == b"HELLO"
         assert proxy.effects == 1
         proxy.delay(0.01)
@@ -266,7 +265,7 @@ class InjectorFixture:
     def rows(self) -> int:
         """Number of rows of labels that a client of the proxy receives."""
         sent = PROOF + result(1, described=True)
-        with socket.create_connection(("127.0.0.1", self.proxy.port), WAIT_S) as client:
+        with socket.create_connection(("127.0.0.1", self.proxy.port), DEADLINE_S) as client:
             server, _ = self.listener.accept()
             with server:
                 server.sendall(sent)

@@ -13,7 +13,6 @@ from edl.proto import coordinator_pb2 as pb
 from edl.runtime.supervise import Process, python_command, start
 from edl.tests.waiting import DEADLINE_S
 
-START_S = DEADLINE_S
 #: Of teachers that no test wants to lose, whose beats are threads of its process.
 LONG_TTL_S = 30.0
 #: Of students and teachers whose end a test waits for.
@@ -37,7 +36,7 @@ def serve(*args: object) -> Process:
 
 
 def ready(process: Process) -> Coordinator:
-    match = process.expect(r"^coordinator ready: (\S+) manager (\S+)$", START_S)
+    match = process.expect(r"^coordinator ready: (\S+) manager (\S+)$", DEADLINE_S)
     return Coordinator(process, match[1], match[2])
 
 
@@ -45,7 +44,7 @@ def edl(*arguments: object, url: str = "") -> tuple[int, list[str]]:
     """Run `edl ...`; returns its exit code and the lines of its output."""
     words = (*arguments, *(("--redis", url) if url else ()))
     process = start(python_command("edl", "edl", *words, env={"COLUMNS": "1000"}))
-    code = process.wait(START_S)
+    code = process.wait(DEADLINE_S)
     assert code is not None, process.tail()
     return code, process.tail(2000)
 

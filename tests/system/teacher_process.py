@@ -29,8 +29,6 @@ from edl.tests.waiting import DEADLINE_S
 STEERED = "edl.tests.teacher.functions:steered"
 #: The same of Paddle, with a second output "logits"; it takes seconds to start.
 NETWORK = "edl.tests.teacher.networks:steered"
-START_S = DEADLINE_S
-ANSWER_S = DEADLINE_S
 
 _numbers = itertools.count(1)
 
@@ -64,13 +62,13 @@ class Teacher:
     def infer(self, inputs: dict[str, Array], **request: Any) -> LabelResponse:
         data = encoded_request(model_name=self.service, inputs=inputs, **request)
         call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
-        return tensors.decode_response(call(data, timeout=ANSWER_S))
+        return tensors.decode_response(call(data, timeout=DEADLINE_S))
 
     @property
     def ready(self) -> bool:
         path = "/inference.GRPCInferenceService/ServerReady"
         call = self._channel.unary_unary(path, None, pb.ServerReadyResponse.FromString)
-        return bool(call(b"", timeout=ANSWER_S).ready)
+        return bool(call(b"", timeout=DEADLINE_S).ready)
 
     def told(self, word: str) -> str:
         """The URL behind `word` in its output."""
@@ -79,7 +77,7 @@ class Teacher:
 
     def metric(self, sample: str) -> float:
         """The value of a sample, written as Prometheus does: `name{label="value"}`."""
-        text = httpx.get(self.told("metrics"), timeout=ANSWER_S).text
+        text = httpx.get(self.told("metrics"), timeout=DEADLINE_S).text
         values = dict(line.rsplit(" ", 1) for line in text.splitlines())
         return float(values[sample])
 
@@ -112,7 +110,7 @@ def serving(
     process = start(replace(whole, argv=(*through, *whole.argv)))
     with ExitStack() as ending:
         ending.callback(process.stop)
-        ready = process.expect(rf"^teacher ready: \S+ {service} on (\S+)$", START_S)
+        ready = process.expect(rf"^teacher ready: \S+ {service} on (\S+)$", DEADLINE_S)
         teacher = Teacher(process, ready[1], client, service)
         ending.callback(teacher.disconnect)
         yield teacher

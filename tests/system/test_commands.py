@@ -32,10 +32,10 @@ from edl.runtime.interrupts import EXIT_INTERRUPTED
 from edl.runtime.supervise import Process, python_command, start
 from edl.tests.runtime.programs import shell_exit_code, wait_gone
 from edl.tests.system.conftest import Batches, Service, taken_until
-from edl.tests.system.coordinator_process import START_S, edl, edl_output
+from edl.tests.system.coordinator_process import edl, edl_output
 from edl.tests.system.redis_servers import redis_server
 from edl.tests.system.teacher_process import STEERED
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 #: Start, settling and end, on a slow machine.
 BESIDES_S = 200.0
@@ -104,9 +104,9 @@ def test_a_teacher_is_drained_by_command_and_the_log_says_all_that_happened(
         assert any(teacher in event["text"] and teacher in event[when] for event in causes)
     # Who follows the log has seen it all, until Ctrl-C.
     for event in (rf"registered\s+{a}", rf"lost\s+{b}"):
-        follower.expect(f"{service.name} {event} ", START_S)
+        follower.expect(f"{service.name} {event} ", DEADLINE_S)
     follower.send_signal(signal.SIGINT)
-    assert follower.wait(START_S) == 0
+    assert follower.wait(DEADLINE_S) == 0
 
 
 def test_services_are_listed_and_shown(service: Service) -> None:
@@ -156,7 +156,7 @@ def test_a_local_mesh_starts_examines_and_ends_its_processes(tmp_path: Path) -> 
         assert mesh.teachers["drained"].wait() == 0
         mesh.suspend("held")
         pids = [mesh.coordinator.pid, *(teacher.pid for teacher in mesh.teachers.values())]
-        mesh.stop(START_S)
+        mesh.stop(DEADLINE_S)
     assert mesh.teachers["held"].returncode == 0, "it was resumed, and took its SIGTERM"
     mesh.stop()  # once more does no harm
     wait_gone(pids)
@@ -360,10 +360,10 @@ def test_what_dies_comes_again_and_nothing_is_left_when_edl_up_is_killed(
     mesh = stack.enter_context(running("up", mesh_file, "spirals-student", "--keep"))
     wait_until(lambda: state_in(cache).get("phase") == "up")
     pids = {one["name"]: one["process"]["pid"] for one in state_in(cache)["entries"]}
-    mesh.expect(r"^spirals-student \| epoch \d+: loss", START_S)
+    mesh.expect(r"^spirals-student \| epoch \d+: loss", DEADLINE_S)
     os.kill(pids["spirals-1"], signal.SIGKILL)
-    mesh.expect(r"^spirals-1 was ended by SIGKILL and starts again at once", START_S)
-    mesh.expect(r"^spirals-1 is ready again \(start 2\)", START_S)
+    mesh.expect(r"^spirals-1 was ended by SIGKILL and starts again at once", DEADLINE_S)
+    mesh.expect(r"^spirals-1 is ready again \(start 2\)", DEADLINE_S)
     wait_until(lambda: {one["phase"] for one in state_in(cache)["entries"]} == {"running"})
     state = state_in(cache)
     assert state["keeper"]["pid"] == mesh.pid
@@ -406,7 +406,7 @@ def test_no_command_line_of_a_mesh_shows_the_password_of_redis(
         "students: {student: {command: python student.py}}\n"
     )
     mesh = stack.enter_context(running("up", mesh_file, "student"))
-    mesh.expect(r"^student \| labelled \d+", START_S)
+    mesh.expect(r"^student \| labelled \d+", DEADLINE_S)
     family = psutil.Process(mesh.pid).children(recursive=True)
     lines = [" ".join(one.cmdline()) for one in family]
     parts = ("coordinator serve", "--service fixed", "agent --local", "--service auto --teacher")

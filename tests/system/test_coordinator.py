@@ -30,7 +30,6 @@ from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.runtime.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.system.coordinator_process import (
-    START_S,
     Coordinator,
     Members,
     ready,
@@ -88,8 +87,8 @@ def test_metrics_health_and_page_are_served_where_it_says(tmp_path: Path) -> Non
     with redis_server() as (redis, port):
         listen = ("--metrics-listen", 0, "--http", 0, "--tokens", tokens)
         process = serve("--redis", f"redis://127.0.0.1:{port}", *listen)
-        metrics = process.expect(r"metrics at (http://\S+)/metrics", START_S)[1]
-        page = process.expect(r"page of the mesh is at (http://[^/\s]+)", START_S)[1]
+        metrics = process.expect(r"metrics at (http://\S+)/metrics", DEADLINE_S)[1]
+        page = process.expect(r"page of the mesh is at (http://[^/\s]+)", DEADLINE_S)[1]
         ready(process)
 
         def told(health: str) -> int:
@@ -127,7 +126,7 @@ def test_certificates_and_tokens_are_asked_for(
         *("--redis-port", 0, "--tokens", tokens, "--metrics-listen", 0),
         *tls_words(files),
     )
-    metrics = process.expect(r"metrics at (http://\S+)", START_S)[1]
+    metrics = process.expect(r"metrics at (http://\S+)", DEADLINE_S)[1]
     url = ready(process).url
     assert 'expiry_timestamp_seconds{certificate="own"}' in httpx.get(metrics).text
     ours = authority.issue("ours", "anybody")
@@ -187,7 +186,7 @@ def test_watching_prints_one_table_after_another_until_ctrl_c(coordinator: Coord
         process = start(python_command("status", "edl", *arguments, *form, env=terminal))
         wait_until(lambda p=process, li=line: len(list(filter(li.search, p.tail(500)))) >= 2)  # type: ignore[misc]
         process.send_signal(signal.SIGINT)
-        assert process.wait(START_S) == 0
+        assert process.wait(DEADLINE_S) == 0
         assert not any("Traceback" in line for line in process.tail(100))
 
 

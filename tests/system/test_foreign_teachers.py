@@ -19,8 +19,8 @@ from edl.teacher.self_test import Canary
 from edl.tests.foreign_server import MODEL, Kind
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.system.conftest import FOR_EVER, TTL_S, Batches, Service, taken_until
-from edl.tests.system.teacher_process import START_S, members
-from edl.tests.waiting import wait_until
+from edl.tests.system.teacher_process import members
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 @dataclass
@@ -47,7 +47,7 @@ def sidecar(
     )  # fmt: skip
     try:
         if ready:
-            process.expect(r"^teacher registered: ", START_S)
+            process.expect(r"^teacher registered: ", DEADLINE_S)
         yield process
     finally:
         process.stop()
@@ -87,7 +87,7 @@ def server(tmp_path: Path) -> Iterator[Callable[..., Foreign]]:
         program = "edl.tests.foreign_server"
         process = start(python_command(kind, program, *words, *(["--mute"] if mute else [])))
         processes.append(process)
-        return Foreign(process, process.expect(r"^ready on (\S+)$", START_S)[1], behaviour)
+        return Foreign(process, process.expect(r"^ready on (\S+)$", DEADLINE_S)[1], behaviour)
 
     yield make
     for process in processes:
@@ -132,7 +132,7 @@ def test_servers_of_each_kind_label_die_or_hang_and_come_back(
             labelled += batches.rest(stream)
         batches.check(labelled)
         for its in (of_dying, of_hanging):
-            its.expect(r"is taken out of the registry", START_S)
+            its.expect(r"is taken out of the registry", DEADLINE_S)
         wait_until(lambda: addresses(service) == [steady.address])
         os.kill(hanging.process.pid, signal.SIGCONT)
         wait_until(lambda: len(addresses(service)) == 2)
@@ -143,7 +143,7 @@ def test_servers_of_each_kind_label_die_or_hang_and_come_back(
         assert new > max(before)
         wait_until(lambda: new in {teacher.incarnation for teacher in admitted(service)})
         of_steady.send_signal(signal.SIGTERM)
-        assert of_steady.wait(START_S) == 0
+        assert of_steady.wait(DEADLINE_S) == 0
         assert steady.address not in addresses(service)
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_answers_wrongly_is_taken_out_or_not_let_in(
         assert len(reasons) == 4, reasons
     foreign.behaviour.write_text("other")
     with sidecar(service, foreign.address, "--canary", canary, ready=False) as its:
-        its.expect(r"is not registered: output 'logits' differs from the canary", START_S)
+        its.expect(r"is not registered: output 'logits' differs from the canary", DEADLINE_S)
         assert not registered(service)
 
 

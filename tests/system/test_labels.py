@@ -33,13 +33,12 @@ from edl.tests.system.conftest import (
 from edl.tests.system.slow_network import NEXT_MODEL, labels_of
 from edl.tests.system.teacher_process import serving
 from edl.tests.teacher.linear import CLASSES, weights
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 WIDTH = 4
 #: The logits of a service are multiplied by its factor.
 FACTORS = {"a": 1.0, "b": -2.0}
 WEIGHTS = {"a": 0.7, "b": 0.3}
-START_S = 20.0
 BOUND = {"upper_bytes": 5 * ROWS * (WIDTH + 10) * 4, "lower_bytes": 0}
 
 
@@ -64,7 +63,7 @@ class Teachers:
             process = start(python_command("teacher", "edl.tests.scripted_teacher", *words))
             stack.callback(process.stop, 0.0)
             self.processes[name].append(process)
-            self.addresses[name].append(process.expect(r"^ready on (\S+)$", START_S)[1])
+            self.addresses[name].append(process.expect(r"^ready on (\S+)$", DEADLINE_S)[1])
 
 
 def mean(x: Array, shares: dict[str, float]) -> Array:

@@ -33,7 +33,7 @@ from edl.coordinator.store.redis_store import WRITE_CHECK, RedisStore
 from edl.runtime.errors import EdlError, Forbidden, RedisUnavailable, Unauthenticated, UsageError
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.stores import of_job, of_queue, renew
-from edl.tests.system.coordinator_process import START_S, edl, ready, serve
+from edl.tests.system.coordinator_process import edl, ready, serve
 from edl.tests.system.redis_servers import TlsProxy, redis_server, watched_redis
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -441,7 +441,7 @@ def test_every_command_names_why_redis_refuses_and_what_to_do(
     client: Any = stack.enter_context(raw.Redis(port=port, protocol=2, decode_responses=True))
     process = serve("--redis", url, "--metrics-listen", 0)
     stack.callback(process.stop)
-    manager = process.expect(r"metrics at (http://[\d.:]+)/", START_S)[1]
+    manager = process.expect(r"metrics at (http://[\d.:]+)/", DEADLINE_S)[1]
     ready(process)
 
     def refusals() -> list[str]:
@@ -456,7 +456,7 @@ def test_every_command_names_why_redis_refuses_and_what_to_do(
 
     assert refusals() == []
     with contextmanager(bring_about)(client):
-        process.expect(said, START_S)  # the manager's log
+        process.expect(said, DEADLINE_S)  # the manager's log
         wait_until(lambda: refusals() == [reason])
         assert health() == 503
         if reason != "busy":

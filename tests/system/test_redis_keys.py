@@ -47,8 +47,6 @@ def test_no_teacher_key_without_a_deadline_at_any_moment(
 
 #: Longer than the test: what is gone within it was given back.
 LONG_TTL_S = 120.0
-#: All trainings start at once.
-START_S = 90.0
 #: Half of the lease.
 BOUND_S = 60.0
 
@@ -78,7 +76,7 @@ def test_whatever_ends_a_training_gives_its_lease_and_its_teachers_back_at_once(
         trainers[ending] = start(python_command(ending, program, ending, url, "plain"))
         stack.callback(trainers[ending].stop)
     for ending, trainer in trainers.items():
-        told = trainer.expect(r"descendants (.+)", START_S).group(1)
+        told = trainer.expect(r"descendants (.+)", DEADLINE_S).group(1)
         student = f"{ending.replace(' ', '-')}/0"
         if ending in SIGNALS:
             assert keys_of(student) == 3

@@ -24,9 +24,7 @@ from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.runtime.programs import wait_gone
 from edl.tests.system.coordinator_process import ready, serve
 from edl.tests.system.teacher_process import (
-    ANSWER_S,
     NETWORK,
-    START_S,
     STEERED,
     Teacher,
     command,
@@ -35,7 +33,7 @@ from edl.tests.system.teacher_process import (
     serving,
     unique,
 )
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 LINEAR = "edl.tests.teacher.linear"
 
@@ -46,18 +44,18 @@ def test_options_of_logs_and_self_test_and_ctrl_c() -> None:
         assert teacher.process.tail(1000)[0].startswith("warning: no self-test")
         labels = teacher.infer({"x": np.ones((2, 4), np.float32)}, request_id="17").outputs
         np.testing.assert_array_equal(labels["logits"], np.full((2, 5), 4))
-        teacher.process.expect(r'DEBUG edl\.teacher\.access_log: .*"17"', ANSWER_S)
+        teacher.process.expect(r'DEBUG edl\.teacher\.access_log: .*"17"', DEADLINE_S)
         teacher.process.send_signal(signal.SIGINT)
-        assert teacher.process.wait(ANSWER_S) == 130
+        assert teacher.process.wait(DEADLINE_S) == 130
         assert teacher.process.tail(1) == ["edl-teacher: interrupted"]
 
 
 def test_it_can_be_stopped_while_it_loads() -> None:
     process = start(command("--model", NETWORK))
     try:
-        process.expect("^loading", START_S)
+        process.expect("^loading", DEADLINE_S)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(ANSWER_S) == 0
+        assert process.wait(DEADLINE_S) == 0
         assert not any("Traceback" in line for line in process.tail())
     finally:
         process.stop()
@@ -70,7 +68,7 @@ def test_it_ends_in_its_grace_though_the_predictor_hangs() -> None:
         predictor.suspend()
         asked = pool.submit(teacher.ask)
         teacher.process.send_signal(signal.SIGTERM)
-        assert teacher.process.wait(ANSWER_S) == 0
+        assert teacher.process.wait(DEADLINE_S) == 0
         assert refusal(asked.result) is grpc.StatusCode.UNAVAILABLE
         wait_gone([predictor.pid])
 
@@ -78,7 +76,7 @@ def test_it_ends_in_its_grace_though_the_predictor_hangs() -> None:
 def test_it_serves_on_when_nobody_reads_its_output() -> None:
     with serving(through=("bash", "-c", 'exec 2> >(exec true); exec "$@"', "bash")) as teacher:
         teacher.process.send_signal(signal.SIGTERM)
-        assert teacher.process.wait(ANSWER_S) == 0
+        assert teacher.process.wait(DEADLINE_S) == 0
 
 
 def test_garbage_on_the_port_disturbs_nobody() -> None:
@@ -98,7 +96,7 @@ def fails(*arguments: str) -> tuple[int, str]:
     """Exit code and last line of a teacher that cannot start; the lines before are its progress."""
     process = start(command(*arguments))
     try:
-        code = process.wait(START_S)
+        code = process.wait(DEADLINE_S)
     finally:
         process.stop()
     assert code is not None
@@ -140,7 +138,7 @@ def test_a_model_that_fails_its_self_test_says_why_and_never_registers(valkey_ur
 def test_a_name_that_another_teacher_has_taken_meanwhile(valkey_url: str) -> None:
     arguments, name = ("--redis", valkey_url, "--teacher-id", "t1"), unique("taken")
     with serving(*arguments, service=name) as older, serving(*arguments, service=name) as newer:
-        assert older.process.wait(ANSWER_S) == 1
+        assert older.process.wait(DEADLINE_S) == 1
         assert older.process.tail(1)[0].startswith("edl-teacher: ")
         newer.ask()
         addresses = [member.facts["address"] for member in members(valkey_url, name)]
@@ -181,7 +179,7 @@ def test_tls_and_tokens_guard_labels_and_metrics(tmp_path: Path, stack: ExitStac
             other.disconnect()
         for token, statuses in (("l00k", {200}), ("wr0ng", {401}), ("s3cret", {401, 403})):
             headers = {"Authorization": f"Bearer {token}"}
-            page = httpx.get(teacher.told("metrics"), headers=headers, timeout=ANSWER_S)
+            page = httpx.get(teacher.told("metrics"), headers=headers, timeout=DEADLINE_S)
             assert page.status_code in statuses
         said = teacher.process.tail(1000)
         assert not any(secret in line for line in said for secret in ("wr0ng", "s3cret"))
@@ -195,7 +193,7 @@ def test_another_teacher_on_a_dead_ones_address_answers_nothing_that_was_meant_f
     with serving(*arguments, "--teacher-id", "dead", service=name) as dead:
         (before,) = members(valkey_url, name)
         os.kill(dead.process.pid, signal.SIGKILL)
-        assert dead.process.wait(ANSWER_S) == -signal.SIGKILL
+        assert dead.process.wait(DEADLINE_S) == -signal.SIGKILL
         port = dead.address.rpartition(":")[2]
         other = ("--listen", port, "--teacher-id", "impostor")
         with serving(*arguments, *other, service=name) as impostor:

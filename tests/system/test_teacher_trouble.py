@@ -29,7 +29,7 @@ from edl.proto.security.client_connections import open_channel
 from edl.tests.faults import FaultProxy
 from edl.tests.proto import raw_http2
 from edl.tests.proto.strategies import encoded_request
-from edl.tests.system.teacher_process import ANSWER_S, START_S, Teacher, refusal, rows, serving
+from edl.tests.system.teacher_process import Teacher, refusal, rows, serving
 from edl.tests.teacher.functions import KILL, NAN
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -91,7 +91,7 @@ def upload_grpc(teacher: Teacher) -> None:
     data = encoded_request(model_name="m", inputs={"x": LARGE})
     with cutting(teacher.address) as address, open_channel(address, None) as channel:
         call = channel.unary_unary(f"/{SERVICE}/ModelInfer", None, None).future(
-            data, timeout=ANSWER_S
+            data, timeout=DEADLINE_S
         )
         assert call.code() is Code.UNAVAILABLE, "its connection is lost"
 
@@ -105,7 +105,7 @@ def upload_http(teacher: Teacher) -> None:
     with cutting(web_address(teacher)) as address:
         url = f"http://{address}/v2/models/m/infer"
         with pytest.raises(httpx.TransportError):
-            httpx.post(url, content=content, headers=headers, timeout=ANSWER_S)
+            httpx.post(url, content=content, headers=headers, timeout=DEADLINE_S)
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def crash(teacher: Teacher, over: str) -> None:
         assert over_http(teacher, rows(KILL)).status_code == 503
     else:  # ABORTED where it was merged with another client's: either may be to blame
         assert refusal(lambda: teacher.ask(KILL)) in (Code.DATA_LOSS, Code.ABORTED)
-    wait_until(lambda: loads(teacher) > loaded and teacher.ready, START_S)
+    wait_until(lambda: loads(teacher) > loaded and teacher.ready, DEADLINE_S)
 
 
 def loads(teacher: Teacher) -> int:
@@ -148,7 +148,7 @@ def test_a_thousand_idle_connections(stay: bool) -> None:
                     kind = ("silent", "HTTP/2", "HTTP/1.1")[number % 3]
                     address = web_address(teacher) if kind == "HTTP/1.1" else teacher.address
                     host, _, port = address.rpartition(":")
-                    connection = socket.create_connection((host, int(port)), timeout=ANSWER_S)
+                    connection = socket.create_connection((host, int(port)), timeout=DEADLINE_S)
                     idle.enter_context(connection)
                     if kind == "HTTP/2":
                         connection.sendall(raw_http2.PREFACE + raw_http2.frame(4, 0, 0, b""))
@@ -166,7 +166,7 @@ def ask_anew(teacher: Teacher) -> None:
         live: Any = channel.unary_unary(
             f"/{SERVICE}/ServerLive", None, pb.ServerLiveResponse.FromString
         )
-        assert live(b"", timeout=ANSWER_S).live
+        assert live(b"", timeout=DEADLINE_S).live
     answer = over_http(teacher, rows())
     assert answer.json()["outputs"][0]["data"] == (rows() * 2).ravel().tolist()
 
@@ -285,7 +285,7 @@ def serves(teacher: Teacher) -> None:
 def over_http(teacher: Teacher, x: Array) -> httpx.Response:
     tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
     url = f"{teacher.told('HTTP')}/models/m/infer"
-    return httpx.post(url, json={"inputs": [tensor]}, timeout=ANSWER_S)
+    return httpx.post(url, json={"inputs": [tensor]}, timeout=DEADLINE_S)
 
 
 def links_of(pid: int) -> list[str]:

@@ -3,7 +3,7 @@
 `python small_job.py EPOCHS` trains it by Paddle alone.
 Options are environment variables: EDL_TEST_ROWS=rows of each epoch, by turns;
 EDL_TEST_STREAM=1 for a feed without ids, and a metric of Paddle's; EDL_TEST_ROW_S=seconds per row;
-EDL_TEST_BLOCK=rank:row read that takes a minute; EDL_TEST_DUMP=folder where each rank writes its
+EDL_TEST_BLOCK=rank:row whose read never ends; EDL_TEST_DUMP=folder where each rank writes its
 parameters after each step; EDL_TEST_CRASH=rank:call of the loss that raises; EDL_TEST_PLAIN=1 for a
 learning rate that decays and a distillation with no weight; EDL_TEST_TEACH=1 for one by teachers;
 EDL_TEST_NO_MEMORY=1 for a system that gives no memory for snapshots.
@@ -15,6 +15,7 @@ import errno
 import itertools
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ class Rows:
         self._read += 1
         time.sleep(ROW_S)
         if option("EDL_TEST_BLOCK") == (rank(), self._read):
-            time.sleep(60)
+            threading.Event().wait()
         point = self._points[number]
         return point, np.int64(2 * (point[0] > 0) + (point[1] > 0))
 
