@@ -2,13 +2,13 @@
 
 The rules, strongest first: no teacher idles while a student lacks one; every student has a first
 teacher before any has a second; the guaranteed `min` comes before priority; within a priority,
-power is shared evenly, and the slowest rank of a job decides what the job has. Power counts, not
-the number of teachers. Students share teachers when students outnumber teachers, or when one
+power (relative speed, not the number of teachers) is shared evenly, and a job counts as having only
+what its slowest rank has. Students share teachers when students outnumber teachers, or when one
 teacher can feed several. Among equal teachers, one on the student's host is preferred. No student
-mixes labels of two contents. Moves are avoided where fairness allows it: see `repair.py`.
+mixes labels of two contents (models). Moves are avoided where fairness allows it: see `repair.py`.
 
-Assignments are advice for balance, never a lock. Any manager computes the same ones from the same
-events.
+Assignments are advice for balance, never a lock. Every manager computes the same assignments from
+the same events.
 """
 
 from .reducer import next_due as next_due

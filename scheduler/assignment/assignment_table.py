@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from .state import EPS, StudentEntry, TeacherEntry
 
-#: Classes of claims, the strongest first. A student with too small a part of one teacher comes
-#: before any student's second teacher.
+#: Classes of claims, the strongest first. Students with too small a part of their only teacher come
+#: before students that lack a second teacher.
 NOTHING, A_PART, BELOW_MIN, BELOW_NEED, SERVED = range(5)
 
-#: A power, and a host; "" is any host.
-_Key = tuple[float, str]
+#: "" stands for any host.
+_PowerAndHost = tuple[float, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -25,10 +25,10 @@ class StudentAssignment:
     Attributes:
         arrival: position in the order of arrival.
         held: its teachers, the longest held first.
-        set_aside: its teachers that give labels to no student; it keeps them, but they do not
-            count.
+        set_aside: its teachers that give labels to no student: it keeps them in addition to its
+            share.
         released: teachers that were set aside and that it no longer keeps.
-        own: power of the teachers that serve no other student.
+        own: power of its teachers that no other student holds.
         shared: number of its teachers that other students hold too.
         notes: reasons for its changes, as text.
     """
@@ -51,8 +51,8 @@ class StudentAssignment:
 class IdleTeachers:
     """Teachers that no student holds.
 
-    Among equal ones, the first to arrive is given first; those that became idle in this step are
-    given last.
+    Among equal teachers, the first to arrive is assigned first; teachers that became idle while the
+    rule was applied are assigned last.
 
     Args:
         teachers: all known teachers.
@@ -64,39 +64,42 @@ class IdleTeachers:
         self, teachers: Mapping[str, TeacherEntry], names: Iterable[str], held: Container[str]
     ) -> None:
         self._teachers = teachers
-        self._of: dict[float, dict[str, None]] = {}
-        self._at: dict[_Key, dict[str, None]] = {}
+        self._by_power: dict[float, dict[str, None]] = {}
+        self._by_power_and_host: dict[_PowerAndHost, dict[str, None]] = {}
         for name in names:
             if name not in held:
                 self.put(name)
 
     def __bool__(self) -> bool:
-        return any(self._of.values())
+        return any(self._by_power.values())
 
     def put(self, teacher: str) -> None:
         entry = self._teachers[teacher]
-        self._of.setdefault(entry.power, {})[teacher] = None
-        self._at.setdefault((entry.power, entry.host), {})[teacher] = None
+        self._by_power.setdefault(entry.power, {})[teacher] = None
+        self._by_power_and_host.setdefault((entry.power, entry.host), {})[teacher] = None
 
     def take(self, teacher: str) -> None:
         entry = self._teachers[teacher]
-        del self._of[entry.power][teacher]
-        del self._at[entry.power, entry.host][teacher]
+        del self._by_power[entry.power][teacher]
+        del self._by_power_and_host[entry.power, entry.host][teacher]
 
     def fitting(self, unmet: float, host: str) -> str:
-        """Return the most powerful one up to `unmet`, else the weakest; if possible on the host."""
-        powers = [power for power, names in self._of.items() if names]
+        """Return the most powerful teacher that an unmet need uses fully, else the weakest.
+
+        Among equal teachers, one on `host` is preferred. At least one teacher must be idle.
+        """
+        powers = [power for power, names in self._by_power.items() if names]
         fit = max((power for power in powers if power <= unmet + EPS), default=min(powers))
-        return self._one(fit, host)
+        return self._first(fit, host)
 
     def enough(self, need: float, host: str) -> str | None:
-        """Return the weakest one that alone covers `need`; None if there is none."""
-        powers = [power for power, names in self._of.items() if names and power >= need - EPS]
-        return self._one(min(powers), host) if powers else None
+        """Return the weakest teacher that alone covers `need`, preferably on `host`, or None."""
+        powers = [power for power, names in self._by_power.items() if names and power >= need - EPS]
+        return self._first(min(powers), host) if powers else None
 
-    def _one(self, power: float, host: str) -> str:
-        near = self._at.get((power, host)) if host else None
-        return next(iter(near or self._of[power]))
+    def _first(self, power: float, host: str) -> str:
+        on_host = self._by_power_and_host.get((power, host)) if host else None
+        return next(iter(on_host or self._by_power[power]))
 
 
 class AssignmentTable:
@@ -108,9 +111,16 @@ class AssignmentTable:
         teachers: all known teachers.
         power: power of the teachers that serve the content.
         recovering: no student may lose a teacher, so a student without any may share any teacher.
+
+    Attributes:
+        holders: the students of each teacher. Idle teachers are absent; a teacher without students
+            is set aside.
+        power: as in Args.
+        powers: the different powers, ascending.
+        idle: the idle teachers; only after `collect_idle`.
     """
 
-    idle: IdleTeachers  # after `collect_idle`
+    idle: IdleTeachers
 
     def __init__(
         self, teachers: Mapping[str, TeacherEntry], power: Mapping[str, float], recovering: bool
@@ -122,37 +132,37 @@ class AssignmentTable:
         self._teachers = teachers
         self._recovering = recovering
         self._loads: dict[str, float] = {}
-        self._least: dict[_Key, tuple[float, str]] | None = None
+        self._least_loaded: dict[_PowerAndHost, tuple[float, str]] | None = None
 
     # -- building
 
     def add_student(
         self, student: StudentAssignment, teachers: Iterable[str], silent: Set[str]
     ) -> None:
-        """Add a student with the teachers that it held before, as far as they are still here."""
+        """Add a student and its previous `teachers`, but without those that no longer serve."""
         self.students.append(student)
         if silent:
-            given = list(teachers)
-            student.set_aside = [name for name in given if name in silent and name in self.power]
-            teachers = [name for name in given if name not in silent]
-        holders, known, alone = self.holders, self.power, (student,)
-        mine = dict.fromkeys(teachers, alone)
-        if mine.keys() <= known.keys() and holders.keys().isdisjoint(mine):
-            holders.update(mine)  # as below, but fast: there may be ten thousand
-            student.held += mine
-            student.own = sum(map(known.__getitem__, mine))
+            held = list(teachers)
+            student.set_aside = [name for name in held if name in silent and name in self.power]
+            teachers = [name for name in held if name not in silent]
+        holders, power, alone = self.holders, self.power, (student,)
+        new = dict.fromkeys(teachers, alone)
+        if new.keys() <= power.keys() and holders.keys().isdisjoint(new):
+            holders.update(new)  # equals the loop below, but is fast for ten thousand teachers
+            student.held += new
+            student.own = sum(map(power.__getitem__, new))
             return
-        for name in mine:
+        for name in new:
             if name in holders:
                 self._join(student, name)
                 student.held.append(name)
-            elif name in known:
+            elif name in power:
                 holders[name] = alone
                 student.held.append(name)
-                student.own += known[name]
+                student.own += power[name]
 
     def collect_idle(self) -> None:
-        """Compute the idle teachers, once all students are added."""
+        """Compute the idle teachers after all students were added."""
         for student in self.students:
             for name in student.set_aside:
                 self.holders.setdefault(name, ())
@@ -173,7 +183,7 @@ class AssignmentTable:
         return min(1.0, student.need / self.power[teacher])
 
     def load(self, teacher: str) -> float:
-        """Return the sum of the parts of a teacher's students; above 1 they lack some."""
+        """Return the sum of the parts that a teacher's students can use; above 1: overloaded."""
         load = self._loads.get(teacher)
         if load is None:
             parts = [self.part(student, teacher) for student in self.holders[teacher]]
@@ -182,25 +192,26 @@ class AssignmentTable:
 
     def least_loaded(self, power: float, host: str) -> str | None:
         """Return the least loaded teacher of a power that may be shared, preferably on the host."""
-        if self._least is None:
-            least: dict[_Key, tuple[float, str]] = {}
-            self._least = least
+        if self._least_loaded is None:
+            least: dict[_PowerAndHost, tuple[float, str]] = {}
+            self._least_loaded = least
             recovering, loads = self._recovering, self._loads
             for teacher, students in self.holders.items():
-                # One more may share it if it is the only teacher of its students.
+                # Another student may share the teacher if its students have no other one.
                 if students and (recovering or len(students) > 1 or len(students[0].held) == 1):
                     load, entry = loads.get(teacher), self._teachers[teacher]
                     load = self.load(teacher) if load is None else load
                     for key in ((entry.power, ""), (entry.power, entry.host)):
                         if key not in least or (load, teacher) < least[key]:
                             least[key] = load, teacher
-        near, far = self._least.get((power, host)), self._least.get((power, ""))
-        if near is not None and far is not None and near[0] <= far[0] + 1e-9:
-            return near[1]
-        return None if far is None else far[1]
+        on_host = self._least_loaded.get((power, host))
+        on_any = self._least_loaded.get((power, ""))
+        if on_host is not None and on_any is not None and on_host[0] <= on_any[0] + 1e-9:
+            return on_host[1]
+        return None if on_any is None else on_any[1]
 
     def level(self, student: StudentAssignment) -> float:
-        """Return the power that a student has: its own teachers and its part of a shared one."""
+        """Return the power that a student has: its own teachers and its parts of shared ones."""
         if not student.shared:
             return student.own
         return student.own + sum(
@@ -213,15 +224,15 @@ class AssignmentTable:
         return self.level(student) >= student.need - EPS
 
     def claim_class(self, student: StudentAssignment, level: float, *, gives: int = 0) -> int:
-        """Return the class of a claim at a level, after giving away `gives` teachers."""
-        heads = len(student.held) - student.shared - gives
-        if heads + student.shared <= 0:
+        """Return the class of a claim at `level`, the power after giving away `gives` teachers."""
+        own = len(student.held) - student.shared - gives
+        if own + student.shared <= 0:
             return NOTHING
         if level >= student.need - EPS:
             return SERVED
-        if heads == 0:
+        if own == 0:
             return A_PART
-        return BELOW_MIN if heads < student.min else BELOW_NEED
+        return BELOW_MIN if own < student.min else BELOW_NEED
 
     # -- changes
 
@@ -244,7 +255,7 @@ class AssignmentTable:
             self.holders[teacher] = holders
             student.shared -= 1
             if len(holders) == 1:
-                self._owns(holders[0], teacher, True)
+                self._count_as_own(holders[0], teacher, True)
         else:
             student.own = (
                 student.own - self.power[teacher] if len(student.held) > student.shared else 0.0
@@ -254,7 +265,7 @@ class AssignmentTable:
         self._changed(teacher)
 
     def release(self, student: StudentAssignment) -> None:
-        """Take all teachers from the student that it had set aside."""
+        """Take from the student all teachers that it has set aside."""
         names, student.set_aside = student.set_aside, []
         student.released.update(names)
         for name in names:
@@ -266,18 +277,19 @@ class AssignmentTable:
 
     def _changed(self, teacher: str) -> None:
         self._loads.pop(teacher, None)
-        self._least = None
+        self._least_loaded = None
 
     def _join(self, student: StudentAssignment, teacher: str) -> None:
         student.shared += 1
         holders = self.holders[teacher]
         if len(holders) == 1:
-            self._owns(holders[0], teacher, False)
+            self._count_as_own(holders[0], teacher, False)
         self.holders[teacher] = (*holders, student)
 
-    def _owns(self, student: StudentAssignment, teacher: str, alone: bool) -> None:
-        student.own += self.power[teacher] if alone else -self.power[teacher]
-        student.shared += -1 if alone else 1
+    def _count_as_own(self, student: StudentAssignment, teacher: str, own: bool) -> None:
+        """Count a teacher as the student's own; if not `own`, as shared."""
+        student.own += self.power[teacher] if own else -self.power[teacher]
+        student.shared += -1 if own else 1
         if len(student.held) == student.shared:
             student.own = 0.0
 
@@ -290,22 +302,22 @@ def assignment_tables(
     recovering: bool,
     newcomers: Set[str],
 ) -> list[AssignmentTable]:
-    """Build a table for each content, with what the students hold of it.
+    """Build a table for each content that a student has.
 
     Args:
         teachers: all known teachers.
         pools: power of the teachers that may be assigned, by content.
-        students: all known students, with what they held.
+        students: all known students, with the teachers that they held.
         silent: teachers that give labels to none of their students.
         recovering: a newcomer may keep a teacher that another student holds too.
-        newcomers: students that were unknown, with teachers only from their own report.
+        newcomers: new students: their own reports say which teachers they hold.
     """
-    made: dict[str, AssignmentTable] = {}
+    tables: dict[str, AssignmentTable] = {}
     for arrival, (name, entry) in enumerate(students.items()):
         content, job = entry.content_id, name.rpartition("/")[0] or name
-        table = made.get(content)
+        table = tables.get(content)
         if table is None:
-            table = made[content] = AssignmentTable(teachers, pools.get(content, {}), recovering)
+            table = tables[content] = AssignmentTable(teachers, pools.get(content, {}), recovering)
         held = entry.teachers
         if name in newcomers and not recovering:
             held = tuple(teacher for teacher in held if teacher not in table.holders)
@@ -313,15 +325,15 @@ def assignment_tables(
             name, arrival, entry.need, entry.min, entry.priority, entry.host, job
         )
         table.add_student(student, held, silent)
-    for table in made.values():
+    for table in tables.values():
         table.collect_idle()
-    return list(made.values())
+    return list(tables.values())
 
 
 def silent_teachers(students: Mapping[str, StudentEntry]) -> set[str]:
     """Return the teachers that give labels to none of their students."""
     entries = students.values()
-    silent = {name for one in entries for name in one.unavailable.intersection(one.teachers)}
+    silent = {name for s in entries for name in s.unavailable.intersection(s.teachers)}
     if silent:
-        silent -= {name for one in entries for name in one.teachers if name not in one.unavailable}
+        silent -= {name for s in entries for name in s.teachers if name not in s.unavailable}
     return silent

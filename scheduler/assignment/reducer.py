@@ -1,12 +1,12 @@
 """One step of assignment: apply events, settle the content of each student, assign, report changes.
 
-Each student gets labels of one content at a time. The content changes between two epochs, or at
-once if the operator says so. A new student starts on the next content if a teacher serves it, else
-on the current one. A student in the middle of an epoch keeps a content of the plan even if no
-teacher serves it, because an epoch has labels of one content. The student is told the next content,
-waits between two epochs, and is moved then. It is moved at once if the plan says "now", or if its
-content is *forgotten*: neither in the plan nor served. No teacher of that content is to come, so
-the stream would wait for ever. A student is only moved to a content that a teacher serves.
+Each student gets labels of one content at a time. A new student starts on the plan's next content
+if a teacher serves it, else on the current one. A student in the middle of an epoch keeps a content
+of the plan even if no teacher serves it, because an epoch has labels of one content. The student is
+notified of the next content, waits at the end of its epoch, and is moved then. It is moved at once
+if the plan says "now", or if its content is *forgotten*: neither in the plan nor served. No teacher
+of a forgotten content is expected, so the student would wait for ever. A student is only moved to a
+content that a teacher serves.
 """
 
 from __future__ import annotations
@@ -45,33 +45,32 @@ def settle_contents(working: WorkingState) -> None:
 
 
 def _settled_plan(working: WorkingState) -> ContentPlan:
-    """Without an operator's plan, keep a content that is in use, else take the prevailing one.
+    """Return the plan. Unless an operator declared it, replace a content that is not in use.
 
-    In use: a student has labels of it; or no student has any labels, and a teacher serves it.
+    A content is in use if a student has labels of it. If no student has any labels, a content is in
+    use if a teacher serves it.
     """
     plan = working.plan
     if plan.declared:
         return plan
-    found = {entry.content_id for entry in working.students.values() if entry.labelled}
-    found = found or {entry.content_id for entry in working.teachers.values()}
-    if plan.current in found:
+    in_use = {entry.content_id for entry in working.students.values() if entry.labelled}
+    in_use = in_use or {entry.content_id for entry in working.teachers.values()}
+    if plan.current in in_use:
         return plan
     return replace(plan, current=prevailing_content(working)[0] or plan.current)
 
 
 def prevailing_content(known: AssignmentState | WorkingState) -> tuple[str, int, int]:
-    """Return the content of most students, else of most teachers.
-
-    Students come first because they already have labels of it.
+    """Return the content of most students; if no student has labels yet, of most teachers.
 
     Returns:
         The content ("" if there is none), its number of students, its number of teachers.
     """
-    on = Counter(entry.content_id for entry in known.students.values() if entry.labelled)
-    serving = Counter({content: len(pool) for content, pool in pools(known.teachers).items()})
-    named = [content for content in on or serving if content]
-    content = max(named, key=lambda name: (on[name], serving[name]), default="")
-    return content, on[content], serving[content]
+    students = Counter(entry.content_id for entry in known.students.values() if entry.labelled)
+    teachers = Counter({content: len(pool) for content, pool in pools(known.teachers).items()})
+    candidates = [content for content in students or teachers if content]
+    content = max(candidates, key=lambda name: (students[name], teachers[name]), default="")
+    return content, students[content], teachers[content]
 
 
 def _settled(
@@ -81,31 +80,32 @@ def _settled(
     between_epochs: bool,
     recovering: bool,
 ) -> StudentEntry:
-    """Return the student with its current content, and the next one that it was told.
+    """Return the student with its content, and the next content that is announced to it.
 
     Args:
         entry: the student.
         plan: the contents of the service.
         served: contents that a teacher serves.
-        between_epochs: it waits between two epochs and sends nothing until it is answered.
+        between_epochs: it waits between two epochs, and sends nothing until it gets an answer.
         recovering: only students between epochs move, because a move takes their teachers. If the
-            plan is a guess, no student moves: members that would correct it may still return.
+            plan was not made by an operator, no student with labels moves: members that would
+            change the prevailing content may still return.
     """
-    goal, now = plan.next or plan.current, bool(plan.next) and plan.at == "now"
-    known = plan.declared or bool(plan.next) or not recovering
+    goal, at_once = plan.next or plan.current, bool(plan.next) and plan.at == "now"
+    is_certain = plan.declared or bool(plan.next) or not recovering
     content = entry.content_id
     is_forgotten = content not in served and content not in (plan.current, goal)
     if is_forgotten and goal not in served:
         goal = plan.current
     if not entry.labelled:
         content = goal if goal in served else plan.current
-    elif between_epochs or ((now or is_forgotten) and not recovering):
-        content = goal if known and goal in served else content
-    coming = goal if known and content != goal and goal in served and not now else ""
-    upgrading = entry.upgrading or bool(plan.next or coming)
-    if (content, coming, upgrading) == (entry.content_id, entry.announced, entry.upgrading):
+    elif between_epochs or ((at_once or is_forgotten) and not recovering):
+        content = goal if is_certain and goal in served else content
+    announced = goal if is_certain and content != goal and goal in served and not at_once else ""
+    upgrading = entry.upgrading or bool(plan.next or announced)
+    if (content, announced, upgrading) == (entry.content_id, entry.announced, entry.upgrading):
         return entry
-    return replace(entry, content_id=content, announced=coming, upgrading=upgrading)
+    return replace(entry, content_id=content, announced=announced, upgrading=upgrading)
 
 
 def plan_is_complete(state: AssignmentState) -> bool:
@@ -117,24 +117,24 @@ def plan_is_complete(state: AssignmentState) -> bool:
 
 
 def _reason(working: WorkingState, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
-    """Explain to an operator why a student has its teachers, and whether that is all it wants."""
-    why, had = working.why, old.teachers if old else ()
-    going = (*had, *old.finishing) if old else ()
+    """Explain to an operator why a student has its teachers, and how many it lacks."""
+    why, before = working.why, old.teachers if old else ()
+    used = (*before, *old.finishing) if old else ()
     causes = [
         why[teacher]
-        for teacher in going
+        for teacher in used
         if teacher in why and (teacher in working.lost or teacher not in new.teachers)
     ]
-    if had != new.teachers:
-        causes += [why[teacher] for teacher in had if teacher in working.speed_changed]
+    if before != new.teachers:
+        causes += [why[teacher] for teacher in before if teacher in working.speed_changed]
     if old is None or (not causes and name in why):
         causes.append(why.get(name, f"student {name} wants {new.want}"))
-    causes += _about_content(old, new)
+    causes += _describe_content_change(old, new)
     notes = working.notes.get(name, [])
     causes += notes
-    told = {word.rstrip(",") for note in notes for word in note.split()}
+    mentioned = {word.rstrip(",") for note in notes for word in note.split()}
     for teacher in new.teachers:
-        if teacher in had or teacher in told:
+        if teacher in before or teacher in mentioned:
             continue
         if working.students_per_teacher[teacher] > 1:
             causes.append(f"shares teacher {teacher}")
@@ -142,10 +142,10 @@ def _reason(working: WorkingState, name: str, old: StudentEntry | None, new: Stu
             causes.append(why.get(teacher, f"teacher {teacher} was free"))
     if not causes:
         causes.append(f"student {name} begins epoch {new.data_epoch} of its data")
-    return f"{'; '.join(list(dict.fromkeys(causes))[:4])}: {_count(working, new)}"
+    return f"{'; '.join(list(dict.fromkeys(causes))[:4])}: {_describe_count(working, new)}"
 
 
-def _count(working: WorkingState, entry: StudentEntry) -> str:
+def _describe_count(working: WorkingState, entry: StudentEntry) -> str:
     has = f"{len(entry.teachers)} of {entry.want} wanted"
     if len(entry.teachers) >= entry.want:
         return has
@@ -159,7 +159,7 @@ def _count(working: WorkingState, entry: StudentEntry) -> str:
     return f"{has}, as {teachers} {students}"
 
 
-def _about_content(old: StudentEntry | None, new: StudentEntry) -> list[str]:
+def _describe_content_change(old: StudentEntry | None, new: StudentEntry) -> list[str]:
     if old is None:
         return []
     if old.content_id != new.content_id and old.labelled:
@@ -176,10 +176,10 @@ def reduce(
 ) -> tuple[AssignmentState, tuple[AssignmentChange, ...]]:
     """Apply a batch of events: return the new state, and a change for each student to notify.
 
-    A student is notified when its teachers change, when a teacher that it holds, or that still
-    finishes its requests, is lost, when its content or next content changes, when it waits between
-    two epochs during an upgrade, and once when it is new. If nothing changes, `state` itself is
-    returned.
+    A student is notified when its teachers, its content or its next content change; when a teacher
+    is lost that it has or that still finishes its requests; when it begins to wait between two
+    epochs, if an upgrade has been planned in its time; and once when it is new. If nothing changes,
+    `state` itself is returned.
 
     Args:
         state: the state before.
@@ -190,7 +190,7 @@ def reduce(
         ValueError: a student wants a negative number of teachers.
     """
     working = WorkingState(state, now)
-    working.take(events)
+    working.apply(events)
     if not working.changed:
         return state, ()
     settle_contents(working)
@@ -204,7 +204,7 @@ def reduce(
 
 
 def next_due(state: AssignmentState) -> float | None:
-    """Return when `Ticked` is due because time alone changes something; None: never."""
+    """Return the time at which `Ticked` changes something without any other event; None: never."""
     demands = (entry.demand.due for entry in state.students.values())
     dues = chain(demands, (entry.speed_class.due for entry in state.teachers.values()))
     return min((due for due in dues if due is not None), default=None)
@@ -224,7 +224,7 @@ def _assign(working: WorkingState) -> None:
             _read_back(working, table)
         before, silent, new = silent, silent_teachers(working.students), frozenset()
         if silent <= before:
-            break  # no further teacher gives labels to none of its students
+            break  # no other teacher became silent by these moves
 
 
 def _read_back(working: WorkingState, table: AssignmentTable) -> None:
@@ -234,19 +234,19 @@ def _read_back(working: WorkingState, table: AssignmentTable) -> None:
         entry = working.students[student.name]
         teachers = tuple(student.held)
         if student.set_aside:
-            place = {name: index for index, name in enumerate(entry.teachers)}
+            position = {name: index for index, name in enumerate(entry.teachers)}
             both = (*teachers, *student.set_aside)
-            teachers = tuple(sorted(both, key=lambda name: place.get(name, len(place))))
+            teachers = tuple(sorted(both, key=lambda name: position.get(name, len(position))))
         if entry.unavailable:
             unavailable = entry.unavailable.intersection(teachers) - student.released
             entry = working.students[student.name] = replace(entry, unavailable=unavailable)
         if teachers != entry.teachers or entry.finishing or entry.labelled < bool(teachers):
-            held = dict.fromkeys((*entry.finishing, *entry.teachers))
+            before = dict.fromkeys((*entry.finishing, *entry.teachers))
             working.students[student.name] = replace(
                 entry,
                 teachers=teachers,
                 finishing=tuple(
-                    name for name in held if name in working.teachers and name not in teachers
+                    name for name in before if name in working.teachers and name not in teachers
                 ),
                 labelled=entry.labelled or bool(teachers),
             )
@@ -256,8 +256,8 @@ def _changes(before: AssignmentState, working: WorkingState) -> Iterator[Assignm
     for name, entry in working.students.items():
         old = None if name in working.new else before.students.get(name)
         lost = tuple(t for t in (*old.teachers, *old.finishing) if t in working.lost) if old else ()
-        answered = entry.upgrading and name in working.between_epochs
-        if old is None or lost or answered or _news(old, entry):
+        waits = entry.upgrading and name in working.between_epochs
+        if old is None or lost or waits or _must_notify(old, entry):
             yield AssignmentChange(
                 name,
                 entry.teachers,
@@ -269,6 +269,6 @@ def _changes(before: AssignmentState, working: WorkingState) -> Iterator[Assignm
             )
 
 
-def _news(old: StudentEntry, new: StudentEntry) -> bool:
-    was = old.teachers, old.content_id, old.announced
-    return old is not new and was != (new.teachers, new.content_id, new.announced)
+def _must_notify(old: StudentEntry, new: StudentEntry) -> bool:
+    before = old.teachers, old.content_id, old.announced
+    return old is not new and before != (new.teachers, new.content_id, new.announced)

@@ -1,29 +1,31 @@
 """The assignment rule: repair what students hold, with as few moves as fairness needs.
 
-The same procedure serves one new teacher and a service that starts from nothing. Claims are ordered
-by class (no teacher; too small a part of one; below the guaranteed `min`; below the need), then by
-priority, level, and the number of ranks of the job that must rise together. So every student has a
-first teacher before any student has a second. Then come the guarantees: if the sum of all `min`
+The same procedure handles one new teacher, and a service that starts empty. A student that needs
+more power has a *claim*; its *level* is the power that it has. Claims are ordered by class (no
+teacher; too small a part of a teacher; below the guaranteed `min`; below the need), then by
+priority, by level, and by the number of ranks of the job with an equal claim. So every student has
+a first teacher before any student has a second. Then come the guarantees: if the sum of all `min`
 exceeds the supply, higher priorities are served first, and students of one priority get equal
-shares. The rest follows in the same way.
+shares. Power beyond the guarantees is assigned in the same way.
 
 1. Students give back what they do not need. 2. Idle teachers go to the strongest claim. 3. When no
-teacher is idle: a light student joins another one; light students make room; the student that would
-miss a teacher least gives one to a strictly stronger claim; a student that can do with a weaker
-teacher trades; a student without any teacher shares one. 4. Teachers that are still idle go to
-students that share one and need no more than one. Each step serves a stronger claim than it
-creates, so the procedure ends.
+teacher is idle: a light student (see `sharing.py`) shares a teacher that has room; light students
+with a teacher of their own share another one, which frees theirs; the student that would miss a
+teacher least gives one to a strictly stronger claim; a student that needs only a weaker teacher
+trades; a student without any teacher shares one. 4. Teachers that are still idle go to students
+that share a teacher and need at most one. Each step serves a stronger claim than it creates, so the
+procedure ends.
 
 A job is as fast as its slowest rank. So teachers that cannot raise all ranks of a job go to a
-smaller job that they can raise as a whole.
+smaller job in which they can raise all.
 
-Filling all levels from scratch at each change, and matching the result to what is held, would take
-fewer rules. With teachers of one power it moves as many. With three powers it moves 8 to 26 times
-as many, because each mixture depends on the students filled before, and a change with 10,000
-teachers takes 14 times the CPU. Hence the repair.
+An alternative would need fewer rules: fill all levels from scratch at each change, and match the
+result to the present assignments. With teachers of one power it moves as many teachers. With three
+powers it moves 8 to 26 times as many, because each student's mixture depends on the students filled
+before, and a change with 10,000 teachers takes 14 times the CPU time.
 
 Teachers that give labels to none of their students take no part. A student keeps such a teacher in
-addition to its share, to notice when it answers again, and returns it once it has enough.
+addition to its share, to notice when it answers again, and returns it once it has enough others.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ from heapq import heappop, heappush
 
 from . import sharing
 from .assignment_table import A_PART, BELOW_MIN, NOTHING, SERVED, AssignmentTable, StudentAssignment
-from .sharing import Trades, by_priority
+from .sharing import Trades, swap_by_priority
 from .state import EPS
 
-#: Class, negative priority, level: claims compare by it, the smallest is the strongest.
+#: Class, negative priority, level. The smallest key is the strongest claim.
 ClaimKey = tuple[int, int, float]
 
 
@@ -53,9 +55,9 @@ def claim_key(table: AssignmentTable, student: StudentAssignment, without: float
 
 
 def beats(claim: ClaimKey, other: ClaimKey) -> bool:
-    """Whether a teacher helps `claim` more than the student that would then have `other`.
+    """Whether a student with `claim` may get a teacher from one whose claim would become `other`.
 
-    Priority decides neither about a first teacher nor against a student below a guaranteed level.
+    A higher priority takes no student's last teacher, and counts only between claims of one class.
     """
     if claim[0] == other[0] == NOTHING or claim[0] == SERVED:
         return False
@@ -64,7 +66,7 @@ def beats(claim: ClaimKey, other: ClaimKey) -> bool:
 
 @dataclass(slots=True)
 class _JobClaims:
-    """The claims of one job's students, and how many of them are equal."""
+    """The claims of one job's students, and how many students have each claim."""
 
     heap: list[tuple[ClaimKey, int, StudentAssignment]] = field(default_factory=list)
     equal: Counter[ClaimKey] = field(default_factory=Counter)
@@ -73,7 +75,7 @@ class _JobClaims:
 class ClaimQueue:
     """All students with less than they need, the strongest claim first.
 
-    Among equal claims, the job with the fewest equal ones goes first: raising some ranks of a job
+    Among equal claims, the job with the fewest of them goes first: raising some ranks of a job
     is worth nothing until all are raised.
     """
 
@@ -85,18 +87,18 @@ class ClaimQueue:
             self.push(student)
 
     def pop(self) -> StudentAssignment | None:
-        """Remove and return the strongest claim; None: there is none."""
+        """Remove and return the student with the strongest claim; None: there is none."""
         while self._heap:
             entry = heappop(self._heap)
             name = entry[3]
             job = self._jobs[name]
-            if not job.heap or entry != self._best(name):
+            if not job.heap or entry != self._strongest(name):
                 continue
             claim, _, student = heappop(job.heap)
             job.equal[claim] -= 1
-            self._offer(name)
+            self._push_job(name)
             if student.shared and not self._table.is_served(student):
-                return student  # only the load of its shared teacher changed: keep its turn
+                return student  # at most the load of its shared teacher changed: keep its position
             if claim_key(self._table, student) == claim:
                 return student
             self.push(student)
@@ -110,13 +112,13 @@ class ClaimQueue:
         job = self._jobs.setdefault(student.job, _JobClaims())
         heappush(job.heap, (claim, student.arrival, student))
         job.equal[claim] += 1
-        self._offer(student.job)
+        self._push_job(student.job)
 
-    def _offer(self, name: str) -> None:
+    def _push_job(self, name: str) -> None:
         if self._jobs[name].heap:
-            heappush(self._heap, self._best(name))
+            heappush(self._heap, self._strongest(name))
 
-    def _best(self, name: str) -> tuple[ClaimKey, int, int, str]:
+    def _strongest(self, name: str) -> tuple[ClaimKey, int, int, str]:
         job = self._jobs[name]
         claim, arrival, _ = job.heap[0]
         return claim, job.equal[claim], arrival, name
@@ -135,22 +137,22 @@ class GiverQueue:
         """Add a student with its current teachers; earlier entries of it become invalid."""
         if len(student.held) < 2 or student.shared:
             return
-        after = self._after(student)
+        after = self._claim_after(student)
         key = (-after[0], -after[1], -after[2])
         heappush(self._heap, (key, -student.arrival, len(student.held), student))
 
     def weakest(self) -> tuple[StudentAssignment, ClaimKey] | None:
-        """Return the first student, without removing it, and its claim after it gave a teacher."""
+        """Return the first student, and its claim after it gave a teacher; do not remove it."""
         while self._heap:
             key, _, _, student = self._heap[0]
             if len(student.held) > 1 and not student.shared:
-                after = self._after(student)
+                after = self._claim_after(student)
                 if key == (-after[0], -after[1], -after[2]):
                     return student, after
             heappop(self._heap)
         return None
 
-    def _after(self, student: StudentAssignment) -> ClaimKey:
+    def _claim_after(self, student: StudentAssignment) -> ClaimKey:
         return claim_key(
             self._table, student, min(self._table.power[name] for name in student.held)
         )
@@ -158,7 +160,7 @@ class GiverQueue:
 
 @dataclass(slots=True)
 class _JobLevel:
-    """Ranks of a job at one level: those raised above it, and those left at it."""
+    """Ranks of a job at one level: those raised above it by one teacher, and those left at it."""
 
     lifted: list[StudentAssignment] = field(default_factory=list)
     left: list[StudentAssignment] = field(default_factory=list)
@@ -172,8 +174,8 @@ class _JobLevel:
         return min(student.arrival for student in (*self.lifted, *self.left))
 
 
-def whole_jobs(table: AssignmentTable) -> None:
-    """Move the last teachers between equal claims so that the most jobs are raised as a whole.
+def raise_whole_jobs(table: AssignmentTable) -> None:
+    """Move teachers between equal claims, to raise all ranks of as many jobs as possible.
 
     Only for teachers of one power: with several powers, levels are hardly ever equal.
     """
@@ -202,13 +204,13 @@ def _levels(table: AssignmentTable) -> dict[ClaimKey, dict[str, _JobLevel]]:
 
 
 def _concentrate(table: AssignmentTable, jobs: list[_JobLevel]) -> None:
-    whole = sum(not job.left for job in jobs)
+    complete = sum(not job.left for job in jobs)
     jobs.sort(key=lambda job: (job.size, len(job.left), job.arrival))
     spare, targets = sum(len(job.lifted) for job in jobs), 0
     while targets < len(jobs) and jobs[targets].size <= spare:
         spare -= jobs[targets].size
         targets += 1
-    if targets <= whole:
+    if targets <= complete:
         return
     givers = [student for job in reversed(jobs[targets:]) for student in reversed(job.lifted)]
     for job in jobs[:targets]:
@@ -221,12 +223,12 @@ def _concentrate(table: AssignmentTable, jobs: list[_JobLevel]) -> None:
             student.notes.append(f"teacher {teacher} taken over from {giver.name}")
 
 
-#: Two rounds nearly always suffice. The bound keeps a rounding error from blocking a service.
+#: Most rounds: two nearly always suffice. With the bound a rounding error cannot block a service.
 ROUNDS = 20
-#: The same bound for the steps of one round.
+#: Most steps of one round, per student and teacher.
 STEPS_PER_MEMBER = 20
 
-_WHY = {
+_REASONS = {
     NOTHING: "which had none",
     A_PART: "which had only a part of one",
     BELOW_MIN: "which had less than its min",
@@ -253,20 +255,20 @@ def repair(table: AssignmentTable) -> None:
     """Apply the rule while no recovery is under way."""
     for student in table.students:
         _end_shares(table, student)
-    _settle(table)
+    _rebalance(table)
     while any(_release(table, student) for student in table.students):
-        _settle(table)
+        _rebalance(table)
 
 
-def _settle(table: AssignmentTable) -> None:
+def _rebalance(table: AssignmentTable) -> None:
     for student in table.students:
         _give_back(table, student)
     if table.power:
         for _ in range(ROUNDS):
             if not _Repair(table).run():
                 break
-        whole_jobs(table)
-        by_priority(table)
+        raise_whole_jobs(table)
+        swap_by_priority(table)
 
 
 class _Repair:
@@ -277,15 +279,15 @@ class _Repair:
         self._claims = ClaimQueue(table, table.students)
         self._givers: GiverQueue | None = None
         self._trades: Trades | None = None
-        self._packed = False  # no light student is left that could make room
+        self._packed = False  # no light student can free its teacher by sharing another
         self._nobody_gives = False  # a claim was too weak to take a teacher, so weaker ones are too
-        self._moved = False  # a student moved
+        self._moved = False  # a student took, traded or shares a teacher of another student
         self._turned_away = False  # a claim could not be helped
-        self._stale = False  # and assignments have changed since
+        self._stale = False  # assignments have changed since a claim could not be helped
         self._steps = STEPS_PER_MEMBER * (len(table.students) + len(table.power))
 
     def run(self) -> bool:
-        """Run; return whether another round may find more."""
+        """Run the round; return whether another one may improve the table further."""
         table = self._table
         while (student := self._claims.pop()) is not None and self._steps > 0:
             self._steps -= 1
@@ -294,16 +296,20 @@ class _Repair:
             elif not self._help(student):
                 trades = self._trades is not None and self._trades.spare
                 if student.held and not (table.shared or trades):
-                    break  # weaker claims compete for the same teachers: none can be helped
+                    break  # weaker claims need the same teachers: none can be helped
                 self._turned_away = True
         while table.idle and (relief := sharing.student_to_relieve(table)) is not None:
             self._take(*relief)
         return self._moved or self._stale
 
     def _help(self, student: StudentAssignment) -> bool:
-        """Find a teacher without an idle one: others make room, give one, trade, or share."""
+        """Find a teacher when none is idle: share, free, take or trade one.
+
+        Returns:
+            Whether assignments changed; if not, nothing can be done for the student.
+        """
         table = self._table
-        if len(student.held) == student.shared:  # nothing, or only a part
+        if len(student.held) == student.shared:  # no teacher, or only a part of one
             teacher = sharing.teacher_with_room(table, student)
             if teacher is not None:
                 self._join(student, teacher)
@@ -326,22 +332,22 @@ class _Repair:
         return teacher is not None
 
     def _take(self, student: StudentAssignment, teacher: str) -> None:
-        """Assign an idle teacher; a part of a shared one is given up for it."""
+        """Assign an idle teacher; the student gives up its part of a shared one for it."""
         table = self._table
         if student.shared:
             table.take(student, student.held[0])
         table.give(student, teacher)
-        self._settled(student)
+        self._record_change(student)
 
     def _join(self, student: StudentAssignment, teacher: str) -> None:
-        """Share a teacher; if a student held it alone, that one may now claim more."""
+        """Share a teacher. If only one student held it, that student may now claim more."""
         table = self._table
         holders = table.holders[teacher]
         if student.held:
             table.take(student, student.held[0])
         table.give(student, teacher)
         self._packed, self._moved = False, True
-        self._settled(student)
+        self._record_change(student)
         if len(holders) == 1:
             self._claims.push(holders[0])
 
@@ -358,13 +364,13 @@ class _Repair:
         giver, self._moved = weakest[0], True
         teacher = _to_give(table, giver, claim, student)
         table.take(giver, teacher)
-        giver.notes.append(f"teacher {teacher} given to {student.name}, {_why(claim, giver)}")
+        giver.notes.append(f"teacher {teacher} given to {student.name}, {_reason(claim, giver)}")
         student.notes.append(f"teacher {teacher} taken over from {giver.name}")
         if student.shared:
             table.take(student, student.held[0])
         table.give(student, teacher)
-        self._settled(giver)
-        self._settled(student)
+        self._record_change(giver)
+        self._record_change(student)
         return True
 
     def _trade(self, student: StudentAssignment) -> bool:
@@ -374,11 +380,11 @@ class _Repair:
         if other is None:
             return False
         self._moved = True
-        self._settled(other)
-        self._settled(student)
+        self._record_change(other)
+        self._record_change(student)
         return True
 
-    def _settled(self, student: StudentAssignment) -> None:
+    def _record_change(self, student: StudentAssignment) -> None:
         _give_back(self._table, student)  # a large teacher may replace small ones
         self._stale, self._trades = self._stale or self._turned_away, None
         self._nobody_gives = False
@@ -388,7 +394,7 @@ class _Repair:
 
 
 def _end_shares(table: AssignmentTable, student: StudentAssignment) -> None:
-    """End shares that a recovery left with students that hold several teachers."""
+    """End shares of a student with several teachers; only a recovery leaves such shares."""
     while student.shared and len(student.held) > 1:
         shared = [name for name in student.held if len(table.holders[name]) > 1]
         teacher = max(shared, key=lambda name: len(table.holders[name]))
@@ -398,7 +404,7 @@ def _end_shares(table: AssignmentTable, student: StudentAssignment) -> None:
 
 
 def _give_back(table: AssignmentTable, student: StudentAssignment) -> None:
-    """Free what a student holds beyond its need, the latest held first."""
+    """Free teachers that a student holds beyond its need, the latest first."""
     _release(table, student)
     if student.need == 0:
         while student.held:
@@ -415,9 +421,7 @@ def _release(table: AssignmentTable, student: StudentAssignment) -> bool:
     """Release set-aside teachers of a student that has enough without them."""
     if not student.set_aside or not table.is_served(student):
         return False
-    student.notes.append(
-        f"without {', '.join(student.set_aside)}, which gave no labels, it has enough"
-    )
+    student.notes.append(f"has enough without {', '.join(student.set_aside)}, which gave no labels")
     table.release(student)
     return True
 
@@ -430,7 +434,7 @@ def _return(table: AssignmentTable, student: StudentAssignment, teacher: str) ->
 def _to_give(
     table: AssignmentTable, giver: StudentAssignment, claim: ClaimKey, student: StudentAssignment
 ) -> str:
-    """Choose the best teacher to give: least waste, then the same host, then the latest held."""
+    """Choose the best teacher to give: least waste, then the student's host, then the latest."""
     unmet = student.need - student.own
 
     def fit(index: int) -> tuple[float, bool, int]:
@@ -447,7 +451,7 @@ def _to_give(
     return giver.held[min(allowed, key=fit)]
 
 
-def _why(claim: ClaimKey, giver: StudentAssignment) -> str:
-    if claim[0] in _WHY:
-        return _WHY[claim[0]]
-    return "which goes first" if -claim[1] > giver.priority else "which had less"
+def _reason(claim: ClaimKey, giver: StudentAssignment) -> str:
+    if claim[0] in _REASONS:
+        return _REASONS[claim[0]]
+    return "which has a higher priority" if -claim[1] > giver.priority else "which had less"

@@ -1,10 +1,11 @@
 """How students share teachers, trade them, and swap places by priority.
 
-A student has either teachers of its own or a part of exactly one. Students that need at most half
-of a teacher may share one and still have all they need; others share only as a last resort. With
-teachers of several powers, a student that has more than it needs trades a teacher for a weaker one
-of a student that has less than it needs. A student's *place* is its only teacher, or its part of
-one. Of students that would use a place equally, those of higher priority get the better places.
+Except during a recovery, a student has either teachers of its own or a part of exactly one teacher.
+*Light* students need at most half of a teacher: they may share one and still have all they need.
+Others share only as a last resort. With teachers of several powers, a student that has more than it
+needs trades a teacher for a weaker one of a student that has less than it needs. A student's
+*place* is its only teacher, or its part of one. Of students that would use a place equally, those
+of higher priority get the better places.
 """
 
 from __future__ import annotations
@@ -15,42 +16,57 @@ from collections.abc import Iterable
 from .assignment_table import AssignmentTable, StudentAssignment
 from .state import EPS
 
-#: In a shortage, students that need at most this part of a teacher may be packed together.
+#: In a shortage, students that need at most this part of a teacher may share one.
 LIGHT = 0.5
 
 
 def teacher_with_room(
-    table: AssignmentTable, student: StudentAssignment, but: str = ""
+    table: AssignmentTable, student: StudentAssignment, excluded: str = ""
 ) -> str | None:
-    """Return a held teacher that can also serve the student, at no cost for its other students."""
-    if not any(_has_room(table, student, name) for name in _least_loaded(table, student)):
+    """Return a teacher that can serve the student too without giving its other students less.
+
+    Args:
+        table: the assignments.
+        student: a student that may share a teacher.
+        excluded: name of a teacher that is not returned.
+
+    Returns:
+        Preferably a teacher on the student's host, then the most loaded one; None: there is none.
+    """
+    if not any(
+        _has_room(table, student, name) for name in _least_loaded_of_each_power(table, student)
+    ):
         return None
     best: tuple[bool, float] | None = None
-    found = None
+    best_teacher = None
     for name in {other.held[0]: None for other in table.students if len(other.held) == 1}:
-        if name == but or not _has_room(table, student, name):
+        if name == excluded or not _has_room(table, student, name):
             continue
         far = not student.host or table.host(name) != student.host
         fit = far, -table.load(name)
         if best is None or fit < best:
-            best, found = fit, name
-    return found
+            best, best_teacher = fit, name
+    return best_teacher
 
 
 def pack(table: AssignmentTable) -> bool:
-    """Move a light student to another teacher, so that its own becomes idle; return whether."""
+    """Move a light student to another student's teacher, so that its own becomes idle.
+
+    Returns:
+        Whether a student was moved.
+    """
     light = (
-        one
-        for one in table.students
-        if len(one.held) == 1 and not one.shared and table.part(one, one.held[0]) <= LIGHT + EPS
+        s
+        for s in table.students
+        if len(s.held) == 1 and not s.shared and table.part(s, s.held[0]) <= LIGHT + EPS
     )
-    student = min(light, key=lambda one: (one.need, one.arrival), default=None)
+    student = min(light, key=lambda s: (s.need, s.arrival), default=None)
     if student is None:
         return False
     own = student.held[0]
-    teacher = teacher_with_room(table, student, but=own)
+    teacher = teacher_with_room(table, student, excluded=own)
     if teacher is None:
-        return False  # without room for the lightest there is none for others
+        return False  # no room for the lightest student, so none for others
     table.take(student, own)
     table.give(student, teacher)
     return True
@@ -58,24 +74,34 @@ def pack(table: AssignmentTable) -> bool:
 
 def least_loaded(table: AssignmentTable, student: StudentAssignment) -> str | None:
     """Return the teacher that would have the lowest load with this student."""
-    names = _least_loaded(table, student)
+    names = _least_loaded_of_each_power(table, student)
     return min(names, key=lambda name: _load_with(table, student, name), default=None)
 
 
 def less_loaded(table: AssignmentTable, student: StudentAssignment) -> str | None:
-    """Return a teacher where the student, and the students it leaves, would have more than now."""
-    here = student.held[0]
-    full = table.load(here)
-    if full <= 1 + EPS:
+    """Return a teacher that the student should share instead of its overloaded present one.
+
+    The student then has more than now, and so have those that still share the present teacher.
+
+    Returns:
+        None: there is none.
+    """
+    present = student.held[0]
+    load = table.load(present)
+    if load <= 1 + EPS:
         return None
-    there = least_loaded(table, student)
-    if there is None or there == here or _load_with(table, student, there) >= full - EPS:
+    other = least_loaded(table, student)
+    if other is None or other == present or _load_with(table, student, other) >= load - EPS:
         return None
-    return there
+    return other
 
 
 def student_to_relieve(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
-    """Return a student of the fullest shared teacher, and an idle teacher for it alone."""
+    """Return a student of the most loaded shared teacher, and an idle teacher that it needs alone.
+
+    Returns:
+        None: no idle teacher is powerful enough for any student that shares one.
+    """
     shared = [name for name, students in table.holders.items() if len(students) > 1]
     for name in sorted(shared, key=table.load, reverse=True):
         for student in reversed(table.holders[name]):
@@ -85,8 +111,7 @@ def student_to_relieve(table: AssignmentTable) -> tuple[StudentAssignment, str] 
     return None
 
 
-def _least_loaded(table: AssignmentTable, student: StudentAssignment) -> list[str]:
-    """Return the least loaded teacher of each power."""
+def _least_loaded_of_each_power(table: AssignmentTable, student: StudentAssignment) -> list[str]:
     names = (table.least_loaded(power, student.host) for power in table.powers)
     return [name for name in names if name is not None]
 
@@ -106,7 +131,8 @@ class Trades:
     The former gives a teacher for a weaker one and still has what it needs.
 
     Attributes:
-        spare: power of a teacher -> the student that can best give one, and what it has to spare.
+        spare: power of a teacher -> what a student has beyond its need, and this student: the one
+            that can best give a teacher of that power.
     """
 
     def __init__(self, table: AssignmentTable) -> None:
@@ -126,20 +152,20 @@ class Trades:
             return None
         table = self._table
         gains = [
-            (power - less, power, less)
-            for less in {table.power[name] for name in student.held}
-            for power, (spare, _) in self.spare.items()
-            if EPS < power - less <= spare + EPS
+            (strong - weak, strong, weak)
+            for weak in {table.power[name] for name in student.held}
+            for strong, (spare, _) in self.spare.items()
+            if EPS < strong - weak <= spare + EPS
         ]
         if not gains:
             return None
-        _, power, less = min(gains)
-        other = self.spare[power][1]
-        _trade(table, student, _latest(table, student, less), other, _latest(table, other, power))
+        _, strong, weak = min(gains)
+        other = self.spare[strong][1]
+        _trade(table, student, _latest(table, student, weak), other, _latest(table, other, strong))
         return other
 
     def _offer(self, student: StudentAssignment) -> None:
-        """Record the student for each power of its teachers for which it has the most to spare."""
+        """Record the student for each power of its teachers if no other has more to spare."""
         spare = student.own - student.need
         if student.shared or student.need <= 0 or spare <= EPS:
             return
@@ -168,29 +194,30 @@ def _trade(
     other.notes.append(f"teacher {strong} traded for {weak} with {student.name}, which needs more")
 
 
-#: Places are swapped, which costs two moves, only if the better one gives this many times as much.
+#: A swap costs two moves, so it is made only if the better place gives this many times as much.
 WORTH = 1.5
 
 
-def by_priority(table: AssignmentTable) -> None:
-    """Swap places until no student has a much worse one than a student of lower priority.
+def swap_by_priority(table: AssignmentTable) -> None:
+    """Swap places until no student has a much worse place than a student of lower priority.
 
     Two students swap only if their teachers have equal power and both can use the same part of any
     teacher. So a swap changes no load: it affects no other student and causes no further moves.
     """
     if len({student.priority for student in table.students}) < 2 or not table.shared:
         return
-    most = table.powers[-1]
-    alike: dict[tuple[float, float], list[StudentAssignment]] = defaultdict(list)
+    greatest = table.powers[-1]
+    interchangeable: dict[tuple[float, float], list[StudentAssignment]] = defaultdict(list)
     for student in table.students:
         if len(student.held) == 1 and student.need > 0:
-            alike[table.power[student.held[0]], round(min(student.need, most), 6)].append(student)
-    for students in alike.values():
+            usable = round(min(student.need, greatest), 6)
+            interchangeable[table.power[student.held[0]], usable].append(student)
+    for students in interchangeable.values():
         _sort_by_priority(table, students)
 
 
 def _sort_by_priority(table: AssignmentTable, students: Iterable[StudentAssignment]) -> None:
-    """Swap between the highest and the lowest priority while that gains anything."""
+    """Swap places between the highest and the lowest priority while a swap is worth it."""
     buckets: dict[tuple[int, float], list[StudentAssignment]] = defaultdict(list)
     for student in students:
         buckets[student.priority, round(table.level(student), 6)].append(student)
@@ -206,7 +233,7 @@ def _sort_by_priority(table: AssignmentTable, students: Iterable[StudentAssignme
         first, worse, last, better = min(pairs)
         mine, theirs = (-first, worse), (last, -better)
         student, other = buckets[mine].pop(), buckets[theirs].pop()
-        _change_places(table, student, other)
+        _swap_places(table, student, other)
         buckets[student.priority, theirs[1]].append(student)
         buckets[other.priority, mine[1]].append(other)
         for key in (mine, theirs):
@@ -214,7 +241,7 @@ def _sort_by_priority(table: AssignmentTable, students: Iterable[StudentAssignme
                 del buckets[key]
 
 
-def _change_places(
+def _swap_places(
     table: AssignmentTable, student: StudentAssignment, other: StudentAssignment
 ) -> None:
     mine, theirs = student.held[0], other.held[0]
@@ -223,5 +250,6 @@ def _change_places(
         table.take(one, leaves)
     student.notes.append(f"teacher {theirs} taken over from {other.name}")
     other.notes.append(
-        f"teacher {theirs} given to {student.name}, which goes first, for a part of {mine}"
+        f"teacher {theirs} given to {student.name}, which has a higher priority,"
+        f" for a part of {mine}"
     )

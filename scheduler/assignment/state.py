@@ -1,15 +1,16 @@
 """Events, changes and state of the assignment rule: teachers and their speeds, students, contents.
 
-Speeds and needs have one unit: the *reference teacher*, the first one of the service with a known
-speed. Measured speeds scatter, and a rule that used them directly would move teachers for nothing.
-So a speed is rounded to a class relative to the reference teacher, and the class stays until the
-speed has clearly changed. On a loaded machine a time per sample is off by half in either direction.
-A class therefore changes when every speed of the last `HOLD_S` was outside of it on the same side;
-the new class is that of their mean. It changes at once if it rests on no measurement, or if the new
-speed is too far away to be noise. Each report holds until the next one, so a lasting speed can take
-effect without another report.
+Speeds and needs have one unit: the *reference teacher*, the first teacher of the service with a
+known speed. Measured speeds scatter, so a rule that used them directly would move teachers
+needlessly. Instead, a speed is rounded to a class relative to the reference teacher, and the class
+stays until the speed has clearly changed. On a loaded machine a measured time per sample can be
+wrong by half in either direction. So a class changes only when every speed of the last `HOLD_S` was
+outside of it on the same side; the mean of these speeds then gives the new class. The class changes
+at once if it does not rest on a measurement, or if the new speed is too far away to be noise. Each
+report holds until the next one, so a lasting speed can take effect without another report.
 
-The state is immutable. While the rule works, `AssignmentTable` holds the assignments.
+The state is immutable. While the rule is applied, the mutable `AssignmentTable` has the
+assignments.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class TeacherUp:
     """A teacher serves. Another incarnation of a known teacher replaces it.
 
     Attributes:
-        speed: samples per second of all its lanes together; 0: unknown.
-        content_id: the content it serves; only students of the same content may have it.
+        speed: samples per second of all its predictors together; 0: unknown.
+        content_id: the content that it serves; only students of the same content may have it.
         host: where it runs; among equal teachers, one on the student's host is preferred.
     """
 
@@ -50,7 +51,7 @@ class TeacherDraining:
 
 @dataclass(frozen=True, slots=True)
 class TeacherDown:
-    """A teacher is gone. If `lost`, without notice: its requests must be sent again at once."""
+    """A teacher is gone. If `lost`, it gave no notice: its requests must be sent again at once."""
 
     teacher_id: str
     lost: bool
@@ -61,20 +62,21 @@ class StudentReported:
     """A student reports what it needs and which teachers it holds.
 
     Attributes:
-        want: number of teachers it asks for, the `unreachable` ones included; 0: none now.
-        holding: its teachers; used only for an unknown student, so that a restarted manager moves
-            none.
+        want: number of teachers that it asks for, including `unreachable` ones; 0: none now.
+        holding: its teachers; used only for an unknown student, so that a manager without a state
+            moves no teachers.
         min: number of teachers guaranteed to it, as far as it asks for them.
-        priority: higher goes first.
+        priority: students with a higher one are served first.
         needed: n = ceil(t_t / t_s); 0: unknown.
         t_t_s, t_s_s: seconds per sample of its teachers and of its own step; 0: unknown.
-        urgent: it starves: raise its demand at once.
+        urgent: it starves, so its demand must rise at once.
         unreachable: number of its teachers that give it no labels.
         unavailable: ids of these teachers; older readers do not send them.
-        cut_off: it reaches no teacher, or none accepts it, so other teachers may not help.
-        data_epoch: the epoch of its data that it labels; a new content may begin with a new one.
-        content_id: content of its labels; "" if it is bound to none: it has no label yet, or waits
-            between two epochs to be moved.
+        cut_off: it reaches no teacher, or none accepts it, so replacements would hardly help.
+        data_epoch: epoch of its data that is being labelled; a new content may begin with a new
+            epoch.
+        content_id: content of its labels; "": any content will do, because it has no label yet, or
+            waits between two epochs for the content of the next one.
     """
 
     student_id: str
@@ -103,10 +105,10 @@ class StudentGone:
 
 @dataclass(frozen=True, slots=True)
 class ContentPlanned:
-    """The content of the service, and the one that is to replace it.
+    """The content of the service, and the content that is to replace it.
 
     Attributes:
-        current: "": find it, see `prevailing_content`.
+        current: "": choose it by `prevailing_content`.
         next: "": no upgrade.
         at: students move at the end of their "epoch", or "now".
     """
@@ -149,13 +151,14 @@ class AssignmentChange:
     """A student's new set of teachers, and the reason.
 
     A teacher missing from `teachers` and not in `lost` is revoked: it finishes the student's
-    requests. Teachers in `lost` are dead: the student sends their requests again. One in both has
-    returned as another incarnation.
+    requests. Teachers in `lost` are dead: the student sends their requests again. A teacher in both
+    has returned as another incarnation.
 
     Attributes:
         content_id: content of the student's labels from now on.
         next_content_id: content from its next epoch on; "": the same.
-        data_epoch: the epoch of the report that this answers.
+        data_epoch: epoch in the student's latest report.
+        reason: explanation for operators.
     """
 
     student_id: str
@@ -167,28 +170,34 @@ class AssignmentChange:
     reason: str
 
 
-#: Below this, two amounts of power are the same.
+#: Amounts of power that differ by less count as equal.
 EPS = 1e-6
-#: A speed must differ from its class by this factor to change it.
+#: A speed must differ from its class by this factor to change the class.
 CLASS_NOISE = 1.35
-#: Speeds are clipped to this many reference teachers, and to its reciprocal.
+#: Speeds are clipped to between 1 / `FASTEST` and `FASTEST` reference teachers.
 FASTEST = 1000.0
-#: The least part of a teacher that a student can need.
-LEAST = 0.05
+#: The smallest part of a teacher that a student can need.
+SMALLEST_PART = 0.05
 
 
 def is_known(figure: float) -> bool:
-    """Whether a speed or a time was measured; peers may report anything."""
+    """Whether a speed or time was measured: positive and finite. Peers may report anything."""
     return 0.0 < figure < inf
 
 
-def power_class(speed: float, anchor: float, known: float | None = None) -> float:
-    """Round a speed to 1, 2, ... or 1/2, 1/3, ... reference teachers; `known`: the class before."""
+def power_class(speed: float, anchor: float, current: float | None = None) -> float:
+    """Round a speed to 1, 2, ... or 1/2, 1/3, ... reference teachers.
+
+    Args:
+        speed: samples per second.
+        anchor: samples per second of the reference teacher.
+        current: the class in force, which is kept if the speed hardly differs; None: there is none.
+    """
     if not (is_known(speed) and is_known(anchor)):
-        return 1.0 if known is None else known
+        return 1.0 if current is None else current
     ratio = min(max(speed / anchor, 1 / FASTEST), FASTEST)
-    if known is not None and known / CLASS_NOISE <= ratio <= known * CLASS_NOISE:
-        return known
+    if current is not None and current / CLASS_NOISE <= ratio <= current * CLASS_NOISE:
+        return current
     return float(round(ratio)) if ratio >= 1 else 1.0 / round(1 / ratio)
 
 
@@ -200,9 +209,9 @@ def want_without_replacements(report: StudentReported) -> int:
 def need_of(report: StudentReported, unit: float) -> float:
     """Return the power that a student needs, without replacements of unreachable teachers.
 
-    If the ratio t_t / t_s is known, only a part of the last teacher may be needed: one teacher can
-    feed several students with t_t < t_s. A student that wants fewer than n uses all of these fully.
-    `unit` is the power of the student's average teacher.
+    If the ratio t_t / t_s is known, the student may need only a part of its last teacher: one
+    teacher can feed several students with t_t < t_s. A student that wants fewer than n teachers
+    uses all of them fully. `unit` is the power of the student's average teacher.
     """
     if report.want == 0:
         return 0.0
@@ -210,25 +219,25 @@ def need_of(report: StudentReported, unit: float) -> float:
     want = want_without_replacements(report)
     if not 1 <= n <= want or not (is_known(report.t_t_s) and is_known(report.t_s_s)):
         return want * unit
-    part = min(max(report.t_t_s / report.t_s_s, n - 1 + LEAST), float(n))
+    part = min(max(report.t_t_s / report.t_s_s, n - 1 + SMALLEST_PART), float(n))
     return (want - n + part) * unit
 
 
-#: Seconds that a speed must stay outside of its class to change it.
+#: Seconds that a speed must stay outside of its class to change the class.
 HOLD_S = 30.0
-#: A speed that differs by this factor is no noise.
+#: A speed that differs from its class by this factor is no noise.
 FAR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedClass:
-    """The speed class in force, and the measurements against it.
+    """The speed class in force, and the latest measurements that contradict it.
 
     Attributes:
-        power: how many reference teachers it equals.
-        measured: it rests on a measurement.
-        deviation: speeds on one side of the class, as times per sample relative to the reference
-            teacher.
+        power: how many reference teachers the class equals.
+        measured: the class rests on a measurement.
+        deviation: the latest speeds, if all are outside of the class on the same side, as times
+            per sample relative to the reference teacher.
     """
 
     power: float = 1.0
@@ -237,13 +246,13 @@ class SpeedClass:
 
     @property
     def due(self) -> float | None:
-        """When the deviating speeds have lasted long enough."""
+        """When the deviating speeds will change the class; None: there are none."""
         return None if self.deviation is None else self.deviation.since + HOLD_S
 
 
 def follow_speed(speed_class: SpeedClass, speed: float, anchor: float, now: float) -> SpeedClass:
-    """Apply a speed in samples per second; `anchor` is that of the reference teacher."""
-    speed_class = elapse_speed(speed_class, now)  # a speed that lasted takes effect first
+    """Apply a measured speed; it and `anchor`, the reference teacher's, are samples per second."""
+    speed_class = elapse_speed(speed_class, now)  # an earlier speed that lasted takes effect first
     if not (is_known(speed) and is_known(anchor)):
         return speed_class
     if not speed_class.measured:
@@ -260,7 +269,7 @@ def elapse_speed(speed_class: SpeedClass, now: float) -> SpeedClass:
 
 
 def _weigh(speed_class: SpeedClass, speed: float, now: float) -> SpeedClass:
-    """Extend the deviation by a speed on the same side of the class, or drop it."""
+    """Apply a speed in reference teachers: extend, restart or drop the deviation."""
     power = power_class(speed, 1.0, speed_class.power)
     if power == speed_class.power:
         return SpeedClass(speed_class.power, True) if speed_class.deviation else speed_class
@@ -287,12 +296,12 @@ class TeacherEntry:
 
 
 def pools(teachers: Mapping[str, TeacherEntry]) -> dict[str, dict[str, float]]:
-    """Return the power of the teachers that may be assigned, by content; no pool is empty."""
-    found: dict[str, dict[str, float]] = {}
+    """Return, for each content, the power of each teacher that may be assigned; none is empty."""
+    by_content: dict[str, dict[str, float]] = {}
     for name, entry in teachers.items():
         if not entry.draining:
-            found.setdefault(entry.content_id, {})[name] = entry.speed_class.power
-    return found
+            by_content.setdefault(entry.content_id, {})[name] = entry.speed_class.power
+    return by_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,18 +309,20 @@ class StudentEntry:
     """State of a student.
 
     Attributes:
-        want: number of teachers it asks for.
-        need: power that the rule gives it if possible.
-        demand: the power it asks for, debounced.
-        unit: power of its average teacher, in which `want` counts.
+        want: number of teachers that it asks for.
+        need: power that the rule gives it if possible: `demand`, plus that of its teachers that
+            give it no labels but count in its share.
+        demand: the power that it asks for without replacements, debounced.
+        unit: power of its average teacher: the unit of `want`.
         unavailable: teachers that give it no labels and do not count in its share.
         content_id: content of its labels.
-        labelled: it may have labels of this content already; else it is still free to choose.
-        announced: the next content that it was told.
-        upgrading: an upgrade was planned once, so it may wait for an answer between two epochs.
+        labelled: it may have labels of this content already; else the content may still change.
+        announced: the next content, of which it was notified; "": none.
+        upgrading: an upgrade has been planned in its time, so it may wait for an answer between two
+            epochs.
         teachers: assigned teachers, the longest held first.
-        finishing: revoked teachers that still exist: it may have requests in flight there, and must
-            hear if one is lost.
+        finishing: revoked teachers that still exist. It may have requests in flight there, so it
+            must be notified if such a teacher is lost.
     """
 
     want: int
@@ -336,7 +347,7 @@ class ContentPlan:
     """Contents of the service: see `ContentPlanned`.
 
     Attributes:
-        declared: an operator chose `current`; else it was found.
+        declared: an operator chose `current`; else the rule did.
     """
 
     current: str = ""
@@ -350,7 +361,7 @@ class AssignmentState:
     """The teachers and students of one service, each in the order of arrival.
 
     Attributes:
-        anchor: samples per second of the reference teacher; 0 until one is known.
+        anchor: samples per second of the reference teacher; 0 until a speed is known.
         recovering: no student loses a teacher.
     """
 

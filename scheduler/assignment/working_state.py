@@ -34,11 +34,11 @@ from .state import (
     want_without_replacements,
 )
 
-#: Of a student's teachers that give it no labels, at most this many do not count in its share, so
-#: that others replace them; or as many as it wants without replacements, if that is more; none if
-#: it is cut off. The rest counts in its share: a student that cannot use most of the service must
-#: not collect all of it.
-MAX_REPLACED = 3
+#: Teachers that give a student no labels are left out of its share, so that it gets replacements
+#: even if teachers are scarce; but at most this many, or as many as it wants without replacements
+#: if that is more, and none if it is cut off. Further such teachers count in its share: a student
+#: that can use few teachers of a service must not collect all of them.
+MAX_LEFT_OUT = 3
 
 
 class WorkingState:
@@ -46,13 +46,13 @@ class WorkingState:
 
     Attributes:
         lost: teachers that were lost, or returned as another incarnation.
-        why: event text, by teacher or student.
+        why: text of the latest event, by teacher or student.
         notes: changes that the rule made, as text, by student.
         speed_changed: teachers with a changed speed class.
-        new: students that were not known before.
-        between_epochs: students that wait between two epochs of their data.
-        must_assign: assignments may have to change.
-        changed: anything differs from the old state.
+        new: students that this batch added.
+        between_epochs: students that now wait between two epochs of their data.
+        must_assign: the rule must be applied, because assignments may have to change.
+        changed: something differs from the old state.
     """
 
     def __init__(self, state: AssignmentState, now: float) -> None:
@@ -80,10 +80,10 @@ class WorkingState:
 
     @cached_property
     def students_per_teacher(self) -> Counter[str]:
-        """How many students each teacher has, after assigning."""
+        """How many students each teacher has, after the rule was applied."""
         return Counter(name for entry in self.students.values() for name in entry.teachers)
 
-    def take(self, events: Sequence[AssignmentEvent]) -> None:
+    def apply(self, events: Sequence[AssignmentEvent]) -> None:
         """Apply a batch of events in order.
 
         Raises:
@@ -126,7 +126,7 @@ class WorkingState:
             self.anchor = event.speed
         speed_class = known.speed_class if known else SpeedClass()
         if known is not None and known.incarnation != event.incarnation:
-            speed_class = SpeedClass(speed_class.power)  # it may be on another machine by now
+            speed_class = SpeedClass(speed_class.power)  # it may run on another machine now
         speed_class = follow_speed(speed_class, event.speed, self.anchor, self.now)
         entry = TeacherEntry(event.incarnation, speed_class, event.content_id, event.host)
         if entry == known:
@@ -147,7 +147,7 @@ class WorkingState:
         self.changed = True
         if power != before:
             how = "faster" if power > before else "slower"
-            self.why[name] = f"teacher {name} is {how} than was known"
+            self.why[name] = f"teacher {name} is {how} than before"
             self.speed_changed.add(name)
             self.must_assign = True
 
@@ -177,15 +177,15 @@ class WorkingState:
         if is_known(report.t_t_s):
             unit = power_class(1 / report.t_t_s, self.anchor, unit)
         unit = unit or 1.0
-        asked = need_of(report, unit)
+        requested = need_of(report, unit)
         if known is None:
-            demand = debounce.begin(asked)
+            demand = debounce.begin(requested)
         else:
-            demand = debounce.follow(known.demand, asked, report.urgent, self.now)
-        most_replaced = max(want_without_replacements(report), MAX_REPLACED)
-        most_replaced = 0 if report.cut_off else most_replaced
-        named = report.unavailable[:most_replaced]
-        counted = max(min(report.unreachable, report.want) - len(named), 0)
+            demand = debounce.follow(known.demand, requested, report.urgent, self.now)
+        most_left_out = max(want_without_replacements(report), MAX_LEFT_OUT)
+        most_left_out = 0 if report.cut_off else most_left_out
+        left_out = report.unavailable[:most_left_out]
+        counted = max(min(report.unreachable, report.want) - len(left_out), 0)
         entry = replace(
             known or _newcomer(report, demand),
             want=report.want,
@@ -194,7 +194,9 @@ class WorkingState:
             min=report.min,
             priority=report.priority,
             unit=unit,
-            unavailable=frozenset(named).intersection(known.teachers if known else report.holding),
+            unavailable=frozenset(left_out).intersection(
+                known.teachers if known else report.holding
+            ),
             host=report.host,
             data_epoch=report.data_epoch,
         )
@@ -206,8 +208,8 @@ class WorkingState:
             self.new.add(name)
         elif report.data_epoch != known.data_epoch and not report.content_id:
             self.between_epochs.add(name)
-        if known is None or _claim(entry) != _claim(known):
-            self.why[name] = f"student {name} {_asks(entry, known)}"
+        if known is None or _rule_inputs(entry) != _rule_inputs(known):
+            self.why[name] = f"student {name} {_describe_change(entry, known)}"
             self.must_assign = True
 
     def _ticked(self) -> None:
@@ -245,22 +247,22 @@ def _newcomer(report: StudentReported, demand: debounce.Debounced) -> StudentEnt
     )
 
 
-def _asks(entry: StudentEntry, known: StudentEntry | None) -> str:
-    """Describe what changed in a claim."""
+def _describe_change(entry: StudentEntry, known: StudentEntry | None) -> str:
+    """Describe what changed in a student's claim."""
     if known is None or entry.want != known.want:
         return f"wants {entry.want}"
     if entry.priority != known.priority:
         return f"has priority {entry.priority}, not {known.priority}"
     if entry.min != known.min:
-        return f"is to have at least {entry.min}"
+        return f"is guaranteed {entry.min}"
     if entry.unavailable != known.unavailable:
-        names = ", ".join(sorted(entry.unavailable)) or "none of its teachers"
-        return f"gets no labels from {names}"
+        names = ", ".join(sorted(entry.unavailable))
+        return f"gets no labels from {names}" if names else "gets no replacements any more"
     if entry.unit != known.unit:
         return f"finds its teachers {'faster' if entry.unit > known.unit else 'slower'} than before"
     return f"wants {entry.want}"
 
 
-def _claim(entry: StudentEntry) -> tuple[object, ...]:
-    """Return the fields that the rule depends on."""
+def _rule_inputs(entry: StudentEntry) -> tuple[object, ...]:
+    """Return the fields of a report that the rule depends on."""
     return entry.need, entry.min, entry.priority, entry.unavailable

@@ -109,12 +109,12 @@ class TestReasons:
             ([*up("abc"), wants("a/0", 9)], wants("b/0", 2), "c given to b/0.* 2 of 9 .* as 3 t"),
             ([*up("abc"), wants("a/0", 2)], TeacherDown("a", True), "a was lost.* c was.* 2 of 2"),
             ([*FOUR, wants("a/0", 4), wants("b/0", 4)], wants("a/0", 4, priority=1), "1, not 0"),
-            ([*FOUR, wants("b/0", 4), wants("a/0", 4)], wants("a/0", 4, min=3), "at least 3"),
+            ([*FOUR, wants("b/0", 4), wants("a/0", 4)], wants("a/0", 4, min=3), "guaranteed 3"),
             (CONTENT, TeacherUp("a", 1, content_id="y"), "a serves another content: 1 of 2"),
             (RECOVERY, TeacherDown("b", True), "b was lost; shares teacher a: 1 of 1"),
-            (TWO, wants("c/0", 3, priority=1), "b given to c/0, which goes first, for a part of a"),
+            (TWO, wants("c/0", 3, priority=1), "b given to c/0, .* a higher priority, for a part"),
             (UNEVEN, wants("a/0", 3), "student a/0 wants 3: 1 of 3"),  # c/0 has made room
-            (FAST, TeacherUp("a", 1, 100.0), "a is slower than was known; teacher f taken over"),
+            (FAST, TeacherUp("a", 1, 100.0), "a is slower than before; teacher f taken over"),
         ],
     )
     def test_causes(

@@ -163,7 +163,7 @@ class TestStability:
         assert service.wait(29) == []
         (change,) = service.wait(1)  # it is not told again: what was said last stands
         assert slow not in change.teachers
-        assert f"teacher {slow} is slower than was known" in change.reason
+        assert f"teacher {slow} is slower than before" in change.reason
         assert next_due(service.state) is None
         service = Service(*teachers(4), wants("a/0", 2))
         for _ in range(10):
