@@ -1,10 +1,10 @@
 """Decisions that all ranks derive from all votes: what to do at a step, and the rows of each rank.
 
 There is no leader. Before each step every rank votes. All ranks get all votes in the order of
-ranks, and `decide` is a function of the votes alone, so all of them do the same. In the same way
-every rank keeps an equal `RowShares`, so all know the rows of each rank in advance. They are in
-proportion to the ranks' speeds. Ranks read ahead, so a change begins at a step that no rank has
-pulled.
+ranks, and `decide` is a function of the votes alone, so all ranks do the same. In the same way
+every rank keeps an equal `RowShares`, so all ranks know the rows of each rank in advance. The rows
+are in proportion to the ranks' speeds. Ranks pull rows before their step, so a change applies from
+the first step for which no rank has pulled rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Final, Literal, Self
 
 from .shards import rows_of_rank
 
-#: After steps that took this many seconds, ranks wait without the time limit of a collective.
+#: If the previous vote of a rank is more than this many seconds ago, the ranks wait for each other
+#: without the time limit of a collective.
 PATIENT_FROM_S: Final = 5.0
 
 #: "step": train; "again": a rank has no batch yet, vote again; "over": no rank has anything left of
@@ -29,13 +30,13 @@ class Vote:
     """The state of one rank before a step.
 
     Attributes:
-        rows: rows of its batch; 0: it has none left of this epoch.
+        rows: rows of its batch; 0: it has no rows left in this epoch.
         waiting: it waits for a batch, and `rows` is not valid yet.
         leaving: its supervisor wants it to leave at a safe point.
         save: a snapshot is due.
-        pulled: the last step for which it has pulled rows, or may pull them before the next vote.
-        row_s: seconds per row of its previous step, of its source or of computing, whichever is
-            longer; 0: unknown.
+        pulled: the last step for which it has pulled rows, or may pull rows before the next vote.
+        row_s: seconds per row in its previous step: the longer of the times of its source and of
+            computing; 0: unknown.
         busy_s: seconds between the previous vote and this one.
     """
 
@@ -64,10 +65,11 @@ class StepDecision:
     Attributes:
         verdict: whether to train.
         rows: of each rank; empty unless the verdict is "step".
-        leave: all leave after this step, or at once without one.
+        leave: all ranks leave, after this step or, if the verdict is not "step", at once.
         save: take a snapshot after this step.
         free_from: the first step with shares that can still change.
-        patient: ranks may reach the next collective at very different times.
+        patient: ranks may reach the next collective at very different times, so it has no time
+            limit.
     """
 
     verdict: StepVerdict
@@ -100,62 +102,62 @@ def decide(votes: Sequence[Vote]) -> StepDecision:
     )
 
 
-#: A change must shorten the slowest rank's step by this part.
+#: Rows only change if this shortens the slowest rank's step by this part.
 WORTH: Final = 0.1
-#: Number of latest times per rank; their median counts.
+#: Number of latest times per rank that are kept; their median is used.
 WINDOW: Final = 5
-#: Fewest times per rank for a change.
+#: Fewest times per rank before its rows may change.
 ENOUGH: Final = 3
-#: Factor per step by which times from before the last change fade. They are not forgotten at once:
-#: while a rank waits for others its source works ahead, so a slow source shows again only when the
+#: Times from before the last change stay lower bounds, which shrink by this factor per step: while
+#: a rank waits for others, its source works ahead, so a slow source is noticed again only when the
 #: rank gets more rows.
-FADES: Final = 0.98
-#: Resolution of speeds, relative to the greatest.
-_FINE: Final = 1_000_000
+FLOOR_DECAY: Final = 0.98
+#: Speeds are rounded to this fraction of the greatest one.
+_SPEED_PARTS: Final = 1_000_000
 
 Rows = tuple[int, ...]
 
 
 def equal_rows(total: int, world: int) -> Rows:
-    """Return equal parts of `total`; the first ranks get the remainder, as in `StaticDeal`."""
+    """Return equal parts of `total` rows; the first ranks get the remainder, as in `StaticDeal`."""
     return tuple(rows_of_rank(total, rank, world) for rank in range(world))
 
 
 def rows_by_speed(total: int, speeds: Sequence[float]) -> Rows:
     """Return parts of `total` in proportion to `speeds`, rounded so that they sum to it exactly.
 
-    The largest remainders are rounded up, the first ones among equals. Each rank gets at least one
-    row if there are enough: otherwise it could not show that it has become fast.
+    The largest remainders are rounded up; among equal ones, those of the first ranks. Each rank
+    gets at least one row if there are enough: otherwise it could not show that it has become fast.
 
     Args:
         total: rows of the step, at least 0.
         speeds: rows per second of each rank, above 0.
     """
     world = len(speeds)
-    least = 1 if total >= world else 0
+    minimum = 1 if total >= world else 0
     # Only integers from here on, so that every rank computes exactly the same.
-    parts = [max(1, round(_FINE * speed / max(speeds))) for speed in speeds]
-    beyond = [max(0, total * part - least * sum(parts)) for part in parts]  # above `least` rows
-    spare, scale = total - least * world, max(1, sum(beyond))
+    parts = [max(1, round(_SPEED_PARTS * speed / max(speeds))) for speed in speeds]
+    beyond = [max(0, total * part - minimum * sum(parts)) for part in parts]  # above `minimum` rows
+    spare, scale = total - minimum * world, max(1, sum(beyond))
     rows = [spare * part // scale for part in beyond]
     by_remainder = sorted(range(world), key=lambda rank: (-(spare * beyond[rank] % scale), rank))
     for rank in by_remainder[: spare - sum(rows)]:
         rows[rank] += 1
-    return tuple(least + part for part in rows)
+    return tuple(minimum + part for part in rows)
 
 
-def within(rows: Rows, left: int) -> Rows:
-    """Return the parts of a step if the epoch has only `left` rows left."""
+def limit_rows(rows: Rows, left: int) -> Rows:
+    """Return the rows of each rank in a step if the epoch has only `left` rows left."""
     if left >= sum(rows):
         return rows
     return rows_by_speed(max(0, left), [max(1, part) for part in rows])
 
 
 def rows_left_for_rank(part: int, left: int, total: int) -> int:
-    """Return how many of an epoch's last `left` rows a rank will train, at its present part.
+    """Return how many of an epoch's last `left` rows a rank will train if its share stays the same.
 
     Args:
-        part: its rows of the next step.
+        part: its rows in the next step.
         left: rows of the epoch from that step on, of all ranks.
         total: rows of a whole step, of all ranks.
     """
@@ -176,9 +178,9 @@ class RowShares:
 
     Attributes:
         total: rows of a step, of all ranks.
-        changes: in the order of their steps; the last one applies to all steps after it.
-        times: of each rank, its latest seconds per row under the last change.
-        floors: of each rank, a lower bound of its seconds per row.
+        changes: in the order of their steps; the last one applies to all later steps too.
+        times: latest seconds per row of each rank, measured since the last change.
+        floors: lower bound of the seconds per row of each rank, from before the last change.
     """
 
     total: int
@@ -193,44 +195,45 @@ class RowShares:
         return cls(total, (first,), ((),) * world, (0.0,) * world)
 
     def rows(self, step: int) -> Rows:
-        """Return the rows of each rank at `step`, which is not before the latest measured one."""
-        of_step = self.changes[0]
+        """Return the rows of each rank at `step`: the latest measured step or a later one."""
+        latest = self.changes[0]
         for change in self.changes:
             if change.step <= step:
-                of_step = change
-        return of_step.rows
+                latest = change
+        return latest.rows
 
     def after_step(self, step: int, times: Sequence[float], free_from: int) -> Self:
         """Return the shares after the times of `step`.
 
         Args:
             step: the finished step.
-            times: of each rank, seconds per row: of its source or of computing, whichever is
-                longer, without waiting for others; 0: it had too few rows.
-            free_from: the first step that no rank has pulled rows for, or will before it knows the
-                new shares.
+            times: seconds per row of each rank: the longer of the times of its source and of
+                computing, without waiting for others; 0: unknown, as it had too few rows.
+            free_from: the first step for which no rank has pulled rows, or will pull rows before it
+                knows the new shares.
         """
-        kept = [change for change in self.changes if change.step > step]
-        changes = (RowsChange(step, self.rows(step)), *kept)
-        now = replace(self, changes=changes, floors=tuple(FADES * one for one in self.floors))
-        if kept:
-            return now  # a change is pending: these times belong to the old shares
-        seen = tuple(
+        pending = [change for change in self.changes if change.step > step]
+        changes = (RowsChange(step, self.rows(step)), *pending)
+        floors = tuple(FLOOR_DECAY * floor for floor in self.floors)
+        shares = replace(self, changes=changes, floors=floors)
+        if pending:
+            return shares  # these times belong to the old shares
+        measured = tuple(
             (*of_rank, time)[-WINDOW:] if time > 0 else of_rank
             for of_rank, time in zip(self.times, times, strict=True)
         )
-        now = replace(now, times=seen)
-        if any(len(of_rank) < ENOUGH for of_rank in seen):
-            return now
-        believed = tuple(map(max, map(median_high, seen), now.floors))
-        rows, better = changes[-1].rows, rows_by_speed(self.total, [1 / time for time in believed])
-        if _duration(better, believed) > (1 - WORTH) * _duration(rows, believed):
-            return now
+        shares = replace(shares, times=measured)
+        if any(len(of_rank) < ENOUGH for of_rank in measured):
+            return shares
+        estimates = tuple(map(max, map(median_high, measured), shares.floors))
+        rows, better = changes[-1].rows, rows_by_speed(self.total, [1 / time for time in estimates])
+        if _duration(better, estimates) > (1 - WORTH) * _duration(rows, estimates):
+            return shares
         change = RowsChange(max(free_from, step + 1), better)
-        unseen: tuple[tuple[float, ...], ...] = ((),) * len(times)
-        return replace(now, changes=(*changes, change), times=unseen, floors=believed)
+        none_yet: tuple[tuple[float, ...], ...] = ((),) * len(times)
+        return replace(shares, changes=(*changes, change), times=none_yet, floors=estimates)
 
 
 def _duration(rows: Rows, times: Sequence[float]) -> float:
-    """Return the seconds of the slowest rank."""
+    """Return the seconds that the slowest rank needs for a step."""
     return max(count * time for count, time in zip(rows, times, strict=True))

@@ -1,17 +1,19 @@
 """Ranks that hang or straggle, and what to do after a rank failed.
 
 A rank hangs when it has reported no step for `hang_s`. During its start (imports, first batch,
-process group) the limit is `START_FACTOR` times as long. A rank that reports that it waits for
-something outside does not hang. Ranks step together, so one that hangs stops all others. Of the
-silent ranks, those suspended by the system are to blame, else those that are behind, else all.
+process group) the limit is longer (`allowed_s`). A rank does not hang while it keeps reporting that
+it waits for something outside, such as labels. Ranks step together, so a rank that hangs stops all
+others. Of the ranks without progress, those that a signal has suspended are to blame; without such
+ranks, those at the lowest step.
 
-A node sees only its own ranks. The leader sees all of them, and so ranks that wait for each other
-(`deadlocked`).
+A node sees only its own ranks. The leader sees all ranks, so it can find out that they wait for
+each other (`deadlocked`).
 
-Failed ranks are restarted, or their node is excluded, or the job stops. Restarts help against
-chance: a killed process, a device that dropped off the bus. If a rank of a node fails twice in a
-row, the second time no further than the first, the node is excluded if the other nodes suffice. A
-step that fails three times would always fail: the job stops and names it.
+Failed ranks are restarted, or their node is excluded, or the job stops. Restarts help after
+accidents: a killed process, a device that dropped off the bus. If ranks of a node cause the failure
+of two generations in a row, the second of which came no further, the node is excluded if the other
+nodes suffice. A step that failed three times is expected to fail always: the job stops and names
+the step. It also stops after six generations without progress.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any, Final, Literal, Self
 
 from .shards import Ranges
 
-#: A start may take this multiple of a step's limit, and at least this many seconds.
+#: The limit of a start is this multiple of a step's limit, but at least `START_S` seconds.
 START_FACTOR: Final = 3.0
 START_S: Final = 120.0
 #: A straggler needs this multiple of the others' median time per row.
@@ -38,11 +40,11 @@ class RankProgress:
     Attributes:
         rank: its number in the world.
         step: its latest reported step; 0: none in this generation.
-        started: it has finished everything before its first step.
-        at_s: time of that report, or of its start.
+        at_s: time of the report of that step; if there is none, of its start.
         heard_s: time of its latest message.
-        waiting_for: what it reported to wait for; empty: nothing.
-        suspended: the system reports that a signal has stopped it.
+        started: it has finished everything before its first step.
+        waiting_for: what it waits for by its latest report; empty: nothing.
+        suspended: a signal has stopped its process, as the operating system reports.
     """
 
     rank: int
@@ -55,7 +57,7 @@ class RankProgress:
 
 
 def allowed_s(progress: RankProgress, hang_s: float) -> float:
-    """Return how long this rank may go without a step, in seconds."""
+    """Return for how many seconds this rank may report no step."""
     return hang_s if progress.started else max(START_FACTOR * hang_s, START_S)
 
 
@@ -65,7 +67,7 @@ def hung(ranks: Sequence[RankProgress], hang_s: float, now_s: float) -> tuple[in
     Args:
         ranks: the ranks that still run.
         hang_s: limit in seconds without a step.
-        now_s: time of the clock of the reports.
+        now_s: the time, by the clock of the reports.
     """
     silent = [progress for progress in ranks if _is_silent(progress, hang_s, now_s)]
     if not silent:
@@ -73,14 +75,14 @@ def hung(ranks: Sequence[RankProgress], hang_s: float, now_s: float) -> tuple[in
     suspended = [progress.rank for progress in silent if progress.suspended]
     if suspended:
         return tuple(suspended)
-    behind = min(progress.step for progress in silent)
-    return tuple(progress.rank for progress in silent if progress.step == behind)
+    lowest = min(progress.step for progress in silent)
+    return tuple(progress.rank for progress in silent if progress.step == lowest)
 
 
 def _is_silent(progress: RankProgress, hang_s: float, now_s: float) -> bool:
     if progress.suspended:  # it can neither report what it waits for nor continue by itself
         return now_s - max(progress.at_s, progress.heard_s) >= hang_s
-    # What it waits for has its own limits, but the rank must repeat its report: it may have died.
+    # Such a wait has limits of its own. But the rank must repeat its report: it may have died.
     since_s = progress.heard_s if progress.waiting_for else progress.at_s
     return now_s - since_s >= allowed_s(progress, hang_s)
 
@@ -88,12 +90,12 @@ def _is_silent(progress: RankProgress, hang_s: float, now_s: float) -> bool:
 def deadlocked(peers_s: Mapping[int, float], ranks: int, hang_s: float) -> tuple[int, ...]:
     """Return all ranks of a world if they wait for each other; empty: it may still make a step.
 
-    A rank that does something else is judged by its node (`hung`). One that waits for labels has
-    limits of its own, however long the others wait for it.
+    A rank that does something else is judged by its node (`hung`). For a rank that waits for labels
+    other limits apply, however long the others wait for it.
 
     Args:
-        peers_s: by rank, for how many seconds it has waited for other ranks without a break; 0: it
-            does something else. Ranks that have reported nothing are missing.
+        peers_s: seconds for which each rank has waited for other ranks without a break; 0: it does
+            something else. Ranks that have reported nothing are missing.
         ranks: number of ranks in the world.
         hang_s: limit in seconds without a step.
     """
@@ -106,33 +108,35 @@ def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:
     """Return the rank that takes more than `SLOWER` times as long as the others; None: none does.
 
     Args:
-        seconds_per_row: of each rank's latest steps, without waiting; steps without rows are left
-            out.
+        seconds_per_row: by rank, the seconds per row of its latest steps, without waiting. Steps
+            without rows are left out.
     """
-    usual = {
-        rank: median_low(found)
+    medians = {
+        rank: median_low(listed)
         for rank, times in seconds_per_row.items()
-        if len(found := list(times)) >= _FEWEST_STEPS
+        if len(listed := list(times)) >= _FEWEST_STEPS
     }
-    if len(usual) < 2:
+    if len(medians) < 2:
         return None
-    rank = max(usual, key=lambda one: (usual[one], -one))
-    others = [time for one, time in usual.items() if one != rank]
-    return rank if usual[rank] > SLOWER * median_low(others) > 0 else None
+    slowest = max(medians, key=lambda rank: (medians[rank], -rank))
+    others = [time for rank, time in medians.items() if rank != slowest]
+    return slowest if medians[slowest] > SLOWER * median_low(others) > 0 else None
 
 
 #: How a rank failed. "crash": its code raised; "killed": it ended by a signal or without a report;
 #: "hang": it made no progress; "lost": its whole node is gone; "adrift": it ended because its peers
-#: were gone, which counts only without another failure.
+#: were gone, which counts only if there is no other failure.
 FailureKind = Literal["crash", "killed", "hang", "lost", "adrift"]
-#: These are no evidence against the step or the reporting node.
+#: Kinds that are no evidence against the step or the reporting node.
 _BLAMELESS: Final = ("lost", "adrift")
 
-#: Failures of one step, and generations in a row without progress, that stop the job.
+#: The job stops after this many failures of one step.
 SAME_STEP: Final = 3
-IN_VAIN: Final = 6
+#: The job stops after this many generations in a row that came no further.
+NO_PROGRESS: Final = 6
 #: Most failures that are remembered, more than any rule needs.
 _REMEMBERED: Final = 24
+#: Most runs of positions in a text.
 _SHOWN: Final = 12
 
 
@@ -145,13 +149,13 @@ class RankFailure:
         node: id of its node.
         rank: its number in that world; -1: the whole node.
         how: kind of the failure.
-        step: the step it was taking, from 1; 0: it was still starting.
+        step: the step that it was taking, from 1; 0: it was still starting.
         epoch: epoch of that step, from 0.
         positions: positions of the batch, in the order of the epoch; empty: unknown.
-        error: one line.
-        usage: do not retry: the job file, or a setting, is wrong.
-        restored: step of the checkpoint that its generation started from.
-        gave_up: do not retry: it has waited for a teacher as long as allowed.
+        error: the error in one line.
+        usage: do not retry, because the job file or a setting is wrong.
+        restored: step of the checkpoint from which its generation started; 0: from none.
+        gave_up: do not retry, because it has waited for a teacher as long as allowed.
     """
 
     generation: int
@@ -172,15 +176,16 @@ class RankFailure:
         return self.usage or self.gave_up
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Key that is equal for failures on the same step."""
+    def step_key(self) -> tuple[int, int]:
+        """Key that is equal for failures on one step, and for failed starts from one checkpoint."""
         return (self.step, 0) if self.step else (0, self.restored)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        known = {one.name for one in fields(cls)}
-        given = {name: item for name, item in value.items() if name in known}
-        return cls(**{**given, "positions": tuple(given.get("positions", ()))})
+        """Return the failure; unknown fields, as of a newer version, are ignored."""
+        names = {field.name for field in fields(cls)}
+        known = {name: item for name, item in value.items() if name in names}
+        return cls(**{**known, "positions": tuple(known.get("positions", ()))})
 
     def in_words(self) -> str:
         """Return text such as "rank 1 on node a crashed on step 5 of epoch 2: error"."""
@@ -195,7 +200,7 @@ class RankFailure:
 
 @dataclass(frozen=True, slots=True)
 class ExcludeNode:
-    """The other nodes form the next world; `why` explains it."""
+    """`node` takes part no more: the other nodes form the next world. `why` is the explanation."""
 
     node: str
     why: str
@@ -203,9 +208,10 @@ class ExcludeNode:
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
-    """The job cannot continue; `report` says why and what to do.
+    """The job cannot continue.
 
     Attributes:
+        report: why, and what to do.
         usage: the user's input can never work.
         gave_up: no teacher came in time; another start of the job may find one.
     """
@@ -216,41 +222,40 @@ class StopJob:
 
 
 def react_to_failures(
-    failures: Sequence[RankFailure], nodes: Set[str], least: int
+    failures: Sequence[RankFailure], nodes: Set[str], min_nodes: int
 ) -> ExcludeNode | StopJob | None:
     """Return what to do after the latest generation of `failures`; None: restart its nodes.
 
     Args:
-        failures: of this job, in order; those of the last generation are new.
-        nodes: nodes that could form the next generation, failed ones included.
-        least: fewest nodes of a world.
+        failures: the job's failures in order; those of the last generation are new.
+        nodes: nodes that could form the next generation, including failed ones.
+        min_nodes: fewest nodes of a world.
     """
     if not failures:
         return None
     newest = [one for one in failures if one.generation == failures[-1].generation]
-    for one in newest:
-        if one.usage:
-            return StopJob(one.error or one.in_words(), usage=True)
-        if one.gave_up:
-            return StopJob(one.in_words(), gave_up=True)
-    for one in newest:
+    for failure in newest:
+        if failure.usage:
+            return StopJob(failure.error or failure.in_words(), usage=True)
+        if failure.gave_up:
+            return StopJob(failure.in_words(), gave_up=True)
+    for failure in newest:
         if (
-            one.how not in _BLAMELESS
-            and (times := _times_on_the_same_step(one, failures)) >= SAME_STEP
+            failure.how not in _BLAMELESS
+            and (times := _times_on_the_same_step(failure, failures)) >= SAME_STEP
         ):
             return StopJob(
-                f"{one.in_words()}; that step failed {times} times, so it is not tried again"
+                f"{failure.in_words()}; that step failed {times} times, so it is not tried again"
             )
-    if (vain := _in_vain(failures)) >= IN_VAIN:
-        furthest = max(
-            max(one.step, one.restored) for one in _first_of_each_generation(failures)[-vain:]
-        )
+    if (generations := _without_progress(failures)) >= NO_PROGRESS:
+        latest = _first_of_each_generation(failures)[-generations:]
+        furthest = max(max(one.step, one.restored) for one in latest)
         return StopJob(
-            f"{newest[0].in_words()}; {vain} generations in a row came no further than step"
+            f"{newest[0].in_words()}; {generations} generations in a row came no further than step"
             f" {furthest}, so the job stops"
         )
-    node = _fails_again(failures)
-    if node and len(nodes - {node}) >= least:
+    node = _node_that_failed_again(failures)
+    if node and len(nodes - {node}) >= min_nodes:
         return ExcludeNode(node, f"its ranks failed twice in a row: {newest[0].in_words()}")
     return None
 
@@ -258,28 +263,32 @@ def react_to_failures(
 def remembered(failures: Sequence[RankFailure]) -> tuple[RankFailure, ...]:
     """Return the failures that `react_to_failures` may need after later generations.
 
-    All ranks of a large world may fail on one step: one failure tells the same as all of them.
+    All ranks of a large world may fail on one step; only one of these failures is remembered.
     """
     firsts: dict[tuple[object, ...], RankFailure] = {}
     for one in failures:
-        firsts.setdefault((one.generation, one.place, one.how in _BLAMELESS), one)
+        firsts.setdefault((one.generation, one.step_key, one.how in _BLAMELESS), one)
     return tuple(firsts.values())[-_REMEMBERED:]
 
 
 def positions_in_words(positions: Iterable[int]) -> str:
     """Return text such as "positions 4-9, 17": runs are joined, a long list is cut."""
     ranges = Ranges.of_numbers(positions)
-    texts = [str(a) if a == stop - 1 else f"{a}-{stop - 1}" for a, stop in ranges.pairs]
+    texts = [
+        str(start) if start == stop - 1 else f"{start}-{stop - 1}" for start, stop in ranges.pairs
+    ]
     more = f" and {len(texts) - _SHOWN} more runs" if len(texts) > _SHOWN else ""
     return f"position{'s' if ranges.count > 1 else ''} {', '.join(texts[:_SHOWN])}{more}"
 
 
 def _times_on_the_same_step(one: RankFailure, failures: Sequence[RankFailure]) -> int:
-    return len({o.generation for o in failures if o.how not in _BLAMELESS and o.place == one.place})
+    return len(
+        {o.generation for o in failures if o.how not in _BLAMELESS and o.step_key == one.step_key}
+    )
 
 
 def _first_of_each_generation(failures: Sequence[RankFailure]) -> list[RankFailure]:
-    """Return the first failure of each generation: the others are often its consequences."""
+    """Return the first failure of each generation; the others are often its consequences."""
     firsts: dict[int, RankFailure] = {}
     for one in failures:
         firsts.setdefault(one.generation, one)
@@ -287,12 +296,12 @@ def _first_of_each_generation(failures: Sequence[RankFailure]) -> list[RankFailu
 
 
 def _reached(one: RankFailure) -> tuple[int, bool]:
-    """Return how many steps were done when it failed, and whether it was taking another one."""
+    """Return how many steps were done when the rank failed, and whether it was taking another."""
     return max(one.step - 1, one.restored), one.step > 0
 
 
-def _in_vain(failures: Sequence[RankFailure]) -> int:
-    """Return how many of the latest generations in a row came no further than one before them."""
+def _without_progress(failures: Sequence[RankFailure]) -> int:
+    """Return how many generations have failed since one came further than all before, with it."""
     firsts = _first_of_each_generation(failures)
     count, furthest = 1, _reached(firsts[0])
     for one in firsts[1:]:
@@ -301,8 +310,8 @@ def _in_vain(failures: Sequence[RankFailure]) -> int:
     return count
 
 
-def _fails_again(failures: Sequence[RankFailure]) -> str:
-    """Return the node that failed in the last two generations and came no further, or ""."""
+def _node_that_failed_again(failures: Sequence[RankFailure]) -> str:
+    """Return the node that failed first in the last two generations without progress, or ""."""
     firsts = _first_of_each_generation(failures)
     if len(firsts) < 2 or firsts[-1].how in _BLAMELESS or firsts[-2].how in _BLAMELESS:
         return ""

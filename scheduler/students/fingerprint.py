@@ -1,8 +1,8 @@
 """Fingerprints of a training, which must be equal on all nodes, and their differences.
 
-A fingerprint maps each of `FIELDS` to a JSON value. A node takes it from its settings and job file
-before the world is known, so before `on_scale` changes anything. A field that only one side has, as
-after an upgrade, is not compared.
+A fingerprint maps each of `FIELDS` to a JSON value. A node computes it from its settings and job
+file before the world is known, so before the job's `on_scale` changes anything. A field that only
+one fingerprint has, as after an upgrade, is not compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIELDS: Final = (
 )
 #: Fields that a resumed training may change: its length.
 LENGTH: Final = ("epochs", "steps")
-#: Fields that decide which sample a position of an epoch stands for.
+#: Fields that decide which sample is at a position of an epoch.
 ORDER: Final = ("seed", "rows", "sampler")
 
 _MISSING: Final = object()
@@ -56,7 +56,13 @@ class Difference:
     now: Any
 
     def in_words(self, there: str) -> str:
-        """Return text such as "seed is 7 here and 0 in the job"; of mappings only what differs."""
+        """Return text such as "seed is 7 here and 0 in the job".
+
+        Of mappings, only the entries that differ are named.
+
+        Args:
+            there: text for the origin of `before`, such as "in the job".
+        """
         if isinstance(self.before, Mapping) and isinstance(self.now, Mapping):
             parts = [
                 Difference(f"{self.field}.{name}", self.before.get(name, _MISSING), now)
@@ -77,11 +83,13 @@ class Difference:
 def differences(
     expected: Fingerprint, own: Fingerprint, ignored: Collection[str] = ()
 ) -> tuple[Difference, ...]:
-    """Return the fields that both have with different values, in the order of `FIELDS`.
+    """Return the fields that both fingerprints have, but with different values.
+
+    They are in the order of `FIELDS`.
 
     Args:
-        expected: of the job, or of a checkpoint; empty: unknown, so nothing differs.
-        own: of the node that is compared with it; empty: unknown.
+        expected: fingerprint of the job, or of a checkpoint; empty: unknown, so nothing differs.
+        own: fingerprint of the node that is compared with it; empty: unknown.
         ignored: fields that may differ.
     """
     return tuple(
@@ -98,10 +106,10 @@ def since_checkpoint(saved: Fingerprint, own: Fingerprint) -> tuple[Difference, 
 
 
 def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
-    """Return the order of the data of a generation: the fields `ORDER`, and "restarts_epoch".
+    """Return what decides the order of a generation's data: the fields `ORDER`, "restarts_epoch".
 
-    The latter is true if the epoch of the checkpoint starts anew, because its positions stand for
-    other samples now.
+    "restarts_epoch" is true if the epoch of the checkpoint starts again from its beginning, because
+    its positions now stand for other samples.
 
     Args:
         own: fingerprint of the generation.
@@ -113,5 +121,5 @@ def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
 
 
 def differences_in_words(changes: Sequence[Difference], there: str) -> str:
-    """Return each difference with both values."""
+    """Return each difference with both values, as text; `there`: see `Difference.in_words`."""
     return "; ".join(change.in_words(there) for change in changes)

@@ -1,8 +1,8 @@
 """Checkpoints: when to save one, their history, and which ones may be removed.
 
 The checkpoints of an elastic training form a *history*: a line in which each continues the previous
-one. A save joins it by a compare-and-set at the job board, which succeeds only while the generation
-that trained it is the current one. Saves of an earlier generation stay outside.
+one. A save joins the history by a compare-and-set on the job board, which succeeds only while the
+generation that made the save is the current one. Later saves of earlier generations stay outside.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from typing import Any, Final, Self
 OVERHEAD: Final = 0.02
 #: Default number of checkpoints that a save keeps.
 DEFAULT_KEEP: Final = 3
-#: Shortest time in seconds between two saves: even cheap ones keep a disk busy.
-LEAST_S: Final = 10.0
+#: Fewest seconds between two saves by `overhead`: even cheap saves keep a disk busy.
+MIN_INTERVAL_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SaveSchedule:
-    """How often to save: as the user says, or as an overhead allows.
+    """How often to save: in intervals that the user sets, or as often as an overhead allows.
 
     Attributes:
-        every_steps: steps between saves; None: any.
-        every_s: seconds between saves; None: any. With both, whichever comes first.
-        overhead: without both: part of the time that saves may take, from 0 to below 1; 0: no
-            saves.
+        every_steps: steps between saves; None: save by time only.
+        every_s: seconds between saves; None: save by steps only. If both are set, the next save is
+            due as soon as one of them says so.
+        overhead: if both are None, the part of the time that saves may take, from 0 to below 1; 0:
+            no saves.
 
     Raises:
-        ValueError: one of the first two is not positive, or the last one out of range.
+        ValueError: an interval is not positive, or `overhead` is out of range.
     """
 
     every_steps: int | None = None
@@ -42,7 +43,7 @@ class SaveSchedule:
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, not {value}")
         if not 0 <= self.overhead < 1:
-            raise ValueError(f"overhead is from 0 to below 1, not {self.overhead}")
+            raise ValueError(f"overhead must be from 0 to below 1, not {self.overhead}")
 
     def due(
         self, step: int, now_s: float, last_step: int, last_s: float, costs_s: Sequence[float] = ()
@@ -52,10 +53,10 @@ class SaveSchedule:
         Args:
             step: number of finished steps.
             now_s: the time, on any clock.
-            last_step: the step saved last, or at which this training began.
-            last_s: its time.
-            costs_s: seconds for which recent saves held up the training; empty: none yet, so the
-                first step is saved.
+            last_step: the step that was saved last, or at which this training began.
+            last_s: time of that step.
+            costs_s: seconds by which recent saves delayed the training; empty: none is known, so
+                the first step is saved.
         """
         if step <= last_step:
             return False  # nothing new
@@ -63,7 +64,7 @@ class SaveSchedule:
             if not self.overhead or not costs_s:
                 return self.overhead > 0
             # The minimum: a save that stalled is not typical.
-            return now_s - last_s >= max(LEAST_S, min(costs_s) / self.overhead)
+            return now_s - last_s >= max(MIN_INTERVAL_S, min(costs_s) / self.overhead)
         by_steps = self.every_steps is not None and step - last_step >= self.every_steps
         return by_steps or (self.every_s is not None and now_s - last_s >= self.every_s)
 
@@ -76,7 +77,7 @@ class CheckpointEntry:
         name: name of its folder.
         step: step of the training.
         digest: SHA-256 of its manifest, in hexadecimal; empty: it is not written yet.
-        sequence: position in the history, from 1; 0: from a version without a history.
+        sequence: position in the history, from 1; 0: a version without histories wrote it.
         generation: generation that saved it.
     """
 
@@ -105,7 +106,7 @@ class CheckpointHistory:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Parse `to_json`. Raises TypeError or AttributeError for anything else."""
+        """Parse the result of `to_json`; raise TypeError or AttributeError for anything else."""
         newest = value.get("newest")
         return cls(
             None if newest is None else CheckpointEntry(**newest), tuple(value.get("dropped", ()))
@@ -116,20 +117,20 @@ def expected_digest(origin: CheckpointEntry, history: CheckpointHistory) -> str:
     """Return the digest that the checkpoint of a generation must have; "": it is not known yet.
 
     Args:
-        origin: the checkpoint as the generation names it. Without a digest, a node must write it
-            first: the generation adds it to the history before any other.
-        history: as the board has it.
+        origin: the checkpoint from which the generation starts. Without a digest, a node must still
+            write it: it is then the first that the generation adds to the history.
+        history: from the job board.
     """
     newest = history.newest
-    joined = newest.digest if newest is not None and newest.name == origin.name else ""
-    return origin.digest or joined
+    digest = newest.digest if newest is not None and newest.name == origin.name else ""
+    return origin.digest or digest
 
 
 def may_join(history: CheckpointHistory, step: int, generation: int) -> bool:
     """Whether a save of the current generation continues the history.
 
     Args:
-        history: as the board has it.
+        history: from the job board.
         step: step of the save.
         generation: the current generation, which made the save.
     """
@@ -144,7 +145,7 @@ def may_continue(after: str, generation: int, newest: str, ended: int | None) ->
         after: name of the checkpoint that the save continues; empty: it is the first.
         generation: generation that saved it.
         newest: name of the newest checkpoint of the history; empty: there is none.
-        ended: the last generation; None: unknown to the board.
+        ended: the last generation; None: the job board does not know it.
     """
     return after == newest and ended in (None, generation)
 
@@ -157,7 +158,7 @@ class StoredCheckpoint:
         name: name of its folder.
         step: step of the training.
         made_s: when it was written.
-        whole: a training can continue from it, as far as known.
+        usable: a training can continue from it, as far as known.
         sequence: position in the history; 0: none.
         pending: it may still join the history.
     """
@@ -165,7 +166,7 @@ class StoredCheckpoint:
     name: str
     step: int
     made_s: float
-    whole: bool = True
+    usable: bool = True
     sequence: int = 0
     pending: bool = False
 
@@ -175,39 +176,41 @@ class StoredCheckpoint:
         return self.sequence, self.step, self.made_s, self.name
 
 
-def newest_first(found: Sequence[StoredCheckpoint]) -> list[StoredCheckpoint]:
+def newest_first(checkpoints: Sequence[StoredCheckpoint]) -> list[StoredCheckpoint]:
     """Return checkpoints in the order in which a start of the training tries them."""
-    return sorted(found, key=lambda one: one.order, reverse=True)
+    return sorted(checkpoints, key=lambda one: one.order, reverse=True)
 
 
-def to_prune(found: Sequence[StoredCheckpoint], keep: int) -> list[str]:
+def to_prune(checkpoints: Sequence[StoredCheckpoint], keep: int) -> list[str]:
     """Return the names of checkpoints that may be removed, the oldest first.
 
-    The `keep` newest whole ones stay, everything newer than the oldest of these, and what may still
-    join the history. So a damaged one stays for inspection until `keep` whole ones are newer.
+    The `keep` newest usable checkpoints stay, and all that are newer than the oldest of these, and
+    all that may still join the history. So a damaged checkpoint stays for inspection until `keep`
+    usable ones are newer.
 
     Raises:
-        ValueError: `keep` is below 1; the newest whole checkpoint always stays.
+        ValueError: `keep` is below 1: the newest usable checkpoint always stays.
     """
     if keep < 1:
         raise ValueError(f"at least one checkpoint is kept, not {keep}")
-    whole = [one for one in newest_first(found) if one.whole]
-    if len(whole) < keep:
+    usable = [one for one in newest_first(checkpoints) if one.usable]
+    if len(usable) < keep:
         return []
-    oldest = whole[keep - 1].order
-    old = [one for one in reversed(newest_first(found)) if one.order < oldest]
+    oldest = usable[keep - 1].order
+    old = [one for one in reversed(newest_first(checkpoints)) if one.order < oldest]
     return [one.name for one in old if not one.pending]
 
 
-def due_beside(last_s: float, since_s: float, now_s: float) -> bool:
-    """Whether to write one more checkpoint that cannot join the history yet.
+def due_without_board(last_s: float, since_s: float, now_s: float) -> bool:
+    """Whether to write another checkpoint while the job board is unavailable.
 
-    While the job board is away nothing may be removed, so each one stays on disk. The intervals
-    double: there are few of them, and a crash loses at most half of the time without the board.
+    Such a checkpoint cannot join the history yet, and none may be removed, so all stay on disk. The
+    time without the board doubles from one checkpoint to the next. So there are few checkpoints,
+    and a crash loses at most half of that time.
 
     Args:
         last_s: when the latest one was written, on any clock.
-        since_s: since when the board is away.
+        since_s: since when the job board is unavailable.
         now_s: the time.
     """
     return now_s - last_s >= last_s - since_s

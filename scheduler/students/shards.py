@@ -1,9 +1,9 @@
 """Positions of an epoch, and the ranks that train them.
 
-An epoch is dealt in shards that ranks lease one after another, or in parts that are fixed ahead
-(`StaticDeal`). Readers without leases share whole batches (`RankShard`): after the first `start`
-batches of the epoch's order, each rank takes the next one in turn. Ranks at the same step have
-taken a prefix of the epoch together, so a different number of ranks can continue from there.
+An epoch is dealt in shards that ranks lease one after another, or in parts that are fixed in
+advance (`StaticDeal`). Readers without leases deal whole batches (`RankShard`): after the first
+`start` batches of the epoch, the ranks take one batch each in turn. Ranks at the same step have
+together taken a prefix of the epoch, so a different number of ranks can continue from there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self, get_args
 
 from ...runtime.errors import UsageError
 
-#: [start, stop)
+#: The integers in [start, stop).
 Range = tuple[int, int]
 
 
@@ -23,15 +23,15 @@ class Ranges:
     """A set of integers from 0 on.
 
     Attributes:
-        pairs: [start, stop) of each range, in order, none empty, none adjacent. `of` normalises any
-            ranges, so that equal sets are equal values.
+        pairs: the ranges [start, stop) in ascending order; none is empty or adjacent to the next.
+            `of` normalises any ranges, so equal sets are equal values.
     """
 
     pairs: tuple[Range, ...] = ()
 
     @classmethod
     def of(cls, ranges: Iterable[Sequence[int]]) -> Self:
-        """Return the union of any [start, stop), in any order; UsageError for an invalid one."""
+        """Return the union of ranges [start, stop), in any order; UsageError for an invalid one."""
         joined: list[Range] = []
         for start, stop in sorted(_checked(pair) for pair in ranges):
             if start == stop:
@@ -44,12 +44,12 @@ class Ranges:
 
     @classmethod
     def of_numbers(cls, numbers: Iterable[int]) -> Self:
-        """Return the set of these numbers; consecutive ones share a range."""
+        """Return the set of these numbers."""
         return cls.of((number, number + 1) for number in numbers)
 
     @property
     def count(self) -> int:
-        """How many numbers the set has."""
+        """Number of integers in the set."""
         return sum(stop - start for start, stop in self.pairs)
 
     def __bool__(self) -> bool:
@@ -80,17 +80,17 @@ class Ranges:
         return self.of([(0, total)]).minus(self)
 
     def slice(self, start: int, stop: int) -> Self:
-        """Return the numbers from the `start`-th smallest (from 0) to before the `stop`-th."""
-        found: list[Range] = []
+        """Return those numbers whose index in ascending order, from 0, is in [start, stop)."""
+        sliced: list[Range] = []
         before = 0
         for first, last in self.pairs:
             low, high = max(start - before, 0), min(stop - before, last - first)
             if low < high:
-                found.append((first + low, first + high))
+                sliced.append((first + low, first + high))
             before += last - first
             if before >= stop:
                 break
-        return type(self)(tuple(found))
+        return type(self)(tuple(sliced))
 
     def to_json(self) -> list[list[int]]:
         """Return lists of [start, stop]."""
@@ -98,9 +98,9 @@ class Ranges:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Parse `to_json`; UsageError for anything else."""
+        """Parse the result of `to_json`; UsageError for anything else."""
         if not isinstance(value, (list, tuple)):
-            raise UsageError(f"ranges are a list of [start, stop], not {str(value)[:80]!r}")
+            raise UsageError(f"ranges must be a list of [start, stop], not {str(value)[:80]!r}")
         return cls.of(value)
 
 
@@ -113,7 +113,7 @@ def _checked(pair: Any) -> Range:
         if isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop:
             return start, stop
     raise UsageError(
-        f"a range is [start, stop], whole numbers with 0 <= start <= stop, not {str(pair)[:80]!r}"
+        f"a range must be [start, stop], integers with 0 <= start <= stop, not {str(pair)[:80]!r}"
     )
 
 
@@ -124,8 +124,9 @@ SHARDS_PER_RANK: Final = 16
 def shard_rows(total: int, world: int, batch: int) -> int:
     """Return the default number of positions of a shard.
 
-    A multiple of one rank's equal part of a batch, near a sixteenth of what a rank trains in an
-    epoch: small enough that ranks of different speed end together, large enough for few leases.
+    It is a multiple of one rank's equal part of a batch, near a sixteenth of what a rank trains in
+    an epoch: so small that ranks of different speeds end the epoch together, so large that there
+    are few leases.
 
     Args:
         total: positions of the epoch.
@@ -133,14 +134,14 @@ def shard_rows(total: int, world: int, batch: int) -> int:
         batch: rows of a step, of all ranks.
     """
     part = max(1, -(-batch // world))
-    wanted = total // (world * SHARDS_PER_RANK)
-    return max(1, wanted // part) * part
+    target = total // (world * SHARDS_PER_RANK)
+    return max(1, target // part) * part
 
 
 def cut(remaining: Ranges, size: int) -> list[Range]:
-    """Cut the remaining positions into shards of at most `size`, in order, each in one range."""
+    """Cut the remaining positions into shards of at most `size`, in order, without gaps in one."""
     if size < 1:
-        raise UsageError(f"a shard has at least one row, not {size}")
+        raise UsageError(f"a shard must have at least one row, not {size}")
     return [
         (begin, min(begin + size, stop))
         for start, stop in remaining.pairs
@@ -155,14 +156,14 @@ def rows_of_rank(rows: int, rank: int, world: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StaticDeal:
-    """Fixed positions of each rank at each step, whatever the timing.
+    """Fixed positions of each rank at each step, independent of timing.
 
-    Step s of an epoch has positions [s * batch, (s + 1) * batch) of those that remained when the
-    epoch began or continued; rank r has the r-th part of these. The last step has the rest, and
-    some ranks may have none of it.
+    Step s takes [s * batch, (s + 1) * batch) of the positions that remained when the epoch began or
+    continued; rank r takes the r-th part of these. The last step takes the rest, and some ranks may
+    get none of it.
 
     Attributes:
-        remaining: positions of the epoch that are not trained.
+        remaining: positions of the epoch that are not trained yet.
         batch: rows of a step, of all ranks.
         rank: number of this rank.
         world: number of ranks.
@@ -186,24 +187,24 @@ class StaticDeal:
 
     def rows(self, step: int) -> int:
         """Return the rows of this rank at `step`, from 0; 0 after the end."""
-        here = min(self.batch, max(0, self.remaining.count - step * self.batch))
-        return rows_of_rank(here, self.rank, self.world)
+        of_step = min(self.batch, max(0, self.remaining.count - step * self.batch))
+        return rows_of_rank(of_step, self.rank, self.world)
 
     def shards(self, step: int) -> Sequence[Range]:
-        """Return the positions of this rank at `step`, as shards of `rows(step)` rows together."""
+        """Return the positions of this rank at `step`, as shards with `rows(step)` rows in all."""
         start = step * self.batch
-        here = min(self.batch, max(0, self.remaining.count - start))
-        start += sum(rows_of_rank(here, before, self.world) for before in range(self.rank))
+        of_step = min(self.batch, max(0, self.remaining.count - start))
+        start += sum(rows_of_rank(of_step, before, self.world) for before in range(self.rank))
         return self.remaining.slice(start, start + self.rows(step)).pairs
 
 
-#: What to do with the last step if there are too few batches for all ranks.
+#: What to do with the last step if it has too few batches for all ranks.
 Uneven = Literal["keep", "drop", "pad"]
 
 
 @dataclass(frozen=True, slots=True)
 class RankShard:
-    """The part of one rank in a fixed group.
+    """The share of one rank in a group of fixed size.
 
     Attributes:
         rank: its number, from 0.
@@ -228,7 +229,7 @@ class RankShard:
 
 
 def steps_of_rank(total: int, start: int, shard: RankShard) -> int:
-    """Return the number of the rank's batches, after the first `start` of `total` are gone."""
+    """Return how many batches the rank takes after the first `start` of an epoch's `total`."""
     left, world = total - start, shard.world_size
     match shard.uneven:
         case "drop":
@@ -240,7 +241,7 @@ def steps_of_rank(total: int, start: int, shard: RankShard) -> int:
 
 
 def batches_of_rank(total: int, start: int, shard: RankShard) -> list[int]:
-    """Return the indices in the epoch of the rank's batches, in its order."""
+    """Return the epoch indices of the rank's batches after the first `start`, in its order."""
     return [
         (start + shard.rank + step * shard.world_size) % total
         for step in range(steps_of_rank(total, start, shard))
@@ -248,9 +249,10 @@ def batches_of_rank(total: int, start: int, shard: RankShard) -> list[int]:
 
 
 def taken_together(total: int, start: int, uneven: Uneven, taken: Sequence[int]) -> int | None:
-    """Return how many batches of the epoch are gone when rank r has taken `taken[r]`.
+    """Return how many batches of the epoch are taken when rank r has taken `taken[r]`.
 
-    None if the ranks are not at the same step, so that what they have taken is no prefix.
+    The result includes the first `start`. It is None if the ranks are not at the same step, because
+    their batches are then not a prefix of the epoch.
     """
     world, step = len(taken), max(taken)
     for rank, count in enumerate(taken):

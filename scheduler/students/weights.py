@@ -1,10 +1,10 @@
 """Weights of loss terms, pieces of a batch, and the learning rate in another world.
 
 The weight of a loss term is constant or follows a schedule over the steps of a training. A local
-batch that does not fit a device is trained in pieces. So the total batch of a step is what the job
-says, in any world and on any device: gradients of the mean over each piece, times its weight, add
-up to that of the mean over the rows of all ranks. The learning rate changes once per change of the
-number of ranks.
+batch that does not fit on a device is trained in pieces. The gradients of the mean loss of each
+piece, times the weights of the pieces, add up to the gradient of the mean loss over the rows of all
+ranks. So the total batch of a step is what the job says, in any world and on any device. The
+learning rate changes once each time the number of ranks changes.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
-#: "keep": no change, because the total batch is constant; "linear", "sqrt": with the number of
-#: ranks.
+#: How the learning rate follows the number of ranks. "keep": not, because the total batch is
+#: constant; "linear": in proportion to it; "sqrt": in proportion to its square root.
 RateScaling = Literal["keep", "linear", "sqrt"]
 
 
 def factor(policy: RateScaling, old: int, new: int) -> float:
     """Return the factor of the learning rate when `old` ranks become `new`.
 
-    Exactly 1 without a change, or without a world before (`old` is 0).
+    It is exactly 1 if the number stays the same, or if there was no world before (`old` is 0).
     """
     if policy == "keep" or old in (0, new):
         return 1.0
@@ -34,8 +34,8 @@ class BatchPiece:
     """Rows [start, stop) of a local batch.
 
     Attributes:
-        start: first row.
-        stop: row after the last one.
+        start: its first row.
+        stop: the row after its last one.
         total: rows of the step, of all ranks.
     """
 
@@ -45,7 +45,7 @@ class BatchPiece:
 
     @property
     def weight(self) -> float:
-        """Weight of this piece's mean in the mean over all rows; exactly 1 if it is everything."""
+        """Weight of this piece's mean in the mean over all rows; exactly 1 if it has all rows."""
         return (self.stop - self.start) / self.total
 
 
@@ -53,9 +53,9 @@ def pieces(rows: int, total: int, most: int | None) -> list[BatchPiece]:
     """Split a local batch of `rows` into the fewest pieces of at most `most` rows, of similar size.
 
     Args:
-        rows: of this rank in this step; 0: no pieces.
-        total: of all ranks in this step.
-        most: rows of one forward pass; None: any number.
+        rows: rows of this rank in this step; 0: no pieces.
+        total: rows of all ranks in this step.
+        most: most rows of one forward pass; None: any number.
     """
     if rows == 0:
         return []
@@ -67,7 +67,7 @@ def pieces(rows: int, total: int, most: int | None) -> list[BatchPiece]:
 
 @dataclass(frozen=True, slots=True)
 class _Ramp:
-    """From `first` to `last`.
+    """A weight that moves from `first` to `last`.
 
     Attributes:
         first: weight up to step `after`, at least 0.
@@ -94,7 +94,7 @@ class _Ramp:
 
     def at(self, step: int, steps_total: int | None) -> float:
         part = self._part(step, steps_total)
-        return self.first + (self.last - self.first) * self._bent(part) if part < 1 else self.last
+        return self.first + (self.last - self.first) * self._moved(part) if part < 1 else self.last
 
     @property
     def needs_total(self) -> bool:
@@ -115,21 +115,24 @@ class _Ramp:
             return 0.0 if steps > 0 or step < after else 1.0
         return min((step - after) / steps, 1.0) if steps > 0 else 1.0
 
-    def _bent(self, part: float) -> float:
-        """Return the part of the way from `first` to `last` at this progress; both in [0, 1]."""
+    def _moved(self, part: float) -> float:
+        """Return the part of the way from `first` to `last` that is done at progress `part`.
+
+        Both are from 0 to 1.
+        """
         return part
 
 
 @dataclass(frozen=True, slots=True)
 class Linear(_Ramp):
-    """From `first` to `last` in equal parts."""
+    """A weight that moves from `first` to `last` by equal amounts per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cosine(_Ramp):
-    """From `first` to `last` along half a cosine: slow, fast, slow."""
+    """A weight that moves from `first` to `last` along half a cosine: slow, fast, slow."""
 
-    def _bent(self, part: float) -> float:
+    def _moved(self, part: float) -> float:
         return (1 - math.cos(math.pi * part)) / 2
 
 
@@ -139,10 +142,10 @@ class Steps:
 
     Attributes:
         values: the weights, at least 0.
-        at_steps: steps at which the next one begins, ascending, one fewer than the values.
+        at_steps: steps at which the next value begins, ascending; one fewer than the values.
 
     Raises:
-        ValueError: impossible numbers.
+        ValueError: a weight is out of range, or the steps do not fit the values or do not ascend.
     """
 
     values: tuple[float, ...]
@@ -160,7 +163,7 @@ class Steps:
             )
         pairs = zip((0, *self.at_steps), self.at_steps, strict=False)
         if any(later <= earlier for earlier, later in pairs):
-            raise ValueError(f"steps grow, from 1: not {list(self.at_steps)}")
+            raise ValueError(f"at_steps must ascend from 1 or more, not {list(self.at_steps)}")
 
     def at(self, step: int, steps_total: int | None) -> float:
         return self.values[bisect_right(self.at_steps, step)]
@@ -184,7 +187,7 @@ def weight_at(weight: Weight, step: int, steps_total: int | None = None) -> floa
         steps_total: steps of the whole training; None: unknown.
 
     Raises:
-        ValueError: the schedule runs until the end of the training, which is unknown.
+        ValueError: the schedule runs until the end of the training, and `steps_total` is unknown.
     """
     if isinstance(weight, Schedule):
         return weight.at(step, steps_total)
@@ -199,7 +202,7 @@ def check(weight: Weight) -> Weight:
 
 
 def always_zero(weight: Weight) -> bool:
-    """Whether the term has no weight in any step."""
+    """Whether the weight is 0 in every step."""
     match weight:
         case Linear() | Cosine():
             return weight.first == weight.last == 0

@@ -1,10 +1,11 @@
 """The reducer of the leading node: which nodes form the next world of a training, and when.
 
-A *world* is a numbered list of nodes. The leader recalls it at once when a rank fails, a node is
-lost, or all ranks wait for each other; at a safe point when a node wants to leave or a new one
-waits. Once all its living nodes have ended their ranks, the next world is formed, within the
-limits. It starts from the newest checkpoint: one on disk, or a newer snapshot in the memory of a
-node, which then writes it (the *keeper*). `failures.py` decides what to do about a failure.
+A *world* is a numbered list of nodes, whose ranks train together: one generation. The leader
+*recalls* a world, which ends its ranks: at once when a rank fails, a node is lost, or all ranks
+wait for each other; at a safe point when a node wants to leave or a new node waits. When all living
+nodes of the world have ended their ranks, the next world is formed, within the limits. It starts
+from the newest checkpoint: one on disk, or a newer snapshot in the memory of a node (the *keeper*),
+which then writes it. `failures.py` decides what to do about a failure.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from .failures import ExcludeNode, RankFailure, StopJob, react_to_failures, reme
 from .fingerprint import Fingerprint, differences
 from .saving import CheckpointEntry
 
-#: State of a node: it has no ranks yet; its ranks run; it has ended its ranks of `generation`.
+#: State of a node. "waiting": it has no ranks yet; "running": its ranks run; "ended": it has ended
+#: its ranks of `generation`.
 Phase = Literal["waiting", "running", "ended"]
-#: How its ranks ended: not yet; the job is finished; all left at a safe point; otherwise.
+#: How the ranks of a node ended. "": not yet; "finished": the job is done; "left": all left at a
+#: safe point; "failed": otherwise.
 Ending = Literal["", "finished", "left", "failed"]
 
-#: Seconds to wait for further nodes after the latest one came.
+#: Seconds to wait for further nodes after the latest node came.
 GATHER_S: Final = 2.0
 
 
@@ -32,16 +35,16 @@ class WorldLimits:
     """Limits that the user sets.
 
     Attributes:
-        least: fewest nodes of a world.
-        most: most nodes of a world.
+        min_nodes: fewest nodes of a world.
+        max_nodes: most nodes of a world.
         gather_s: see `GATHER_S`.
         ranks: ranks of each node.
         rows: rows of a step, of all ranks; 0: unknown, or each rank reads its own.
         hang_s: see `failures.py`.
     """
 
-    least: int
-    most: int
+    min_nodes: int
+    max_nodes: int
     gather_s: float = GATHER_S
     ranks: int = 1
     rows: int = 0
@@ -50,8 +53,9 @@ class WorldLimits:
     @property
     def capacity(self) -> int:
         """Most nodes of a world: each of its ranks needs a row of every step."""
-        fed = self.rows // self.ranks if self.rows else self.most
-        return max(self.least, min(self.most, fed))  # with too few rows for `least`, the ranks fail
+        with_rows = self.rows // self.ranks if self.rows else self.max_nodes
+        # With too few rows for `min_nodes`, the ranks fail.
+        return max(self.min_nodes, min(self.max_nodes, with_rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +65,8 @@ class NodeState:
     Attributes:
         phase: its state.
         generation: generation of its present or latest ranks.
-        ending: how these ended.
-        failures: failures of these.
+        ending: how these ranks ended.
+        failures: failures of these ranks.
         snapshot: step of the newest snapshot of `generation` in its memory; -1: none.
         leaving: it wants to leave.
         fingerprint: of its settings and job file (`fingerprint.py`); empty: unknown.
@@ -84,7 +88,7 @@ class LiveNode(NodeState):
     Attributes:
         node: its id.
         joined: grows with each node that joins.
-        seen_s: seconds since it was first seen.
+        seen_s: seconds since the leader first saw it.
     """
 
     node: str
@@ -102,11 +106,12 @@ class World:
         origin: the checkpoint that it starts from; None: it starts at step 0.
         keeper: the node that must write this checkpoint from its memory; empty: no node must.
         failures: remembered failures of earlier generations.
-        barred: nodes that are excluded for good.
+        barred: nodes that are excluded from all later worlds.
         reason: why it was formed.
         fingerprint: fingerprint of all its nodes; empty: unknown.
         untried: nodes that joined a running job and have not made a step in it.
-        data_order: see `fingerprint.data_order`; empty: unknown, as an older version formed it.
+        data_order: see `fingerprint.data_order`; empty: unknown, as an older version formed the
+            world.
     """
 
     number: int
@@ -134,7 +139,7 @@ class WorldProgress:
         stepped: its ranks have reported a step.
         left_s: seconds to the end of the job; None: unknown.
         forming_s: seconds that forming this world took.
-        deadlocked: its ranks, if they wait for each other.
+        deadlocked: all its ranks if they wait for each other; else empty.
     """
 
     stepped: bool = False
@@ -144,20 +149,20 @@ class WorldProgress:
 
     @property
     def near_end(self) -> bool:
-        """Whether forming another world for new nodes would outlast the job."""
+        """Whether forming another world for new nodes would take longer than the job still runs."""
         return self.left_s is not None and self.left_s < self.forming_s
 
 
 @dataclass(frozen=True, slots=True)
 class KeepWorld:
-    """Do nothing; `reason`: what is waited for, or empty."""
+    """Do nothing now. `reason`: what the leader waits for; empty: nothing."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallWorld:
-    """All nodes of generation `number` end their ranks: at a safe point, or `at_once`.
+    """All nodes of generation `number` must end their ranks: at a safe point, or `at_once`.
 
     Attributes:
         hung: ranks that wait for each other; their nodes treat them as failed.
@@ -197,20 +202,20 @@ def decide(
 
     Args:
         limits: set by the user.
-        world: the current generation; None: there was none.
+        world: the current generation; None: there is none yet.
         members: the living nodes, in the order of joining.
         progress: of the current generation.
         saved: the newest valid checkpoint on disk; None: there is none, or the world is not
             over (see `is_over`).
-        forgotten: the board has lost its data of this generation.
-        settled: the board has answered long enough that missing nodes are gone; else leases may
-            have expired because nodes could not renew them.
+        forgotten: the job board has lost its data of this generation.
+        settled: the job board has answered for so long that missing nodes are gone. If False,
+            leases may have expired because nodes could not renew them.
     """
     if not settled and world is not None:
         known = {"", *(one.node for one in members)}
         needed = dict.fromkeys((*world.nodes, world.keeper))
         if missing := [node for node in needed if node not in known]:
-            return KeepWorld(f"waiting for {', '.join(missing)}: the job board was away")
+            return KeepWorld(f"waiting for {', '.join(missing)}: the job board was unavailable")
     if world is None:
         return _form(limits, World(0, ()), members, saved, "the job begins")
     alive = {one.node: one for one in members}
@@ -227,11 +232,11 @@ def decide(
         why = f"all {len(progress.deadlocked)} ranks waited for each other"
         return RecallWorld(world.number, True, why, progress.deadlocked)
     if forgotten:
-        return RecallWorld(world.number, False, "the job board had lost its memory")
+        return RecallWorld(world.number, False, "the job board had lost its data")
     if gone := [one.node for one in own if one.leaving]:
         return RecallWorld(world.number, False, f"node {gone[0]} leaves")
     if world.keeper and world.keeper not in alive:
-        why = f"node {world.keeper} is gone, which had the checkpoint of step {world.restored}"
+        why = f"node {world.keeper}, which had the checkpoint of step {world.restored}, is gone"
         return RecallWorld(world.number, False, why)
     if any(_has_ended(one, world.number) for one in own):
         return KeepWorld(f"waiting until the ranks of {', '.join(busy)} have ended")
@@ -247,14 +252,15 @@ def is_over(world: World | None, members: Sequence[LiveNode]) -> bool:
 
 
 def has_members(world: World, members: Sequence[LiveNode]) -> bool:
-    """Whether a node of this world lives; else the next world is a new run of the job."""
+    """Whether a node of this world lives. If not, the next world is a new run of the job."""
     return any(one.node in world.nodes for one in members)
 
 
 def expected_fingerprint(world: World | None, members: Sequence[LiveNode]) -> Fingerprint:
     """Return the fingerprint that a node needs to take part; empty: any.
 
-    That of the world while one of its nodes lives, else that of the node that joined first.
+    It is that of the world while a node of the world lives, else that of the node that joined
+    first.
     """
     if world is not None and has_members(world, members):
         return world.fingerprint
@@ -281,7 +287,8 @@ def _failures(world: World, alive: dict[str, LiveNode]) -> tuple[RankFailure, ..
         if node not in alive
     ]
     causes = [one for one in reported if one.how != "adrift"]
-    return (*causes, *lost) or tuple(reported)  # ranks that lost their peers saw only a consequence
+    # Ranks that lost their peers count only without a cause: they saw a consequence of it.
+    return (*causes, *lost) or tuple(reported)
 
 
 def _grow(
@@ -294,7 +301,7 @@ def _grow(
     names = ", ".join(one.node for one in new)
     room = limits.capacity - len(world.nodes)
     if room <= 0:
-        why = f", as a step has {limits.rows} rows" if limits.capacity < limits.most else ""
+        why = f", as a step has {limits.rows} rows" if limits.capacity < limits.max_nodes else ""
         return KeepWorld(f"{names} in reserve: the world is full with {limits.capacity} nodes{why}")
     if progress.near_end:
         return KeepWorld(f"{names} in reserve: the job is near its end")
@@ -323,7 +330,7 @@ def _next(
     candidates = {one.node for one in _candidates(world, members)}
     reason, barred = failures[0].in_words() if failures else "", world.barred
     if counted:
-        reaction = react_to_failures(past, candidates, limits.least)
+        reaction = react_to_failures(past, candidates, limits.min_nodes)
         if isinstance(reaction, StopJob):
             return reaction
         if isinstance(reaction, ExcludeNode):
@@ -355,10 +362,10 @@ def _form(
         (one for one in candidates if one.node not in ended.nodes), key=lambda one: one.joined
     )
     chosen = [*stayed, *new][: limits.capacity]
-    if len(chosen) < limits.least:
+    if len(chosen) < limits.min_nodes:
         return KeepWorld(
-            f"{len(chosen)} of at least {limits.least} nodes: waiting without a limit; start the"
-            " same command on another node"
+            f"{len(chosen)} of at least {limits.min_nodes} nodes: waiting without a limit; start"
+            " the same command on another node"
         )
     fresh = len(chosen) < limits.capacity and any(one.seen_s < limits.gather_s for one in new)
     if fresh and not any(one.failures for one in stayed):
@@ -397,7 +404,7 @@ def _origin(
 ) -> tuple[CheckpointEntry | None, str]:
     """Return the newest available checkpoint, and the node that must write it ("": it is on disk).
 
-    A checkpoint that must still be written has no name: the leader makes one.
+    A checkpoint that must still be written has no name yet: the leader chooses it.
     """
     holders = [
         one

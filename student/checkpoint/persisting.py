@@ -6,7 +6,7 @@ stays on disk.
 
 A written checkpoint that cannot join the history, because the job board does not answer, stays on
 disk and waits. Newer ones are written in addition, less and less often
-(`scheduler.students.saving.due_beside`).
+(`scheduler.students.saving.due_without_board`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 from ...runtime.errors import EdlError, GenerationSuperseded
 from ...scheduler.backoff import ceiling_s
-from ...scheduler.students.saving import due_beside
+from ...scheduler.students.saving import due_without_board
 from .checkpoint import Checkpoint
 from .contents import Contents
 from .repository import HistoryFence, Repository
@@ -183,7 +183,7 @@ class Persister:
             unjoined, name = self._unjoined, self._name
         if unjoined is None or (
             unjoined.sequence != header.sequence
-            and due_beside(unjoined.written_s, unjoined.since_s, now_s)
+            and due_without_board(unjoined.written_s, unjoined.since_s, now_s)
         ):
             written = self._repository.write(contents, fence, name)
             since_s = now_s if unjoined is None else unjoined.since_s

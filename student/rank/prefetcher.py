@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.arena import Array
 from ...runtime.errors import PeerLost
-from ...scheduler.students.agreement import RowShares, within
+from ...scheduler.students.agreement import RowShares, limit_rows
 from ..feeding import DirectReader, ShardedSource, UnshardedSource
 from ..job.batches import Parts, split
 
@@ -185,7 +185,7 @@ class Shares:
             if self._closed:
                 raise PeerLost("the training loop has ended while its source read ahead")
             self._read = max(self._read, step)
-            return within(self.proportion.rows(step), left)[self._rank]
+            return limit_rows(self.proportion.rows(step), left)[self._rank]
 
     def expected(self, step: int) -> int:
         """Return the rows of this rank at an agreed step."""

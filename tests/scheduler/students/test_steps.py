@@ -17,12 +17,12 @@ from edl.scheduler.students.agreement import (
     Vote,
     decide,
     equal_rows,
+    limit_rows,
     rows_by_speed,
     rows_left_for_rank,
-    within,
 )
 from edl.scheduler.students.saving import (
-    LEAST_S,
+    MIN_INTERVAL_S,
     SaveSchedule,
     StoredCheckpoint,
     newest_first,
@@ -141,7 +141,7 @@ class TestProportion:
     @given(st.integers(1, 500), speeds, st.integers(-50, 5000))
     def test_end_of_an_epoch(self, total: int, given_speeds: list[float], left: int) -> None:
         rows = rows_by_speed(total, given_speeds)
-        parts = within(rows, left)
+        parts = limit_rows(rows, left)
         assert sum(parts) == min(total, max(0, left))
         assert all(part <= max(1, full) for part, full in zip(parts, rows, strict=True))
         left = max(0, left)
@@ -305,7 +305,7 @@ class TestSaving:
                 last = (step, now_s)
         assert (saves - 1) * cost_s <= overhead * now_s
         # It is no rarer than the overhead and the least distance ask for.
-        assert now_s - last[1] <= max(LEAST_S, cost_s / overhead) + step_s
+        assert now_s - last[1] <= max(MIN_INTERVAL_S, cost_s / overhead) + step_s
 
     def test_a_save_that_stalled_once_does_not_put_off_the_next_ones(self) -> None:
         due = SaveSchedule(overhead=0.02).due
@@ -315,13 +315,13 @@ class TestSaving:
     @given(FOUND, st.integers(1, 5))
     def test_pruning_keeps_the_newest(self, found: list[StoredCheckpoint], keep: int) -> None:
         gone = set(to_prune(found, keep))
-        whole = [one.name for one in newest_first(found) if one.whole]
+        whole = [one.name for one in newest_first(found) if one.usable]
         left = [one for one in found if one.name not in gone]
-        assert [one.name for one in newest_first(left) if one.whole] == whole[:keep]
+        assert [one.name for one in newest_first(left) if one.usable] == whole[:keep]
         assert to_prune(left, keep) == [], "once is enough"
         for one in found:
-            if not one.whole:  # damaged ones go with older ones
-                newer = sum(other.whole and other.order > one.order for other in found)
+            if not one.usable:  # damaged ones go with older ones
+                newer = sum(other.usable and other.order > one.order for other in found)
                 assert (one.name in gone) == (newer >= keep)
 
     def test_pruning_examples(self) -> None:
@@ -334,12 +334,12 @@ class TestSaving:
             StoredCheckpoint("d", 10, 2.0, sequence=3),
         ]
         assert to_prune(found, 2) == ["b"], "its place in the history counts, not its step"
-        found = [replace(old, whole=False, pending=True), *found[1:]]
+        found = [replace(old, usable=False, pending=True), *found[1:]]
         assert to_prune(found, 1) == ["c"]
         found = [
             StoredCheckpoint("b", 10, 2.0),
             StoredCheckpoint("a", 10, 1.0),
-            StoredCheckpoint("c", 10, 3.0, whole=False),
+            StoredCheckpoint("c", 10, 3.0, usable=False),
         ]
         assert to_prune(found, 1) == ["a"]
         with pytest.raises(ValueError, match="at least one"):

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from edl.scheduler.students.failures import (
-    IN_VAIN,
+    NO_PROGRESS,
     SAME_STEP,
     START_S,
     ExcludeNode,
@@ -198,7 +198,7 @@ class TestWorld:
         assert following.restored == 4
         world = World(3, ("a", "b"))
         waits = decide(ANY, world, running(3, "a"), STEPPING, 0, settled=False)
-        assert waits == KeepWorld("waiting for b: the job board was away")
+        assert waits == KeepWorld("waiting for b: the job board was unavailable")
         there = running(3, "a", "b")
         assert decide(ANY, world, there, STEPPING, 0, settled=False) == KeepWorld()
 
@@ -365,12 +365,12 @@ class TestLadder:
     def test_lost_nodes_are_not_blamed_but_progress_is_needed(self) -> None:
         for how in ("lost", "adrift"):
             assert react_to_failures(failed_at(7, 7, 7, 7, how=how), BOTH, 1) is None
-        told = failed_at(*([9, *[5, 4, 3, 2, 1][: IN_VAIN - 1]]), how="lost")
+        told = failed_at(*([9, *[5, 4, 3, 2, 1][: NO_PROGRESS - 1]]), how="lost")
         assert isinstance(react_to_failures(told, BOTH, 1), StopJob)
         assert react_to_failures(told[:-1], BOTH, 1) is None
 
     def test_a_restored_checkpoint_is_progress_once(self) -> None:
-        told = failed_at(*[0] * IN_VAIN, how="lost", restored=40)
+        told = failed_at(*[0] * NO_PROGRESS, how="lost", restored=40)
         assert react_to_failures(told[:-1], BOTH, 1) is None
         reaction = react_to_failures(told, BOTH, 1)
         assert isinstance(reaction, StopJob)
@@ -378,7 +378,7 @@ class TestLadder:
 
     def test_the_report_names_the_furthest_step_of_several_ranks(self) -> None:
         told = failed_at(9, 5, 4, 3, 2, 1)
-        told += [replace(told[-1], rank=rank) for rank in range(IN_VAIN)]
+        told += [replace(told[-1], rank=rank) for rank in range(NO_PROGRESS)]
         reaction = react_to_failures(told, BOTH, 2)
         assert isinstance(reaction, StopJob)
         assert "came no further than step 9" in reaction.report
@@ -391,7 +391,9 @@ class TestLadder:
     def test_progress_goes_on(self, steps: list[int]) -> None:
         assert react_to_failures(failed_at(*steps), BOTH, 1) is None
 
-    @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=5 * IN_VAIN + 1))
+    @given(
+        st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=5 * NO_PROGRESS + 1)
+    )
     def test_no_progress_ends(self, told: list[tuple[int, str]]) -> None:
         """However ranks die, a job that makes no progress ends within a bounded number of tries."""
         found = [RankFailure(n, node, 0, "killed", step) for n, (step, node) in enumerate(told, 1)]

@@ -16,7 +16,7 @@ import pytest
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.runtime.errors import CheckpointUnavailable, RedisUnavailable, UsageError
-from edl.scheduler.students.saving import CheckpointHistory, due_beside
+from edl.scheduler.students.saving import CheckpointHistory, due_without_board
 from edl.student.checkpoint import Checkpoint, Persister, Repository
 from edl.student.checkpoint.checkpoint import MANIFEST
 from edl.student.checkpoint.cli import app
@@ -493,7 +493,7 @@ def test_an_error_of_an_earlier_generation_is_no_problem_of_the_next(tmp_path: P
 def test_few_saves_are_written_beside_those_that_wait() -> None:
     written = [10.0]
     for now_s in range(10, 3600):
-        if due_beside(written[-1], 5.0, now_s):
+        if due_without_board(written[-1], 5.0, now_s):
             written.append(now_s)
             assert (now_s - written[-2]) <= 0.55 * (now_s - 5.0)
     assert len(written) < 12

@@ -248,7 +248,7 @@ def test_a_node_that_leaves_before_its_last_save_joined_is_not_waited_for(
     second, third = fleet.events("generation")[1:]
     assert (second["nodes"], third["nodes"]) == (["b"], ["b"])
     assert second["restored"] == third["restored"] >= 12
-    assert "node a is gone, which had" in fleet.events("recall")[-1]["why"]
+    assert "node a, which had the checkpoint" in fleet.events("recall")[-1]["why"]
 
 
 def test_a_place_that_takes_no_checkpoint_is_one_clear_error(fleet: Fleet) -> None:
