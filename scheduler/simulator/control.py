@@ -1,8 +1,9 @@
 """The control plane of a simulated mesh, and `simulate`, which runs it to the end.
 
-Students arrive, report and leave; teachers come, fail and go (`TeacherFleet`); the leader of each
-service collects events and assigns (`leader.py`); autoscaling starts and drains teachers. A
-decision of a leader reaches students and teachers after the latency of the scenario's link.
+Students arrive, report and leave. Teachers start, fail and leave (`TeacherFleet`). The leader of
+each service collects events and assigns teachers (`leader.py`). Autoscaling starts and drains
+teachers. A leader's decision reaches students and teachers after the latency of the scenario's
+link.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from .scenario import Scenario, ScenarioFault, StudentGroup, TeacherGroup
 from .student import JobRanks, SimulatedStudent
 from .teacher import SimulatedTeacher, TeacherFleet
 
-#: A run without a duration is stuck after this many virtual seconds without a trained batch, or
-#: after this multiple of the time of a batch if that is longer.
-LEAST_PATIENCE_S: Final = 600.0
+#: A run without a duration counts as stuck after `MIN_PATIENCE_S` virtual seconds without a trained
+#: batch, or after `PATIENCE_TIMES` times the time of a batch if that is longer.
+MIN_PATIENCE_S: Final = 600.0
 PATIENCE_TIMES: Final = 20.0
 
 
@@ -38,12 +39,12 @@ class SimulatedControl:
         scenario, clock, trace: of the run.
         students: all students of the scenario, in its order.
         fleet: the teachers.
-        points: the curves so far.
+        points: the samples for curves so far.
     """
 
     def __init__(self, run: SimulationRun) -> None:
         self.scenario, self.clock, self.trace = run.scenario, run.clock, run.trace
-        self._there: list[SimulatedStudent] = []  # in the order of arrival
+        self._present: list[SimulatedStudent] = []  # in the order of arrival
         self.fleet = TeacherFleet(run, self._on_disconnect, self._on_teacher_event)
         ranks = {group.name: JobRanks() for group in run.scenario.students if group.together}
         self.students = [
@@ -64,9 +65,9 @@ class SimulatedControl:
         self._leaders = {
             name: SimulatedLeader(run.scenario.autoscale) for name in run.scenario.services
         }
-        self._look_at = dict.fromkeys(self._leaders, inf)
+        self._decide_at = dict.fromkeys(self._leaders, inf)
         self._rng = run.seeding(f"{run.scenario.seed}/faults")
-        self._to_leave = len(self.students)
+        self._not_ended = len(self.students)
         self._samples, self._sampled_at = 0, 0.0
         self._progress = (0, 0.0)  # batches of all students, and when they last grew
 
@@ -87,13 +88,13 @@ class SimulatedControl:
                 clock.at(change.at_s, partial(self._group_speed_changed, group))
         for fault in scenario.faults:
             clock.at(fault.at_s, partial(self._inject, fault))
-        clock.after(scenario.report_s, self._sweep)
+        clock.after(scenario.report_s, self._report_all)
         clock.at(0.0, self._sample)
 
     @property
     def is_over(self) -> bool:
         """Whether all students have left."""
-        return self._to_leave == 0
+        return self._not_ended == 0
 
     @property
     def progress(self) -> float | None:
@@ -114,39 +115,39 @@ class SimulatedControl:
         if student.ended_s is not None:
             return
         self.trace.record("join", student.name)
-        self._there.append(student)
+        self._present.append(student)
         student.begin()
         self._report(student)
 
     def _leave(self, student: SimulatedStudent) -> None:
-        if student.is_there:
+        if student.is_present:
             student.leave()
             self._remove(student, "leave", "leaves as the scenario says")
         elif student.ended_s is None:
             student.ended_s = self.clock.now  # it never came
-            self._to_leave -= 1
+            self._not_ended -= 1
 
     def _remove(
-        self, student: SimulatedStudent, kind: str, text: str, told_in_s: float = 0.0
+        self, student: SimulatedStudent, kind: str, text: str, notice_s: float = 0.0
     ) -> None:
-        """Remove a student that left, and let the leader know after `told_in_s`."""
+        """Remove a student that has ended; the leader notices it after `notice_s` seconds."""
         student.ended_s = self.clock.now
-        self._there.remove(student)
-        self._to_leave -= 1
+        self._present.remove(student)
+        self._not_ended -= 1
         self.trace.record(kind, student.name, text)
         if student.group.needs_labels:
-            self.clock.after(told_in_s, partial(self._forget, student))
+            self.clock.after(notice_s, partial(self._forget, student))
 
     def _forget(self, student: SimulatedStudent) -> None:
         self._leaders[student.group.service].forget(student)
-        self._wake(student.group.service, self.clock.now + self.scenario.look_s)
+        self._schedule_decision(student.group.service, self.clock.now + self.scenario.look_s)
 
     def _report(self, student: SimulatedStudent) -> None:
-        if not (student.group.needs_labels and student.is_there):
+        if not (student.group.needs_labels and student.is_present):
             return
         service = student.group.service
         if self._leaders[service].add_report(student):
-            self._wake(service, self.clock.now + self.scenario.look_s)
+            self._schedule_decision(service, self.clock.now + self.scenario.look_s)
 
     def _group_speed_changed(self, group: StudentGroup) -> None:
         self.trace.record("pace", group.name, f"{group.t_s_at(self.clock.now):g} s per sample")
@@ -154,8 +155,8 @@ class SimulatedControl:
     # -- faults
 
     def _on_disconnect(self, teacher: str) -> None:
-        """Let connected students notice at once that the process of a teacher ended."""
-        for student in self._there:
+        """Let connected students notice at once that a teacher's process has ended."""
+        for student in self._present:
             student.reader.disconnected(teacher)
 
     def _inject(self, fault: ScenarioFault) -> None:
@@ -167,9 +168,9 @@ class SimulatedControl:
                 else:
                     self.fleet.end(teacher, fault.kind, fault.for_s)
             return
-        there = [student for student in members if student.is_there]
-        self._rng.shuffle(there)
-        for student in there[: fault.count]:
+        present = [student for student in members if student.is_present]
+        self._rng.shuffle(present)
+        for student in present[: fault.count]:
             if fault.kind == "slow":
                 self._slow(fault, partial(self._slow_student, student))
                 continue
@@ -184,32 +185,32 @@ class SimulatedControl:
             self.clock.after(fault.for_s, partial(slow, 1 / fault.factor))
 
     def _slow_student(self, student: SimulatedStudent, factor: float) -> None:
-        student.slowed *= factor
-        self.trace.record("slow", student.name, f"{student.slowed:g} times its usual time")
+        student.slowdown *= factor
+        self.trace.record("slow", student.name, f"{student.slowdown:g} times its usual time")
 
     # -- the coordinator
 
     def _on_teacher_event(self, service: str, event: rule.AssignmentEvent) -> None:
         self._leaders[service].add_event(event)
-        self._wake(service, self.clock.now + self.scenario.look_s)
+        self._schedule_decision(service, self.clock.now + self.scenario.look_s)
 
-    def _wake(self, service: str, moment: float) -> None:
-        """Let the leader decide at `moment`, unless it does earlier."""
-        if moment < self._look_at[service]:
-            self._look_at[service] = moment
-            self.clock.at(moment, partial(self._look, service))
+    def _schedule_decision(self, service: str, moment: float) -> None:
+        """Let the leader of a service decide at `moment`, unless it will do so earlier."""
+        if moment < self._decide_at[service]:
+            self._decide_at[service] = moment
+            self.clock.at(moment, partial(self._decide, service))
 
-    def _look(self, service: str) -> None:
+    def _decide(self, service: str) -> None:
         now = self.clock.now
-        if now < self._look_at[service]:
-            return  # it has decided earlier
-        self._look_at[service] = inf
+        if now < self._decide_at[service]:
+            return  # the leader has decided earlier
+        self._decide_at[service] = inf
         leader = self._leaders[service]
-        changes = leader.look(now)
+        changes = leader.assign(now)
         draining = [t for t in self.fleet.draining.values() if t.group.service == service]
         self.clock.after(self.scenario.link.latency_s, partial(self._push, changes, draining))
         if (due := rule.next_due(leader.state)) is not None:
-            self._wake(service, max(due, now + self.scenario.look_s))
+            self._schedule_decision(service, max(due, now + self.scenario.look_s))
 
     def _push(
         self, changes: tuple[rule.AssignmentChange, ...], draining: list[SimulatedTeacher]
@@ -217,54 +218,54 @@ class SimulatedControl:
         """Deliver the leader's decisions to students, and confirm drains."""
         for change in changes:
             student = self._by_name[change.student_id]
-            if student.is_there:
+            if student.is_present:
                 text = f"{len(change.teachers)} teachers: {change.reason}"
                 self.trace.record("assign", student.name, text)
                 student.reader.assign(change.teachers, change.lost)
         for teacher in draining:
-            teacher.drain_heard = True
+            teacher.drain_is_known = True
             self.fleet.end_if_idle(teacher)
 
-    def _sweep(self) -> None:
+    def _report_all(self) -> None:
         """Let all students report, and let autoscaling decide, every `report_s`."""
-        self.clock.after(self.scenario.report_s, self._sweep)
+        self.clock.after(self.scenario.report_s, self._report_all)
         for student in self.students:
             self._report(student)
         for service, leader in self._leaders.items():
             before = leader.desired
             starting = self.fleet.count(service, "starting")
-            serving = self.fleet.believed(service)
+            serving = self.fleet.count_registered(service)
             desired = leader.update_desired(serving, starting, self.clock.now)
             if desired is not None:
                 if before is None or desired.count != before.count:
                     text = f"{desired.count} teachers: {desired.reason}"
                     self.trace.record("desired", service, text)
-                self._follow(service, desired.count)
-        self._look_whether_stuck()
+                self._resize_fleet(service, desired.count)
+        self._check_progress()
 
-    def _follow(self, service: str, desired: int) -> None:
-        """Start and drain teachers until the desired number is there."""
+    def _resize_fleet(self, service: str, desired: int) -> None:
+        """Start and drain teachers to get the desired number."""
         groups = [group for group in self.scenario.teachers if group.service == service]
         if not groups:
             return
         processes = [
-            FleetProcess(one.name, serves=one.state == "serving")
-            for one in self.fleet.kept(service)
+            FleetProcess(teacher.name, serves=teacher.state == "serving")
+            for teacher in self.fleet.running(service)
         ]
-        found = fleet_change(processes, desired, RetryPause(), self.clock.now)
-        for _ in range(found.start):
+        change = fleet_change(processes, desired, RetryPause(), self.clock.now)
+        for _ in range(change.start):
             self.fleet.order(groups[0], groups[0].start_s)
-        for name in found.drain:
+        for name in change.drain:
             self.trace.record("drain", name, "not desired any more")
             self.fleet.drain(self.fleet.teachers[name])
 
-    def _look_whether_stuck(self) -> None:
-        """Raise ValueError if nothing is trained and nothing would ever end the run."""
+    def _check_progress(self) -> None:
+        """Raise ValueError if no student makes progress and no duration ends the run."""
         if self.scenario.duration_s is not None:
             return
-        some_start = any(self.fleet.count(service, "starting") for service in self._leaders)
+        teachers_start = any(self.fleet.count(service, "starting") for service in self._leaders)
         batches, now = self._batches, self.clock.now
-        if batches != self._progress[0] or some_start or now < self.scenario.quiet_from_s:
+        if batches != self._progress[0] or teachers_start or now < self.scenario.quiet_from_s:
             self._progress = (batches, now)
         elif now - self._progress[1] >= self._patience_s():
             raise ValueError(
@@ -274,18 +275,18 @@ class SimulatedControl:
 
     def _patience_s(self) -> float:
         """Return the seconds without a trained batch after which none is expected."""
-        scenario, there = self.scenario, self._there
-        teachers = [one for one in self.fleet.teachers.values() if one.works]
-        batch = max((one.group.batch for one in there), default=0)
-        step_s = max((one.step_s(one.group.teachers_max) for one in there), default=0.0)
-        source_s = max((one.group.source_s for one in there), default=0.0)
-        device_s = max((one.device_s(batch) for one in teachers), default=0.0)
-        own = (*(one.link for one in scenario.students), *(one.link for one in scenario.teachers))
-        links = [scenario.link, *(link for link in own if link is not None)]
+        scenario, students = self.scenario, self._present
+        teachers = [teacher for teacher in self.fleet.teachers.values() if teacher.works]
+        batch = max((s.group.batch for s in students), default=0)
+        step_s = max((s.step_s(s.group.teachers_max) for s in students), default=0.0)
+        source_s = max((s.group.source_s for s in students), default=0.0)
+        device_s = max((teacher.device_s(batch) for teacher in teachers), default=0.0)
+        group_links = [group.link for group in (*scenario.students, *scenario.teachers)]
+        links = [scenario.link, *(link for link in group_links if link is not None)]
         slowest = min(link.bandwidth_bytes_per_s or inf for link in links)
-        nbytes = max((one.group.batch_bytes for one in there), default=0)
-        sent_s = nbytes / slowest + 2 * max(link.latency_s for link in links)
-        return max(LEAST_PATIENCE_S, PATIENCE_TIMES * (step_s + source_s + device_s + sent_s))
+        nbytes = max((s.group.batch_bytes for s in students), default=0)
+        transfer_s = nbytes / slowest + 2 * max(link.latency_s for link in links)
+        return max(MIN_PATIENCE_S, PATIENCE_TIMES * (step_s + source_s + device_s + transfer_s))
 
     # -- the curves
 
@@ -294,10 +295,10 @@ class SimulatedControl:
         self.points.append(self.point())
 
     def point(self) -> MeshSample:
-        """Return the state of the mesh now."""
+        """Return the state of the mesh now; its rate counts from the previous call."""
         now = self.clock.now
-        there = [student for student in self.students if student.is_there]
-        labelled = [one.reader.core for one in there if one.group.needs_labels]
+        present = [student for student in self.students if student.is_present]
+        cores = [one.reader.core for one in present if one.group.needs_labels]
         samples = sum(student.batches * student.group.batch for student in self.students)
         span_s = now - self._sampled_at
         rate = (samples - self._samples) / span_s if span_s > 0 else 0.0
@@ -305,32 +306,32 @@ class SimulatedControl:
         desired = [o.desired.count for o in self._leaders.values() if o.desired is not None]
         return MeshSample(
             now,
-            len(there),
+            len(present),
             sum(self.fleet.count(service, "serving") for service in self._leaders),
             sum(
                 len(entry.teachers)
                 for leader in self._leaders.values()
                 for entry in leader.state.students.values()
             ),
-            sum(core.decision.want for core in labelled),
+            sum(core.decision.want for core in cores),
             sum(desired) if desired else None,
-            sum(one.reader.ledger.volume_bytes / one.group.batch_bytes for one in there),
+            sum(one.reader.ledger.volume_bytes / one.group.batch_bytes for one in present),
             rate,
-            sum(core.starves for core in labelled),
+            sum(core.starves for core in cores),
         )
 
 
-def _summary(control: SimulatedControl) -> SimulationResult:
+def _result(control: SimulatedControl) -> SimulationResult:
     """Return the result of a finished run."""
     control.points.append(control.point())
     trace = control.trace
-    students = tuple(_student(student, control) for student in control.students)
+    students = tuple(_student_result(student, control) for student in control.students)
     for student in students:
         trace.hash(student)
     return SimulationResult(
         virtual_s=control.clock.now,
         students=students,
-        teachers=tuple(_teachers(group, control) for group in control.scenario.teachers),
+        teachers=tuple(_teachers_result(group, control) for group in control.scenario.teachers),
         points=tuple(control.points),
         happenings=tuple(trace.happenings),
         labelled=tuple(trace.labelled),
@@ -340,7 +341,7 @@ def _summary(control: SimulatedControl) -> SimulationResult:
     )
 
 
-def _student(student: SimulatedStudent, control: SimulatedControl) -> StudentResult:
+def _student_result(student: SimulatedStudent, control: SimulatedControl) -> StudentResult:
     group, reader, now = student.group, student.reader, control.clock.now
     has_come = student.began_s is not None
     began_s = now if student.began_s is None else student.began_s
@@ -370,10 +371,10 @@ def _student(student: SimulatedStudent, control: SimulatedControl) -> StudentRes
     )
 
 
-def _teachers(group: TeacherGroup, control: SimulatedControl) -> TeachersResult:
-    mine = [one for one in control.fleet.teachers.values() if one.group is group]
-    there_s = sum(teacher.there_until_now_s for teacher in mine)
-    busy_s = sum(teacher.busy_s for teacher in mine)
+def _teachers_result(group: TeacherGroup, control: SimulatedControl) -> TeachersResult:
+    teachers = [one for one in control.fleet.teachers.values() if one.group is group]
+    there_s = sum(teacher.present_s for teacher in teachers)
+    busy_s = sum(teacher.busy_s for teacher in teachers)
     return TeachersResult(
         group=group.name,
         started=control.fleet.started[group.name],
@@ -381,7 +382,7 @@ def _teachers(group: TeacherGroup, control: SimulatedControl) -> TeachersResult:
         there_s=there_s,
         busy_s=busy_s,
         utilization=busy_s / (there_s * group.lanes) if there_s > 0 else 0.0,
-        batches=sum(teacher.batches for teacher in mine),
+        batches=sum(teacher.batches for teacher in teachers),
         cost=there_s / 3600 * group.price_per_hour,
     )
 
@@ -401,13 +402,16 @@ def simulate(
     Args:
         scenario: the scenario.
         seeding: makes a generator from a text that alone determines what it draws: pass the class
-            `random.Random`. Decisions contain no randomness of their own.
+            `random.Random`. There is no other randomness.
         on_progress: called from time to time with the virtual seconds so far, and the finished
             share of the run (0 to 1; None: unknown).
         keep_batches: keep every request and step in the result.
 
     Returns:
-        The same result for the same scenario and seed, to the last bit.
+        The result; equal scenarios give equal results, to the last bit.
+
+    Raises:
+        ValueError: the scenario has no duration, and no student makes progress any more.
     """
     clock = VirtualClock()
     control = SimulatedControl(
@@ -421,4 +425,4 @@ def simulate(
             on_progress(clock.now, control.progress)
     if end_s < inf:
         clock.now = end_s
-    return _summary(control)
+    return _result(control)

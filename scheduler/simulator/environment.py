@@ -1,7 +1,7 @@
 """Shared parts of a simulated mesh: virtual time, random numbers, networks, and the event trace.
 
 Each kind of random number of each machine has a stream of its own. So the draws of one machine do
-not depend on those of others, and a scenario with one teacher more draws the same for all others.
+not depend on those of others: with one more teacher, all others still draw the same numbers.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class VirtualClock:
     def __init__(self) -> None:
         self.now = 0.0
         self.events = 0
-        self._planned = 0
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self._schedule: list[tuple[float, int, Callable[[], None]]] = []
 
     def at(self, moment: float, action: Callable[[], None]) -> None:
         """Schedule an action for a moment, or for now if that is past."""
-        self._planned += 1
-        heappush(self._agenda, (max(moment, self.now), self._planned, action))
+        self._scheduled += 1
+        heappush(self._schedule, (max(moment, self.now), self._scheduled, action))
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Schedule an action after so many seconds (>= 0)."""
-        self._planned += 1
-        heappush(self._agenda, (self.now + seconds, self._planned, action))
+        """Schedule an action after this many `seconds` (>= 0)."""
+        self._scheduled += 1
+        heappush(self._schedule, (self.now + seconds, self._scheduled, action))
 
     @property
     def next_at(self) -> float:
         """Time of the next action; infinity: there is none."""
-        return self._agenda[0][0] if self._agenda else inf
+        return self._schedule[0][0] if self._schedule else inf
 
     def step(self) -> None:
         """Execute the next action; there must be one."""
-        self.now, _, action = heappop(self._agenda)
+        self.now, _, action = heappop(self._schedule)
         self.events += 1
         action()
 
@@ -69,11 +69,11 @@ Seeding = Callable[[str], Generator]
 
 
 class Jitter:
-    """Random factors of times, with mean 1 and this standard deviation.
+    """Random factors of times, with mean 1.
 
     Args:
         generator: source of random numbers.
-        deviation: 0: each factor is 1, and nothing is drawn.
+        deviation: standard deviation of the factors; 0: each factor is 1, and nothing is drawn.
     """
 
     __slots__ = ("_generator", "_mu", "_sigma")
@@ -90,9 +90,9 @@ class Jitter:
 
 
 def lifetime_s(generator: Generator, leave_per_minute: float) -> float:
-    """Return the seconds until a machine leaves, if a share (0 < share <= 1) leaves per minute.
+    """Draw the seconds until a machine leaves, if a share (0 < share <= 1) leaves per minute.
 
-    The probability of leaving in the next moment does not depend on the age.
+    The probability of leaving in the next moment does not depend on the machine's age.
     """
     rate = -log(max(1 - leave_per_minute, 1e-9)) / 60
     return -log(1 - generator.random()) / rate
@@ -125,21 +125,23 @@ class EventTrace:
         self._hash.update(f"{now!r} {kind} {subject} {text}\n".encode())
 
     def hash(self, *facts: object) -> None:
-        """Add facts to the hash without recording an event."""
+        """Add facts to the hash without recording them."""
         self._hash.update(f"{self._clock.now!r} {facts!r}\n".encode())
 
-    def record_request(self, one: LabelledRequest) -> None:
+    def record_request(self, request: LabelledRequest) -> None:
         self._hash.update(
-            f"{one.answered_s!r} L {one.teacher} {one.student} {one.batch} {one.rows}"
-            f" {one.began_s!r} {one.used}\n".encode()
+            f"{request.answered_s!r} L {request.teacher} {request.student} {request.batch}"
+            f" {request.rows} {request.began_s!r} {request.used}\n".encode()
         )
         if self._keep:
-            self.labelled.append(one)
+            self.labelled.append(request)
 
-    def record_step(self, one: Stepped) -> None:
-        self._hash.update(f"{one.ended_s!r} S {one.student} {one.batch} {one.began_s!r}\n".encode())
+    def record_step(self, step: Stepped) -> None:
+        self._hash.update(
+            f"{step.ended_s!r} S {step.student} {step.batch} {step.began_s!r}\n".encode()
+        )
         if self._keep:
-            self.stepped.append(one)
+            self.stepped.append(step)
 
     @property
     def digest(self) -> str:
@@ -153,7 +155,7 @@ class SimulationRun:
 
     Attributes:
         scenario: the scenario.
-        seeding: makes generators, named by the machine and the purpose.
+        seeding: makes a generator from the seed, a machine's name and a purpose.
         clock: the virtual clock.
         trace: records events.
     """
@@ -189,17 +191,17 @@ class NetworkPort:
         self._out_free_at = self._in_free_at = 0.0
 
     def arrives_at(self, to: NetworkPort, nbytes: float, now: float) -> float:
-        """Book a transfer that is sent now; return when it has arrived completely.
+        """Book a transfer of `nbytes` that is sent now; return when it has arrived completely.
 
-        It passes both machines at the same time, at the speed of the slower one, after earlier
-        transfers from here and to there.
+        It passes both machines at the same time, at the speed of the slower machine, after earlier
+        transfers that this machine sends or that `to` receives.
         """
         begins = max(now, self._out_free_at)
-        arrives = begins
+        passed = begins
         if (speed := self._link.bandwidth_bytes_per_s) is not None:
-            arrives = self._out_free_at = begins + nbytes / speed
+            passed = self._out_free_at = begins + nbytes / speed
         if (speed := to._link.bandwidth_bytes_per_s) is not None:
-            taken = max(begins, to._in_free_at) + nbytes / speed
-            arrives = to._in_free_at = max(arrives, taken)
+            received = max(begins, to._in_free_at) + nbytes / speed
+            passed = to._in_free_at = max(passed, received)
         slower = self if self._link.latency_s >= to._link.latency_s else to
-        return arrives + slower._link.latency_s * slower._jitter.factor()
+        return passed + slower._link.latency_s * slower._jitter.factor()

@@ -1,7 +1,7 @@
 """The leading manager of one service, with the live mesh's rules of assignment and autoscaling.
 
-Events and reports arrive at any time; `look` processes all of them at once, as a manager does. As
-in the live registry, a report is no news if only its measured times changed, by a tenth at most.
+Events and reports arrive at any time; `assign` processes all of them at once, as a manager does. As
+in the live registry, a report is not news if only its measured times changed, by a tenth at most.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class SimulatedLeader:
             self._waits = self._waits.grown(before[1], waits)
         self._loads[name] = load, waits
         known = self._reports.get(name)
-        has_news = known is None or _is_news(known, report)
-        if has_news:
+        is_news = known is None or _is_news(known, report)
+        if is_news:
             self._reports[name] = report
             self._events.append(report)
-        return has_news
+        return is_news
 
     def forget(self, student: SimulatedStudent) -> None:
         """Forget a student that has left, or that has lost its lease."""
@@ -86,8 +86,8 @@ class SimulatedLeader:
         if self._reports.pop(student.name, None) is not None:
             self._events.append(rule.StudentGone(student.name))
 
-    def look(self, now: float) -> tuple[rule.AssignmentChange, ...]:
-        """Process all events; return the changes for students."""
+    def assign(self, now: float) -> tuple[rule.AssignmentChange, ...]:
+        """Process all events since the last call; return the changes for students."""
         events: list[rule.AssignmentEvent] = [*self._events, rule.Ticked()]
         self._events = []
         self.state, changes = rule.reduce(self.state, events, now)

@@ -11,19 +11,20 @@ class StudentResult:
 
     Attributes:
         name: its id, `group/number`.
-        group: of the scenario.
+        group: name of its group.
         batches: number of trained batches.
         samples: number of their samples.
-        began_s, ended_s: its arrival, and the end of its last step or of the run.
+        began_s, ended_s: its arrival, and when it was done or left. The end of the run stands for
+            either if it did not happen.
         batches_per_s, samples_per_s: rates from `warm_up_s`, or from its arrival if that is later.
-            They count finished steps; the time ends with the last of them if the student is done.
-        training_s: time of steps.
+            They count finished steps; if the student is done, the time ends with its last step.
+        training_s: time in steps.
         starved_s: time of waiting for labels.
-        blocked_s: time in which pulling was paused, as enough was labelled (Algorithm 1).
+        blocked_s: time in which pulling was paused because enough was labelled (Algorithm 1).
         source_wait_s: time of waiting for the source.
-        resends, hedges: number of requests sent again, or to a second teacher.
-        want: wanted teachers at the end.
-        most_volume: most batches that were labelled and not taken.
+        resends, hedges: number of requests that were sent again, or also to a second teacher.
+        want: wanted number of teachers at the end.
+        most_volume: largest number of batches that were labelled and not taken.
     """
 
     name: str
@@ -49,12 +50,12 @@ class TeachersResult:
     """All teachers of one group.
 
     Attributes:
-        group: of the scenario.
-        started: number of teachers ever.
+        group: name of the group.
+        started: number of teachers that ever served.
         lost: number of expired leases: of teachers that crashed, or hung for longer than the TTL.
         there_s: teacher-seconds from serving until gone.
         busy_s: lane-seconds of working devices.
-        utilization: `busy_s` per lane-second there; 0 without any.
+        utilization: `busy_s` divided by the lane-seconds of `there_s`; 0 if there are none.
         batches: number of used batches that they labelled; a part of a batch is a fraction.
         cost: price of `there_s`.
     """
@@ -80,7 +81,7 @@ class MeshSample:
         assigned: sum of the teachers assigned to students.
         wanted: sum of the students' wants.
         desired: teachers that autoscaling wants; None: without it.
-        volume: labelled batches that are not taken, of all students.
+        volume: number of labelled batches that are not taken, of all students.
         samples_per_s: rate of taken samples since the previous point.
         starved: number of students that wait for labels.
     """
@@ -103,7 +104,7 @@ class SimulatedEvent:
     Attributes:
         at_s: its time.
         kind: "join", "serve", "crash", "hang", "wake", "drain", "leave", "lost", "slow", "pace",
-            "assign", "want", "order", "desired", "done".
+            "assign", "desired", "done". "pace": the speed of a group changed as planned.
         subject: the student, teacher or service.
         text: details, for display.
     """
@@ -141,7 +142,7 @@ class LabelledRequest:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step of a student; kept like `LabelledRequest`."""
+    """A step of a student; kept only on demand."""
 
     student: str
     batch: int
@@ -156,11 +157,11 @@ class SimulationResult:
     Attributes:
         virtual_s: its virtual duration.
         students, teachers: in the order of the scenario.
-        points: the curves.
-        happenings: the events, in order.
+        points: the mesh at regular moments, for curves.
+        happenings: the events of the mesh, in order.
         labelled, stepped: every request and step, if they were kept.
         trace_hash: hash of all events in order, batches included (16 hex digits).
-        events: number of simulated events.
+        events: number of actions that the virtual clock executed.
     """
 
     virtual_s: float

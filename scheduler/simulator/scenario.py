@@ -1,10 +1,10 @@
 """Scenarios of the simulator: students, teachers, links, and what happens to them.
 
-A scenario determines a run: the same one with the same seed gives the same run, event by event.
-Times are virtual seconds since its beginning. A batch has the `batch` samples of a student's step.
+A scenario, which includes a seed, determines a run event by event. Times are virtual seconds since
+the beginning of the run. A batch has the `batch` samples of one step of its student.
 
 The jitter of a time is its standard deviation relative to its mean. The drawn times are log-normal
-with that mean, so jitter alone makes nothing slower.
+with that mean, so jitter alone makes nothing slower on average.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..units import (
 #: How a teacher ends. "crash": its process dies, connections break, its lease expires. "hang": it
 #: stops answering, as after SIGSTOP. "drain": it takes nothing new, finishes, and leaves.
 TeacherEnding = Literal["crash", "hang", "drain"]
-#: Faults of a group: some members end, or are "slow".
+#: Kinds of faults: members of a group end in one of these ways, or are "slow".
 FaultKind = Literal["crash", "hang", "drain", "slow"]
 
 
@@ -39,7 +39,7 @@ class NetworkLink:
 
     Attributes:
         bandwidth_bytes_per_s: in each direction; None: only the latency counts.
-        latency_s: from one machine to another, one way; the greater one of the two machines counts.
+        latency_s: one way, to another machine; the greater of both machines' values counts.
         jitter: of that latency.
     """
 
@@ -76,23 +76,23 @@ class StudentGroup:
         connection_s: time of each step per connected teacher: the training process also polls,
             receives and copies. So teachers beyond those it needs cost a little.
         jitter: of the time of a step.
-        source_s: time that the source needs for a batch; it yields one at a time.
+        source_s: time that the source needs for a batch; it makes one after another.
         batches: number of batches after which the student leaves; None: the scenario's.
         request_samples: most samples of a request, cut and joined from batches; None: a request is
             one batch.
         upper, lower: `ut` and `lt` of Algorithm 1, in batches that are labelled and not taken.
-        teachers_min, teachers_max: bounds of the want; equal ones fix it.
-        priority: higher goes first.
+        teachers_min, teachers_max: bounds of the wanted number of teachers; equal bounds fix it.
+        priority: students with a higher one are served first.
         needs_labels: False: it trains on hard labels alone, without teachers (N-training; or
             Online, where its own device labels: then `t_s_s` covers both models).
-        together: the students of the group are ranks of one job: a step ends when the slowest is
-            done, because gradients are summed over all.
+        together: the students of the group are ranks of one job: a step ends when the slowest rank
+            is done, because gradients are summed over all ranks.
         input_bytes, label_bytes: of one sample: to the teacher, and back.
         link: network of each student's machine; None: the scenario's.
         service: the service that labels for it.
-        join_s: arrival of the first one.
+        join_s: arrival of the first student.
         join_every_s: time between arrivals.
-        leave_s: when all of them leave; None: when they are done.
+        leave_s: when all of them leave; None: each leaves when it is done.
         changes: changes of `t_s_s`, in the order of time.
     """
 
@@ -132,12 +132,14 @@ class StudentGroup:
                 f" not {self.teachers_min} and {self.teachers_max}"
             )
         if self.leave_s is not None and self.leave_s <= self.join_s:
-            raise ValueError(f"leaves at {self.leave_s:g} s, joins at {self.join_s:g} s")
+            raise ValueError(
+                f"needs join_s < leave_s, not {self.join_s:g} and {self.leave_s:g} seconds"
+            )
         _require_order(self.changes)
 
     def t_s_at(self, now: float) -> float:
         """Return the seconds per sample at a moment."""
-        return _at(self.t_s_s, self.changes, now)
+        return _s_per_sample_at(self.t_s_s, self.changes, now)
 
     def step_s(self, now: float, connected: int) -> float:
         """Return the seconds of a step that begins now, without jitter."""
@@ -158,20 +160,20 @@ class TeacherGroup:
     Attributes:
         name: name of the group; a teacher's id is `name/number`. Names of all groups differ.
         t_t_s: seconds per sample of one lane.
-        count: number of teachers without autoscaling, or at first with it.
+        count: number of teachers; with autoscaling only at first.
         batch_overhead_s: fixed time of each request.
         lanes: devices of one teacher; each works on its own request.
         jitter: of the device's time.
         link: network of each teacher's machine; None: the scenario's.
         service: the service that it belongs to.
-        join_s: when the first one serves.
+        join_s: when the first teacher serves.
         join_every_s: time between the starts.
-        start_s: time from ordering another one (autoscaling, replacement) until it serves.
-        leave_per_minute: share of the present ones that leave per minute, at random moments, as
+        start_s: time from ordering another teacher (autoscaling, replacement) until it serves.
+        leave_per_minute: share of the present teachers that leave per minute, at random moments, as
             spot machines do; 0: none.
-        leaves_by: how these end.
-        back_after_s: time after which a replacement is ordered; None: never.
-        price_per_hour: of each, while it is there; any currency.
+        leaves_by: how these teachers end.
+        back_after_s: time from the end of a teacher until a replacement is ordered; None: never.
+        price_per_hour: of each teacher from serving until gone, in any currency.
         changes: changes of `t_t_s`, in the order of time.
     """
 
@@ -198,7 +200,7 @@ class TeacherGroup:
 
     def t_t_at(self, now: float) -> float:
         """Return the seconds per sample at a moment."""
-        return _at(self.t_t_s, self.changes, now)
+        return _s_per_sample_at(self.t_t_s, self.changes, now)
 
     def device_s(self, now: float, samples: int) -> float:
         """Return the seconds of a request that begins now on an idle lane, without jitter."""
@@ -211,12 +213,12 @@ class ScenarioFault:
 
     Attributes:
         at_s: its time.
-        group: a group of teachers, or of students: these "crash" (without notice), "drain" (leave
-            orderly) or are "slow".
+        group: name of a group of teachers or students. Students can "crash" (leave without notice),
+            "drain" (leave with notice) or be "slow".
         kind: kind of the fault.
-        count: number of members, drawn from the present ones; a larger number is all of them.
-        for_s: duration of "hang" and "slow"; None: for good.
-        factor: "slow": factor of the time of their work.
+        count: number of members, drawn at random; all present members if there are fewer.
+        for_s: duration of "hang" and "slow"; None: until the end of the run.
+        factor: with "slow", their work takes this many times as long.
     """
 
     at_s: SecondsOrZero
@@ -231,8 +233,8 @@ class ScenarioFault:
 class Scenario:
     """A mesh, and what happens to it.
 
-    It ends after `duration_s`; without it, when every student has trained its batches or left. With
-    `autoscale`, additional teachers of a service belong to its first group.
+    It ends after `duration_s`; without a duration, when every student has trained its batches or
+    left. With `autoscale`, additional teachers of a service belong to its first group.
 
     Attributes:
         students: the groups of students.
@@ -241,15 +243,16 @@ class Scenario:
         seed: seed of all random numbers.
         duration_s: virtual seconds, exactly; None: until the students are done.
         batches: batches per student, for groups without a number of their own; None: no end.
-        link: network of machines without one of their own.
+        link: network of the machines of groups without a `link`.
         autoscale: settings of autoscaling, per service; None: the number of teachers is fixed.
         faults: faults, in addition to those of the groups.
-        warm_up_s: rates are measured from then on; everything else counts from the beginning.
+        warm_up_s: from when rates are measured; everything else counts from the beginning.
         sample_s: time between two points of the curves.
         ttl_s: lease of a teacher or student in the registry; it is renewed 2.5 times per TTL.
-        look_s: time between two decisions of the leading manager.
+        look_s: time from an event until the leading manager decides; then it handles all events
+            that came meanwhile.
         report_s: time between two reports of a student; important changes are reported at once.
-        connect_s: time from hearing of a teacher until requests can be sent to it.
+        connect_s: time from learning of a teacher until requests can be sent to it.
         window: initial number of requests in flight per teacher.
         window_max: most requests in flight for a teacher that is not busy with fewer.
     """
@@ -275,38 +278,39 @@ class Scenario:
     def __post_init__(self) -> None:
         if not self.students:
             raise ValueError("a scenario needs at least one group of students")
-        names = [one.name for one in self.students] + [one.name for one in self.teachers]
+        names = [group.name for group in (*self.students, *self.teachers)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"two groups are called {twice[0]!r}; names of all groups differ")
+            raise ValueError(f"two groups are called {twice[0]!r}: names of all groups must differ")
         if self.duration_s is None and any(
             group.batches is None and self.batches is None and group.leave_s is None
             for group in self.students
         ):
             raise ValueError(
-                "it would never end: say duration_s, or how many batches each student trains"
+                "the scenario would never end: set duration_s, or the batches of each student"
             )
         if self.duration_s is not None and self.warm_up_s >= self.duration_s:
-            raise ValueError("needs warm_up_s < duration_s: else nothing is measured")
+            raise ValueError("needs warm_up_s < duration_s: otherwise nothing is measured")
         for number, fault in enumerate(self.faults):
-            self._check(number, fault)
+            self._check_fault(number, fault)
 
-    def _check(self, number: int, fault: ScenarioFault) -> None:
+    def _check_fault(self, number: int, fault: ScenarioFault) -> None:
         students = {group.name for group in self.students}
         if fault.group not in students | {group.name for group in self.teachers}:
             raise ValueError(f"faults[{number}]: there is no group {fault.group!r}")
         if fault.group in students and fault.kind == "hang":
-            raise ValueError(f"faults[{number}]: students crash, drain or are slow; none hangs")
+            raise ValueError(
+                f"faults[{number}]: students cannot hang: use crash, drain or slow as kind"
+            )
 
     @property
     def services(self) -> tuple[str, ...]:
         """All services, in the order in which they are named."""
-        named = [one.service for one in self.students] + [one.service for one in self.teachers]
-        return tuple(dict.fromkeys(named))
+        return tuple(dict.fromkeys(group.service for group in (*self.students, *self.teachers)))
 
     @property
     def quiet_from_s(self) -> float:
-        """Time of the last planned event, apart from its consequences."""
+        """Time of the last planned event, apart from starts of teachers; results may come later."""
         moments = [fault.at_s + (fault.for_s or 0.0) for fault in self.faults]
         for group in self.students:
             moments += [group.join_s + group.count * group.join_every_s, group.leave_s or 0.0]
@@ -319,7 +323,7 @@ class Scenario:
         return self.batches if group.batches is None else group.batches
 
 
-def _at(first_s: float, changes: tuple[SpeedChange, ...], now: float) -> float:
+def _s_per_sample_at(first_s: float, changes: tuple[SpeedChange, ...], now: float) -> float:
     for change in reversed(changes):
         if now >= change.at_s:
             return change.to_s
@@ -329,7 +333,7 @@ def _at(first_s: float, changes: tuple[SpeedChange, ...], now: float) -> float:
 def _require_order(changes: tuple[SpeedChange, ...]) -> None:
     times = [change.at_s for change in changes]
     if times != sorted(times):
-        raise ValueError("changes stand in the order of their at_s")
+        raise ValueError("changes must be in the order of their at_s")
 
 
 def _require_name(name: str) -> None:

@@ -1,7 +1,7 @@
 """A student in virtual time: its training loop, and its reader, which drives the real reader core.
 
 Threads and connections of a live engine are events in virtual time here. There are no labels, so
-nothing is compared.
+labels of several teachers are not compared.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .result import LabelledRequest, Stepped
 from .scenario import StudentGroup
 from .teacher import DeviceJob, SimulatedTeacher
 
-#: Interval of decisions that depend on time alone, as in a live engine; or this share of a training
-#: step, if that is longer; and the longest interval.
+#: Seconds between decisions that depend on time alone, as in a live engine. The interval is
+#: `TICK_STEPS` training steps if that is longer, but at most `LONGEST_TICK_S`.
 TICK_S: Final = 0.05
 TICK_STEPS: Final = 0.4
 LONGEST_TICK_S: Final = 0.4
 
-_LOOK: Final = ev.Tick()
+_TICK: Final = ev.Tick()
 
 
 @cache
@@ -39,7 +39,7 @@ def _peer(name: str) -> ev.Peer:
 
 
 class SimulatedReader:
-    """The reader of one student: pulls batches, gets labels, and delivers.
+    """The reader of one student: pulls batches, gets labels for them, and delivers them.
 
     Args:
         run: the run.
@@ -47,12 +47,12 @@ class SimulatedReader:
         group: group of the student.
         limit: number of batches of its source; None: no end.
         teachers: all teachers ever, by name.
-        deliver: takes the number of a released batch.
+        deliver: called with the number of a released batch.
         on_news: called when the coordinator should get a report at once.
 
     Attributes:
         core: the reader core.
-        most_volume: most bytes that were labelled and not taken.
+        most_volume: most bytes of batches that were labelled and not taken.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SimulatedReader:
         self._tick_s = min(max(TICK_S, TICK_STEPS * group.t_s_s * group.batch), LONGEST_TICK_S)
         self._pulled = self._allowed = 0
         self._is_pulling = self._closed = False
-        self._looked_at = -inf
+        self._decided_at = -inf
 
     @property
     def ledger(self) -> Ledger:
@@ -105,7 +105,7 @@ class SimulatedReader:
         self._clock.after(self._tick_s, self._tick)
 
     def close(self) -> None:
-        self.core.handle(_LOOK, self._clock.now)  # count the time until now
+        self.core.handle(_TICK, self._clock.now)  # include the time until now in the totals
         self._closed = True
 
     def wait(self) -> None:
@@ -115,30 +115,35 @@ class SimulatedReader:
         self.decide()
 
     def taken(self, batch: int, step_s: float | None) -> None:
-        """Record that the training loop took a batch; `step_s`: its step on the previous one."""
+        """Record that the training loop took a batch.
+
+        Args:
+            batch: number of the batch.
+            step_s: seconds of the step on the previous batch; None: there was none.
+        """
         self._delivery.taken(batch, step_s)
         self._handle(ev.BatchTaken(batch, self._group.batch, step_s))
         self.decide()
 
     def decide(self) -> None:
-        """Run Algorithm 1, and pull, until no more batches may be pulled now."""
+        """Run Algorithm 1 and pull batches, until no more may be pulled now."""
         if self._closed:
             return
-        self._look()
+        self._handle_tick()
         while self._pull():
-            self._look()
-        self._carry_out(self._delivery.look(self._clock.now))
+            self._handle_tick()
+        self._execute(self._delivery.look(self._clock.now))
 
-    def _look(self) -> None:
-        self._looked_at = self._clock.now
-        self._handle(_LOOK)
+    def _handle_tick(self) -> None:
+        self._decided_at = self._clock.now
+        self._handle(_TICK)
         self._allowed = max(self._allowed, self._pulled + self.core.decision.pull)
 
     def _tick(self) -> None:
-        """Decide if the latest decision is old enough."""
+        """Decide if the latest decision is `_tick_s` old."""
         if self._closed:
             return
-        due = self._looked_at + self._tick_s
+        due = self._decided_at + self._tick_s
         if self._clock.now < due:
             self._clock.at(due, self._tick)
             return
@@ -148,22 +153,26 @@ class SimulatedReader:
     # -- the source
 
     @property
-    def _ended(self) -> bool:
+    def _source_ended(self) -> bool:
         return self._limit is not None and self._pulled >= self._limit
 
     def _pull(self) -> bool:
-        """Pull what may be pulled now; return whether there was anything."""
+        """Pull all batches that may be pulled now.
+
+        Returns:
+            Whether batches were queued at once; if the source needs time, they are queued later.
+        """
         pulled = False
-        while not (self._is_pulling or self._pulled >= self._allowed or self._ended):
+        while not (self._is_pulling or self._pulled >= self._allowed or self._source_ended):
             pulled = True
             if self._group.source_s > 0:
                 self._is_pulling = True
-                self._clock.after(self._group.source_s, self._yielded)
+                self._clock.after(self._group.source_s, self._source_yields)
                 return False
             self._queue()
         return pulled
 
-    def _yielded(self) -> None:
+    def _source_yields(self) -> None:
         self._is_pulling = False
         if not self._closed:
             self._queue()
@@ -177,7 +186,7 @@ class SimulatedReader:
         self._handle(ev.Pulled(group.source_s, group.batch, group.batch))
         self._delivery.queue(number)
         self._handle(ev.Queued(number, nbytes, group.batch, missing))
-        if self._ended:
+        if self._source_ended:
             self._handle(ev.SourceEnded())
 
     # -- the teachers
@@ -185,14 +194,15 @@ class SimulatedReader:
     def assign(self, teachers: Sequence[str], lost: Sequence[str]) -> None:
         """Apply a new assignment.
 
-        Teachers missing from it and not in `lost` are revoked: they finish their requests. Teachers
-        in `lost` are dead as far as the coordinator knows: their requests go to others.
+        Teachers that are neither in `teachers` nor in `lost` are revoked: they finish their
+        requests. Teachers in `lost` are dead as far as the coordinator knows: their requests go to
+        others.
         """
         self._handle(ev.Assigned(tuple(map(_peer, teachers)), frozenset(lost)))
         self.decide()
 
     def disconnected(self, name: str) -> None:
-        """Fail the requests in flight at a teacher that is gone."""
+        """Let the core know that a connection broke, if requests are in flight at the teacher."""
         if requests := self.ledger.in_flight_at(name):
             self._fail(self.core.teachers.links.number(name), name, requests[0])
 
@@ -218,19 +228,19 @@ class SimulatedReader:
         self.decide()
 
     def _handle(self, event: ev.Event) -> list[do.Instruction]:
-        """Pass an event to the core, and carry out its instructions."""
+        """Pass an event to the core, and execute its instructions."""
         out = self.core.handle(event, self._clock.now)
         for instruction in out:
             match instruction:
                 case do.SendRequest():
                     self._send(instruction)
                 case do.BatchLabelled() | do.GoesUnlabelled() | do.LabelsRevoked() | do.Poison():
-                    self._carry_out(self._delivery.handle(self._name, instruction))
+                    self._execute(self._delivery.handle(self._name, instruction))
                 case do.ReportNow():
                     self._on_news()
-                case do.Probe(number, name):
+                case do.Probe(link, name):
                     self._clock.after(
-                        self._run.scenario.connect_s, partial(self._probed, number, name)
+                        self._run.scenario.connect_s, partial(self._probed, link, name)
                     )
                 case do.TryPaths():
                     self._clock.after(
@@ -239,9 +249,9 @@ class SimulatedReader:
         self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
         return out
 
-    def _carry_out(self, instructions: list[do.StreamInstruction]) -> None:
-        for one in instructions:
-            match one:
+    def _execute(self, instructions: list[do.StreamInstruction]) -> None:
+        for instruction in instructions:
+            match instruction:
                 case do.ForwardEvent(_, event):
                     self._handle(event)
                 case do.Release(batches):
@@ -260,19 +270,19 @@ class SimulatedReader:
         job = DeviceJob(self._answered, self._port, label_bytes, link, send, rows, now)
         teacher.send(job, nbytes)
 
-    def _fail(self, number: int, name: str, request: int) -> None:
+    def _fail(self, link: int, name: str, request: int) -> None:
         if not self._closed:
-            self._handle(ev.RequestFailed(name, number, request, "lost", "the connection broke"))
+            self._handle(ev.RequestFailed(name, link, request, "lost", "the connection broke"))
             self.decide()
 
-    def _probed(self, number: int, name: str) -> None:
+    def _probed(self, link: int, name: str) -> None:
         if self._closed:
             return
         state = self._teachers[name].state
         if state == "serving":
-            self._handle(ev.Probed(name, number))
+            self._handle(ev.Probed(name, link))
         else:
-            self._handle(ev.ProbeFailed(name, number, "lost", state))
+            self._handle(ev.ProbeFailed(name, link, "lost", state))
         self.decide()
 
     def _paths_tried(self, tried: do.TryPaths) -> None:
@@ -305,7 +315,7 @@ class JobRanks:
         self._members[student.name] = student
 
     def leave(self, student: SimulatedStudent) -> None:
-        """Remove a rank that is gone or done; the others no longer wait for it."""
+        """Remove a rank that has left or is done: the others no longer wait for it."""
         self._members.pop(student.name, None)
         if student in self._finished:
             self._finished.remove(student)
@@ -333,17 +343,18 @@ class SimulatedStudent:
         group: its group.
         number: its number in the group.
         teachers: all teachers ever, by name.
-        ranks: the ranks that it steps with; None: it is alone.
+        ranks: the ranks with which it steps; None: it is alone.
         on_news: called when the coordinator should get a report at once.
-        done: called after the last step.
+        on_done: called after the last step.
 
     Attributes:
         name: its id.
         limit: number of batches that it trains; None: no end.
         began_s: its arrival; None: it has not come yet.
-        ended_s: when it was done or left; None: it is there.
-        slowed: factor of the time of its steps.
-        batches, measured: finished steps; those of them since `warm_up_s`.
+        ended_s: when it was done or left; None: it has not ended yet.
+        slowdown: its steps take this many times as long as usual.
+        batches: number of finished steps.
+        measured: number of steps that were finished since `warm_up_s`.
         last_s: end of the latest step.
         reader: its reader.
     """
@@ -356,7 +367,7 @@ class SimulatedStudent:
         teachers: Mapping[str, SimulatedTeacher],
         ranks: JobRanks | None,
         on_news: Callable[[SimulatedStudent], None],
-        done: Callable[[SimulatedStudent], None],
+        on_done: Callable[[SimulatedStudent], None],
     ) -> None:
         self.name = f"{group.name}/{number}"
         self.group = group
@@ -364,7 +375,7 @@ class SimulatedStudent:
         self.limit = run.scenario.batches_of(group)
         self.began_s: float | None = None
         self.ended_s: float | None = None
-        self.slowed = 1.0
+        self.slowdown = 1.0
         self.batches = self.measured = 0
         self.last_s = self._training_s = 0.0
         self.reader = SimulatedReader(
@@ -373,25 +384,25 @@ class SimulatedStudent:
         self._run, self._clock = run, run.clock
         self._jitter = run.jitter(self.name, "step", group.jitter)
         self._ranks = ranks
-        self._done = done
+        self._on_done = on_done
         self._ready: deque[int] = deque()
         self._is_waiting = self._is_over = False
-        self._at_work: tuple[int, float] | None = None  # the batch, and since when
-        self._step_s: float | None = None
+        self._step: tuple[int, float] | None = None  # number of its batch, and its beginning
+        self._last_step_s: float | None = None
 
     @property
-    def is_there(self) -> bool:
+    def is_present(self) -> bool:
         """Whether the student has come and has not left."""
         return self.began_s is not None and self.ended_s is None
 
     def step_s(self, connected: int) -> float:
         """Return the seconds of a step that begins now, without jitter."""
-        return self.slowed * self.group.step_s(self._clock.now, connected)
+        return self.slowdown * self.group.step_s(self._clock.now, connected)
 
     @property
     def training_s(self) -> float:
         """Seconds of the student's steps, including the wait for other ranks."""
-        working_s = 0.0 if self._at_work is None else self._clock.now - self._at_work[1]
+        working_s = 0.0 if self._step is None else self._clock.now - self._step[1]
         return self._training_s + working_s
 
     def begin(self) -> None:
@@ -403,15 +414,15 @@ class SimulatedStudent:
         self._call_next()
 
     def leave(self) -> None:
-        """Leave now, done or not."""
-        self._training_s, self._at_work = self.training_s, None
+        """Stop training and close the reader, whether or not all batches are trained."""
+        self._training_s, self._step = self.training_s, None
         self._is_over = True
         if self._ranks is not None:
             self._ranks.leave(self)
         self.reader.close()
 
     def _deliver(self, batch: int) -> None:
-        """Take a labelled batch from the reader."""
+        """Accept a released batch from the reader, and take it soon if the loop waits for one."""
         self._ready.append(batch)
         if self._is_waiting and len(self._ready) == 1:
             self._clock.after(0.0, self._take)
@@ -428,21 +439,21 @@ class SimulatedStudent:
         self._is_waiting = False
         batch = self._ready.popleft()
         if batch != self.batches:
-            raise AssertionError(f"{self.name}: batch {batch} comes as {self.batches}")
+            raise AssertionError(f"{self.name} got batch {batch} instead of {self.batches}")
         now = self._clock.now
-        self._at_work = (batch, now)
-        self.reader.taken(batch, self._step_s)
+        self._step = (batch, now)
+        self.reader.taken(batch, self._last_step_s)
         connected = len(self.reader.ledger.teachers)
         work_s = self.step_s(connected) * self._jitter.factor()
         ends = self.end_step if self._ranks is None else partial(self._ranks.finished, self)
         self._clock.after(work_s, ends)
 
     def end_step(self) -> None:
-        if self._at_work is None:
+        if self._step is None:
             return  # it has left
-        batch, began_s = self._at_work
+        batch, began_s = self._step
         now = self._clock.now
-        self._at_work, self._step_s = None, now - began_s
+        self._step, self._last_step_s = None, now - began_s
         self._training_s += now - began_s
         self.batches += 1
         self.last_s = now
@@ -451,6 +462,6 @@ class SimulatedStudent:
         self._run.trace.record_step(Stepped(self.name, batch, began_s, now))
         if self.batches == self.limit:
             self.leave()
-            self._done(self)
+            self._on_done(self)
         else:
             self._call_next()

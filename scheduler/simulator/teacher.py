@@ -20,8 +20,9 @@ from ..ledger.events import Send
 from .environment import Generator, NetworkPort, SimulationRun, lifetime_s
 from .scenario import FaultKind, TeacherEnding, TeacherGroup
 
-#: "starting": ordered, and not there yet. "serving". "draining": takes nothing new. "hung": does
-#: not answer, but its lease may still hold. "gone": its process is over; its lease may still hold.
+#: "starting": ordered, but not serving yet. "serving". "draining": takes nothing new. "hung": does
+#: not answer. "gone": its process has ended. The lease of a "hung" or "gone" teacher may not have
+#: expired yet.
 TeacherState = Literal["starting", "serving", "draining", "hung", "gone"]
 
 
@@ -33,12 +34,12 @@ class DeviceJob:
         answered: called when the labels arrive.
         port: network of the sending machine.
         answer_bytes: bytes of one row's labels.
-        link: number of the connection; answers over a closed one are ignored.
+        link: number of the connection; answers over a closed connection are ignored.
         send: the ledger's instruction.
         rows: number of rows.
         sent_s: when it was sent.
         began_s: when the device began with it.
-        left_s: remaining device time, while the device is stopped.
+        left_s: device time that was left when the device last began, stopped or resumed it.
         device_s: device time in all.
         ends_s: when the device will finish it; negative: the device is stopped.
     """
@@ -68,15 +69,17 @@ class SimulatedTeacher:
     Attributes:
         name: its id.
         state: its state; call `apply_state` after a change.
-        slowed: factor of the time of its work.
-        leased: the registry holds its lease.
-        life: number of its lease; actions planned for an earlier one are void.
+        slowdown: its work takes this many times as long as usual.
+        leased: the registry has its lease.
+        lease_number: grows when it registers, or sends heartbeats again before its lease expired:
+            expiries that were planned before are then void.
         registered_at: start of its lease.
-        beats_from: it sends heartbeats then, and every TTL / 2.5 after that.
-        served_from: since when it is there, for its costs; None: it is not there.
-        there_s: seconds that it was there before that.
-        drain_heard: students were told that it takes nothing new.
-        batches: number of used batches that it labelled; a part of a batch is a fraction.
+        beats_from: it sends a heartbeat at this time, and every TTL / 2.5 after that.
+        present_from: start of its present time in the mesh, which costs; None: it is not present.
+        earlier_s: seconds that it was present before that.
+        drain_is_known: students know that it takes nothing new.
+        batches: number of batches that it labelled and students used; a part of a batch is a
+            fraction.
     """
 
     def __init__(
@@ -89,19 +92,19 @@ class SimulatedTeacher:
         self.name = f"{group.name}/{number}"
         self.group = group
         self.state: TeacherState = "starting"
-        self.slowed = 1.0
-        self.leased = self.drain_heard = False
-        self.life = 0
-        self.registered_at = self.beats_from = self.there_s = self.batches = 0.0
-        self.served_from: float | None = None
+        self.slowdown = 1.0
+        self.leased = self.drain_is_known = False
+        self.lease_number = 0
+        self.registered_at = self.beats_from = self.earlier_s = self.batches = 0.0
+        self.present_from: float | None = None
         self._clock = run.clock
         self._port = NetworkPort(run, self.name, group.link)
         self._jitter = run.jitter(self.name, "work", group.jitter)
         self._on_idle = on_idle
         self._waiting: deque[DeviceJob] = deque()
         self._running: list[DeviceJob] = []
-        self._on_the_way = 0  # requests and answers in transit
-        self._turn = 0  # grows when the device stops: actions planned before are void
+        self._in_transit = 0  # number of requests and answers
+        self._stops = 0  # of the device; a stop makes the ends of jobs planned before void
         self._busy_s = 0.0
 
     @property
@@ -111,18 +114,18 @@ class SimulatedTeacher:
 
     def device_s(self, samples: int) -> float:
         """Return the seconds of a request that begins now, without jitter."""
-        return self.slowed * self.group.device_s(self._clock.now, samples)
+        return self.slowdown * self.group.device_s(self._clock.now, samples)
 
     @property
-    def there_until_now_s(self) -> float:
-        """Seconds that the teacher was there, until now."""
-        since = self.served_from
-        return self.there_s + (0.0 if since is None else self._clock.now - since)
+    def present_s(self) -> float:
+        """Seconds that the teacher was present, until now."""
+        since = self.present_from
+        return self.earlier_s + (0.0 if since is None else self._clock.now - since)
 
     @property
     def is_idle(self) -> bool:
         """Whether the teacher has no work, and nothing is in transit from or to it."""
-        return not (self._waiting or self._running or self._on_the_way)
+        return not (self._waiting or self._running or self._in_transit)
 
     @property
     def busy_s(self) -> float:
@@ -135,12 +138,12 @@ class SimulatedTeacher:
     def send(self, job: DeviceJob, nbytes: float) -> None:
         """Send a request of `nbytes` to the teacher."""
         now = self._clock.now
-        self._on_the_way += 1
+        self._in_transit += 1
         arrives = job.port.arrives_at(self._port, nbytes, now)
         self._clock.at(arrives, partial(self._arrive, job))
 
     def _arrive(self, job: DeviceJob) -> None:
-        self._on_the_way -= 1
+        self._in_transit -= 1
         if self.state == "gone":
             return
         self._waiting.append(job)
@@ -158,23 +161,23 @@ class SimulatedTeacher:
             self._plan(job)
 
     def _plan(self, job: DeviceJob) -> None:
-        """Work on a job until it is finished, unless the state changes."""
+        """Let the device work on a job until it is finished, unless the device stops."""
         self._running.append(job)
         job.ends_s = self._clock.now + job.left_s
-        self._clock.at(job.ends_s, partial(self._end, job, self._turn))
+        self._clock.at(job.ends_s, partial(self._end, job, self._stops))
 
-    def _end(self, job: DeviceJob, turn: int) -> None:
-        if turn != self._turn:
+    def _end(self, job: DeviceJob, stops: int) -> None:
+        if stops != self._stops:
             return
         self._running.remove(job)
         self._busy_s += job.left_s
         arrives = self._port.arrives_at(job.port, job.rows * job.answer_bytes, self._clock.now)
-        self._on_the_way += 1
+        self._in_transit += 1
         self._clock.at(arrives, partial(self._answer, job))
         self._begin()
 
     def _answer(self, job: DeviceJob) -> None:
-        self._on_the_way -= 1
+        self._in_transit -= 1
         job.answered(job)
         if self.state == "draining" and self.is_idle:
             self._on_idle(self)
@@ -186,22 +189,22 @@ class SimulatedTeacher:
         perhaps now. "hung": its device stops and keeps its work. "gone": its work is lost.
         """
         if self.works:
-            stood = [job for job in self._running if job.ends_s < 0]
+            stopped = [job for job in self._running if job.ends_s < 0]
             self._running = [job for job in self._running if job.ends_s >= 0]
-            for job in stood:
+            for job in stopped:
                 self._plan(job)
             self._begin()
             if self.state == "draining" and self.is_idle:
                 self._on_idle(self)
             return
-        self._stand_still()
+        self._stop_device()
         if self.state == "gone":
             self._waiting.clear()
             self._running.clear()
 
-    def _stand_still(self) -> None:
+    def _stop_device(self) -> None:
         now = self._clock.now
-        self._turn += 1
+        self._stops += 1
         for job in self._running:
             if job.ends_s < 0:
                 continue  # it is stopped already
@@ -221,11 +224,11 @@ class TeacherFleet:
     Args:
         run: the run.
         on_disconnect: called with the name of a teacher when its connections break.
-        on_event: takes a service, and an event of its assignment.
+        on_event: called with a service and an event for its assignment.
 
     Attributes:
         teachers: all teachers ever, by name.
-        started, lost: number of teachers that started and were lost, by group.
+        started, lost: number of teachers that began to serve, and of expired leases, by group.
         draining: draining teachers, by name.
     """
 
@@ -251,7 +254,7 @@ class TeacherFleet:
         }
 
     def begin(self) -> None:
-        """Schedule everything that the groups contain."""
+        """Schedule the starts and the planned changes of speed of all groups."""
         for group in self._scenario.teachers:
             for number in range(group.count):
                 self.order(group, group.join_s + number * group.join_every_s)
@@ -260,27 +263,31 @@ class TeacherFleet:
 
     # -- queries
 
-    def of(self, service: str) -> Iterator[SimulatedTeacher]:
-        """Return the teachers of a service, in the order of starting."""
-        return (one for one in self.teachers.values() if one.group.service == service)
+    def of_service(self, service: str) -> Iterator[SimulatedTeacher]:
+        """Return the teachers of a service, in the order in which they were ordered."""
+        return (t for t in self.teachers.values() if t.group.service == service)
 
     def count(self, service: str, state: TeacherState) -> int:
         """Return how many teachers of a service are in a state."""
-        return sum(one.state == state for one in self.of(service))
+        return sum(teacher.state == state for teacher in self.of_service(service))
 
-    def believed(self, service: str) -> int:
-        """Return how many serve as far as the registry knows: leased, and not draining."""
-        return sum(one.leased and one.state != "draining" for one in self.of(service))
+    def count_registered(self, service: str) -> int:
+        """Return how many teachers serve as far as the registry knows: leased, not draining."""
+        return sum(t.leased and t.state != "draining" for t in self.of_service(service))
 
-    def kept(self, service: str) -> list[SimulatedTeacher]:
-        """Return the processes of a fleet. Crashes are seen at once, hangs when leases expire."""
+    def running(self, service: str) -> list[SimulatedTeacher]:
+        """Return the teachers that the fleet of a service takes for running and not draining.
+
+        It notices a crash at once, and a hang when the lease expires.
+        """
         return [
-            one
-            for one in self.of(service)
-            if one.state in ("starting", "serving") or (one.state == "hung" and one.leased)
+            teacher
+            for teacher in self.of_service(service)
+            if teacher.state in ("starting", "serving")
+            or (teacher.state == "hung" and teacher.leased)
         ]
 
-    def _becomes(self, teacher: SimulatedTeacher, state: TeacherState) -> None:
+    def _set_state(self, teacher: SimulatedTeacher, state: TeacherState) -> None:
         teacher.state = state
         if state == "draining":
             self.draining[teacher.name] = teacher
@@ -290,7 +297,7 @@ class TeacherFleet:
     # -- starts
 
     def order(self, group: TeacherGroup, in_s: float) -> None:
-        """Start another teacher, which serves after `in_s`."""
+        """Start another teacher, which serves after `in_s` seconds."""
         number = self._numbers[group.name]
         self._numbers[group.name] += 1
         teacher = SimulatedTeacher(self._run, group, number, self.end_if_idle)
@@ -304,8 +311,8 @@ class TeacherFleet:
         if teacher.state != "starting":
             return  # it was cancelled
         now, group = self._clock.now, teacher.group
-        self._becomes(teacher, "serving")
-        teacher.served_from = now
+        self._set_state(teacher, "serving")
+        teacher.present_from = now
         self.started[group.name] += 1
         self._trace.record("serve", teacher.name)
         teacher.apply_state()
@@ -316,9 +323,9 @@ class TeacherFleet:
 
     def _register(self, teacher: SimulatedTeacher) -> None:
         teacher.leased = True
-        teacher.life += 1
+        teacher.lease_number += 1
         teacher.registered_at = self._clock.now
-        # The phase of its heartbeats is random, because processes start at any time.
+        # Processes start at any time, so the phase of their heartbeats is random.
         phase_s = self._rngs[teacher.group.name].random() * self._beat_s
         teacher.beats_from = self._clock.now - phase_s
         self._report_speed(teacher)
@@ -340,8 +347,8 @@ class TeacherFleet:
 
     def slow(self, teacher: SimulatedTeacher, factor: float) -> None:
         """Multiply the time of a teacher's work from now on."""
-        teacher.slowed *= factor
-        self._trace.record("slow", teacher.name, f"{teacher.slowed:g} times its usual time")
+        teacher.slowdown *= factor
+        self._trace.record("slow", teacher.name, f"{teacher.slowdown:g} times its usual time")
         self._speed_changed(teacher)
 
     def _speed_changed(self, teacher: SimulatedTeacher) -> None:
@@ -362,7 +369,13 @@ class TeacherFleet:
     def end(
         self, teacher: SimulatedTeacher, how: TeacherEnding, for_s: float | None = None
     ) -> None:
-        """Let a teacher crash, hang (for `for_s`; None: for good) or drain; order a replacement."""
+        """Let a teacher crash, hang or drain, and order a replacement if its group has them.
+
+        Args:
+            teacher: the teacher.
+            how: what happens to it.
+            for_s: seconds that a hang lasts; no replacement is ordered. None: it does not end.
+        """
         self._trace.record(how, teacher.name)
         match how:
             case "crash":
@@ -376,27 +389,27 @@ class TeacherFleet:
             self._clock.after(group.back_after_s, partial(self.order, group, group.start_s))
 
     def _stop(self, teacher: SimulatedTeacher) -> None:
-        """End a teacher's process without notice: the registry learns it later."""
+        """End a teacher's process without notice: its lease remains until it expires."""
         self._plan_expiry(teacher)
         self._end_process(teacher)
 
     def _hang(self, teacher: SimulatedTeacher, for_s: float | None) -> None:
         self._plan_expiry(teacher)
-        self._becomes(teacher, "hung")
+        self._set_state(teacher, "hung")
         teacher.apply_state()
         if for_s is not None:
-            self._clock.after(for_s, partial(self._wake, teacher))
+            self._clock.after(for_s, partial(self._resume, teacher))
 
-    def _wake(self, teacher: SimulatedTeacher) -> None:
+    def _resume(self, teacher: SimulatedTeacher) -> None:
         if teacher.state != "hung":
             return
-        self._becomes(teacher, "serving")
-        if teacher.served_from is None:
-            teacher.served_from = self._clock.now
+        self._set_state(teacher, "serving")
+        if teacher.present_from is None:
+            teacher.present_from = self._clock.now
         self._trace.record("wake", teacher.name)
         teacher.apply_state()
         if teacher.leased:
-            teacher.life += 1  # its heartbeats resume before the lease expired
+            teacher.lease_number += 1  # it sends heartbeats again before the lease expired
         else:
             self._register(teacher)
 
@@ -405,11 +418,11 @@ class TeacherFleet:
         if not teacher.leased:
             return
         last_beat = max(self._next_beat(teacher) - self._beat_s, teacher.registered_at)
-        expiry = partial(self._expire, teacher, teacher.life)
+        expiry = partial(self._expire, teacher, teacher.lease_number)
         self._clock.at(last_beat + self._scenario.ttl_s, expiry)
 
-    def _expire(self, teacher: SimulatedTeacher, life: int) -> None:
-        if not teacher.leased or teacher.life != life:
+    def _expire(self, teacher: SimulatedTeacher, lease_number: int) -> None:
+        if not teacher.leased or teacher.lease_number != lease_number:
             return
         teacher.leased = False
         if teacher.state == "hung":
@@ -421,27 +434,27 @@ class TeacherFleet:
     def drain(self, teacher: SimulatedTeacher) -> None:
         """Drain a serving teacher; stop a hung one, and cancel a starting one."""
         if teacher.state == "starting":
-            self._becomes(teacher, "gone")
+            self._set_state(teacher, "gone")
             return
         if teacher.state == "hung":
             self._stop(teacher)
             return
         if teacher.state != "serving":
             return
-        self._becomes(teacher, "draining")
+        self._set_state(teacher, "draining")
         self._on_event(teacher.group.service, rule.TeacherDraining(teacher.name))
         teacher.apply_state()
 
     def _end_process(self, teacher: SimulatedTeacher) -> None:
         """End a teacher's process; connected students notice at once."""
-        self._becomes(teacher, "gone")
+        self._set_state(teacher, "gone")
         self._stop_costs(teacher)
         teacher.apply_state()
         self._on_disconnect(teacher.name)
 
     def end_if_idle(self, teacher: SimulatedTeacher) -> None:
-        """End a draining teacher once it is idle and no student sends to it."""
-        if teacher.state != "draining" or not (teacher.drain_heard and teacher.is_idle):
+        """End a teacher if it drains, is idle, and students know that it drains."""
+        if teacher.state != "draining" or not (teacher.drain_is_known and teacher.is_idle):
             return
         teacher.leased = False
         self._trace.record("leave", teacher.name, "drained")
@@ -451,18 +464,18 @@ class TeacherFleet:
     def pick(
         self, group: str, kind: FaultKind, count: int, rng: Generator
     ) -> list[SimulatedTeacher]:
-        """Return random members of a group for a fault."""
-        there = [t for t in self.teachers.values() if t.group.name == group and t.works]
+        """Return at most `count` random members of a group to which a fault can happen."""
+        candidates = [t for t in self.teachers.values() if t.group.name == group and t.works]
         if kind != "slow":
-            there = [teacher for teacher in there if teacher.state == "serving"]
-        rng.shuffle(there)
-        return there[:count]
+            candidates = [teacher for teacher in candidates if teacher.state == "serving"]
+        rng.shuffle(candidates)
+        return candidates[:count]
 
     # -- time
 
     def _stop_costs(self, teacher: SimulatedTeacher) -> None:
-        """Stop counting the teacher's costs."""
-        teacher.there_s, teacher.served_from = teacher.there_until_now_s, None
+        """End the time for which the teacher costs."""
+        teacher.earlier_s, teacher.present_from = teacher.present_s, None
 
     @property
     def _beat_s(self) -> float:
@@ -470,5 +483,5 @@ class TeacherFleet:
 
     def _next_beat(self, teacher: SimulatedTeacher) -> float:
         """Return the time of the teacher's next heartbeat, after this moment."""
-        beats = (self._clock.now - teacher.beats_from) // self._beat_s
-        return teacher.beats_from + (beats + 1) * self._beat_s
+        passed = (self._clock.now - teacher.beats_from) // self._beat_s
+        return teacher.beats_from + (passed + 1) * self._beat_s

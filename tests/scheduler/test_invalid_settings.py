@@ -78,7 +78,11 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (StudentGroup, STUDENT | {"name": "a/b"}, "without '/'"),
         (StudentGroup, STUDENT | {"lower": 16.0}, "lower < upper"),
         (StudentGroup, STUDENT | {"teachers_min": 5, "teachers_max": 4}, "teachers_min <= "),
-        (StudentGroup, STUDENT | {"join_s": 5.0, "leave_s": 4.0}, "leaves at 4 s, joins at 5 s"),
+        (
+            StudentGroup,
+            STUDENT | {"join_s": 5.0, "leave_s": 4.0},
+            "join_s < leave_s, not 5",
+        ),
         (
             StudentGroup,
             STUDENT | {"changes": (SpeedChange(2, 1), SpeedChange(1, 1))},
