@@ -1,7 +1,7 @@
 """Autoscaling: the number of teachers that a service should have.
 
 The leader of a service and the simulator both build their `ServiceLoad` with `load_of`, so they
-scale alike.
+decide in the same way.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from .rates import rounded_up
 
 #: Default and largest `max`: in effect no limit.
 NO_BOUND = 100_000
+#: Relative rounding error of a price.
 _PRICE_ROUNDING = 1e-9
 #: Students that starve for at most this share of their time need no more teachers.
 TOLERATED = 0.05
 #: Labels are plentiful if students paused pulling for at least this share of their time.
 PLENTY = 0.25
-#: With plentiful labels, teachers beyond this multiple of `ServiceLoad.ratio` may end.
+#: With plentiful labels, teachers beyond this multiple of `ServiceLoad.ratio` are not needed.
 SPARE = 1.25
-#: Growth factor when students starve and the measured times do not explain it.
+#: Factor by which the number grows at least while students starve.
 GROWTH = 1.5
-#: Separates the reason of a number from what limits it.
+#: Separates the reason for a number from the limit that applies to it.
 _SEPARATOR = "; "
 #: Rounding error of a mean over time, in teachers.
 _ROUNDING = 1e-6
-#: A number is clearly smaller if it is smaller by this share, and at least by 1.
+#: A number is clearly smaller if it is smaller by at least this share, and at least by 1.
 CLEARLY = 0.1
-#: `AutoscaleMemory.held` no longer applies once the ratio is below this part of `held_ratio`.
+#: `AutoscaleMemory.learned_min` no longer applies once the ratio is below this part of
+#: `learned_ratio`.
 OTHER_RATIO = 0.8
 
 
@@ -43,10 +45,10 @@ class AutoscaleConfig:
         min: fewest teachers while any student exists.
         max: most teachers.
         freeze_s: shortest time in seconds between two changes.
-        up_after_s: seconds for which more teachers must have been needed; starving students need
-            not wait so long.
-        down_after_s: seconds for which fewer teachers must have been enough.
-        idle_to_zero_s: seconds without any student after which no teacher is kept.
+        up_after_s: seconds for which more teachers must have been needed before the number rises;
+            if students starve, it rises without this wait.
+        down_after_s: seconds for which fewer teachers must have been enough before it falls.
+        idle_to_zero_s: seconds without any student after which it falls to 0.
         price_per_teacher_hour: price of one teacher, in any currency; 0: free.
         cost_ceiling_per_hour: highest price of all teachers together; None: no limit.
 
@@ -71,13 +73,13 @@ class AutoscaleConfig:
         for name in ("freeze_s", "up_after_s", "down_after_s", "idle_to_zero_s"):
             if not 0 <= getattr(self, name) <= 86_400:
                 raise ValueError(
-                    f"{name} is between 0 and 86400 seconds, not {getattr(self, name):g}"
+                    f"{name} must be between 0 and 86400 seconds, not {getattr(self, name):g}"
                 )
         price, ceiling = self.price_per_teacher_hour, self.cost_ceiling_per_hour
         if not (isfinite(price) and price >= 0):
-            raise ValueError(f"a price is not negative, not {price:g}")
+            raise ValueError(f"a price must be 0 or more, not {price:g}")
         if ceiling is not None and not (isfinite(ceiling) and ceiling >= 0):
-            raise ValueError(f"a cost ceiling is not negative, not {ceiling:g}")
+            raise ValueError(f"a cost ceiling must be 0 or more, not {ceiling:g}")
 
     @property
     def affordable(self) -> int:
@@ -97,7 +99,7 @@ class AutoscaleConfig:
 class ServiceLoad:
     """The current state of one service.
 
-    The waits of students that are cut off are left out: more teachers would not change them.
+    It leaves out the waits of students that are cut off, as more teachers would not change them.
 
     Attributes:
         students: number of students.
@@ -108,8 +110,8 @@ class ServiceLoad:
         starved_s: total seconds that students have waited for labels.
         blocked_s: total seconds that students paused pulling because they had enough labels.
         t_t_s: seconds per sample of the average teacher; 0: unknown.
-        demand_per_s: samples per second that all students would train unhindered, sum of 1 / t_s;
-            0: unknown for one of them.
+        demand_per_s: samples per second that all students would train without waiting for labels,
+            the sum of 1 / t_s; 0: the times of a student are unknown.
         recovering: members may still return, so the number must not fall.
     """
 
@@ -126,7 +128,7 @@ class ServiceLoad:
 
     @property
     def ratio(self) -> float | None:
-        """Teachers needed by the measured times; None: unknown."""
+        """Number of teachers that the measured times require, not rounded; None: unknown."""
         product = self.t_t_s * self.demand_per_s
         return product if 0 < product < inf else None
 
@@ -137,7 +139,7 @@ class Desired:
 
     Attributes:
         count: the number.
-        reason: why; it changes only if the number, or what limits it, changes.
+        reason: explanation; it changes only if the number, or the limit that applies to it, does.
     """
 
     count: int
@@ -148,7 +150,7 @@ class Desired:
 class AutoscaleMemory:
     """State between two decisions.
 
-    A leader that takes over from another one starts with `desired`, `changed_at` and `reason` only.
+    A leader that takes over from another leader knows only `desired`, `changed_at` and `reason`.
 
     Attributes:
         desired: latest number; None: none yet.
@@ -157,12 +159,12 @@ class AutoscaleMemory:
         now: time of the latest decision; None: there was none.
         starved_s, blocked_s: totals at the latest decision.
         starved_share, blocked_share: shares of the students' time, averaged over about the last
-            `up_after_s` and `down_after_s`.
-        idle_since: since when there is no student; None: there is one.
-        above: run of the needed numbers, while they exceed the desired one.
-        below: run of the sufficient numbers, while they are clearly below it.
-        held: students starved with one teacher fewer than this; 0: not observed.
-        held_ratio: the load's `ratio` at that time.
+            `up_after_s` and `down_after_s` respectively.
+        idle_since: since when there is no student; None: there are students.
+        above: the latest needed numbers, as long as they exceed the desired one.
+        below: the latest sufficient numbers, as long as they are clearly below the desired one.
+        learned_min: students starved with one teacher fewer than this; 0: not observed.
+        learned_ratio: the load's `ratio` at that time.
     """
 
     desired: int | None = None
@@ -176,8 +178,8 @@ class AutoscaleMemory:
     idle_since: float | None = None
     above: DeviationRun | None = None
     below: DeviationRun | None = None
-    held: int = 0
-    held_ratio: float = 0.0
+    learned_min: int = 0
+    learned_ratio: float = 0.0
 
 
 def decide(
@@ -185,20 +187,20 @@ def decide(
 ) -> tuple[Desired, AutoscaleMemory]:
     """Decide how many teachers the service should have.
 
-    The number never exceeds `config.most`: it falls to that at once if the settings changed.
+    The number never exceeds `config.most`: it falls to this limit at once if the settings changed.
     Otherwise it changes at most once in `config.freeze_s`.
 
     Args:
         view: the current state of the service.
         memory: memory of the previous decision.
-        now: seconds of a clock that does not go back; call about once a second, or less often.
+        now: seconds of a clock that does not go back. Call this about once a second, or less often.
         config: the settings.
     """
     if memory.desired is None:  # begin with the present teachers
-        there = min(view.serving + view.starting, config.most)
-        memory = replace(memory, desired=there, reason="the teachers that exist")
+        present = min(view.serving + view.starting, config.most)
+        memory = replace(memory, desired=present, reason="the teachers that exist")
     memory = _observe(view, memory, now, config)
-    target, why = _aim(view, memory, now, config)
+    target, why = _target(view, memory, now, config)
     current = memory.desired or 0
     frozen = now - memory.changed_at < config.freeze_s
     if current > config.most:
@@ -207,7 +209,7 @@ def decide(
         target = current
     if target != current:
         memory = replace(memory, desired=target, changed_at=now, reason=why, above=None, below=None)
-    return Desired(target, memory.reason + _bound(view, target, memory, config)), memory
+    return Desired(target, memory.reason + _limit(view, target, memory, config)), memory
 
 
 def resumed(count: int, reason: str, changed_at: float) -> AutoscaleMemory:
@@ -226,18 +228,22 @@ def resumed(count: int, reason: str, changed_at: float) -> AutoscaleMemory:
 def needed(view: ServiceLoad, memory: AutoscaleMemory) -> int:
     """Return the fewest teachers that suffice, as far as known; ignores the settings' bounds."""
     ratio, current = view.ratio, memory.desired or 0
-    least = view.wanted if ratio is None else rounded_up(ratio)
+    fewest = view.wanted if ratio is None else rounded_up(ratio)
     if _starves(view, memory):
-        least = max(least, current + 1, ceil(current * GROWTH))
-    return min(max(least, memory.held, 1), view.wanted)
+        fewest = max(fewest, current + 1, ceil(current * GROWTH))
+    return min(max(fewest, memory.learned_min, 1), view.wanted)
 
 
 def enough(view: ServiceLoad, memory: AutoscaleMemory) -> int:
-    """Return the largest useful number, as far as known; ignores the settings' bounds."""
+    """Return the largest useful number of teachers, as far as known; ignores the settings' bounds.
+
+    If labels are plentiful, this is above the number `needed` by a margin; else all that students
+    want.
+    """
     ratio = view.ratio
     if ratio is None or memory.blocked_share < PLENTY or _starves(view, memory):
         return view.wanted
-    return min(max(rounded_up(ratio * SPARE), memory.held, 1), view.wanted)
+    return min(max(rounded_up(ratio * SPARE), memory.learned_min, 1), view.wanted)
 
 
 def _starves(view: ServiceLoad, memory: AutoscaleMemory) -> bool:
@@ -250,16 +256,16 @@ def _starves(view: ServiceLoad, memory: AutoscaleMemory) -> bool:
 def _observe(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> AutoscaleMemory:
-    """Update the shares of time and the runs."""
+    """Update the averages and the runs of numbers with the current state."""
     span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
 
     def share(before: float, grown_s: float, over_s: float) -> float:
         if span_s == 0 or view.students == 0:
             return before if view.students else 0.0
-        # Totals may jump by more seconds than have passed since the last decision.
-        part = max(grown_s, 0.0) / (span_s * view.students)
-        kept = exp(-span_s / over_s) if over_s > 0 else 0.0
-        return min(kept * before + (1 - kept) * part, 1.0)
+        # Totals may grow by more seconds than have passed since the last decision.
+        latest = max(grown_s, 0.0) / (span_s * view.students)
+        weight = exp(-span_s / over_s) if over_s > 0 else 0.0
+        return min(weight * before + (1 - weight) * latest, 1.0)
 
     idle_since = memory.idle_since if memory.idle_since is not None else now
     memory = replace(
@@ -275,68 +281,71 @@ def _observe(
         ),
         idle_since=None if view.students else idle_since,
     )
-    return _follow(view, _learn(view, memory), now, config)
+    return _extend_runs(view, _learn(view, memory), now, config)
 
 
 def _learn(view: ServiceLoad, memory: AutoscaleMemory) -> AutoscaleMemory:
-    """Update `held`: students starve although the measured times require no more teachers."""
+    """Raise `learned_min` if students starve although the measured times require no more teachers.
+
+    Forget it once the measured times require clearly fewer.
+    """
     ratio = view.ratio
-    if memory.held and (
-        not view.students or ratio is None or ratio < OTHER_RATIO * memory.held_ratio
+    if memory.learned_min and (
+        not view.students or ratio is None or ratio < OTHER_RATIO * memory.learned_ratio
     ):
-        memory = replace(memory, held=0, held_ratio=0.0)
+        memory = replace(memory, learned_min=0, learned_ratio=0.0)
     current = memory.desired or 0
-    if ratio is not None and current >= memory.held and _starves(view, memory):
-        held = min(current + 1, view.wanted)
-        if held > max(memory.held, rounded_up(ratio)):
-            memory = replace(memory, held=held, held_ratio=ratio)
+    if ratio is not None and current >= memory.learned_min and _starves(view, memory):
+        learned_min = min(current + 1, view.wanted)
+        if learned_min > max(memory.learned_min, rounded_up(ratio)):
+            memory = replace(memory, learned_min=learned_min, learned_ratio=ratio)
     return memory
 
 
-def _follow(
+def _extend_runs(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> AutoscaleMemory:
-    """Extend the runs that the current numbers belong to, and end the others."""
+    """Extend the runs to which the current numbers belong, and end the others."""
     if not view.students:
         return replace(memory, above=None, below=None)
     current = memory.desired or 0
-    least, most = _band(view, memory, config)
-    clearly = current - max(1, ceil(current * CLEARLY))
+    fewest, largest = _range(view, memory, config)
+    clearly_fewer = current - max(1, ceil(current * CLEARLY))
     return replace(
         memory,
-        above=extend_run(memory.above, least, now) if least > current else None,
-        below=extend_run(memory.below, most, now) if most <= clearly else None,
+        above=extend_run(memory.above, fewest, now) if fewest > current else None,
+        below=extend_run(memory.below, largest, now) if largest <= clearly_fewer else None,
     )
 
 
-def _band(view: ServiceLoad, memory: AutoscaleMemory, config: AutoscaleConfig) -> tuple[int, int]:
+def _range(view: ServiceLoad, memory: AutoscaleMemory, config: AutoscaleConfig) -> tuple[int, int]:
     """Return the needed and the sufficient number, within the bounds of the settings."""
     floor = min(config.min, config.most)
-    least, most = needed(view, memory), enough(view, memory)
-    return min(max(least, floor), config.most), min(max(most, floor), config.most)
+    fewest, largest = needed(view, memory), enough(view, memory)
+    return min(max(fewest, floor), config.most), min(max(largest, floor), config.most)
 
 
-def _aim(
+def _target(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> tuple[int, str]:
-    """Return the right number, whether or not it may change now, and its reason."""
+    """Return the right number, even if it may not change now, and the reason if it differs."""
     current = memory.desired or 0
     if view.students == 0:
         since = now if memory.idle_since is None else memory.idle_since
         if now - since >= config.idle_to_zero_s:
             return 0, f"no student for {config.idle_to_zero_s:g} s"
         return current, ""
-    least, most = _band(view, memory, config)
+    fewest, largest = _range(view, memory, config)
     if current == 0:
-        return most, f"{_students(view)} and no teacher: {_wants(view)}"
-    if least > current and _starves(view, memory):
-        return least, f"{_students(view)}, {_starving(view)}: {_wants(view)}"
+        return largest, f"{_students(view)} and no teacher: {_wants(view)}"
+    if fewest > current and _starves(view, memory):
+        return fewest, f"{_students(view)}, {_starving(view)}: {_wants(view)}"
     above, below = memory.above, memory.below
     if above is not None and now - above.since >= config.up_after_s:
         target = min(max(ceil(above.mean(now) - _ROUNDING), current + 1), config.most)
         return target, f"{_students(view)} needed more for {config.up_after_s:g} s: {_wants(view)}"
     if current < min(config.min, config.most):
-        return least, f"{_students(view)}, and min is {config.min}"
+        return fewest, f"{_students(view)}, and min is {config.min}"
     if below is not None and now - below.since >= config.down_after_s:
         why = f"fewer were enough for {config.down_after_s:g} s: {_students(view)} {_wants(view)}"
         return min(int(below.peak), config.most), why
@@ -356,8 +365,8 @@ def _wants(view: ServiceLoad) -> str:
     return wants if view.ratio is None else f"{wants} ({view.ratio:.2f} by the measured times)"
 
 
-def _bound(view: ServiceLoad, target: int, memory: AutoscaleMemory, config: AutoscaleConfig) -> str:
-    """Describe what keeps the number below the needed one; empty: nothing does."""
+def _limit(view: ServiceLoad, target: int, memory: AutoscaleMemory, config: AutoscaleConfig) -> str:
+    """Describe the setting that keeps the number below the needed one; empty: none does."""
     if not view.students or target < config.most or needed(view, memory) <= config.most:
         return ""
     if config.affordable < config.max:
@@ -369,11 +378,11 @@ class StudentLoad(NamedTuple):
     """Report of one student.
 
     Attributes:
-        want: teachers that it asks for.
+        want: number of teachers that it asks for.
         t_t_s, t_s_s: seconds per sample of its average teacher and of its step; 0: unknown.
         starves: it starves now.
         unreachable: number of its teachers that give it no labels.
-        cut_off: it reaches none of its teachers, so more of them may not help.
+        cut_off: it reaches none of its teachers, so more teachers would hardly help.
     """
 
     want: float
@@ -387,19 +396,19 @@ class StudentLoad(NamedTuple):
     def own_want(self) -> float:
         """The want; if the student is cut off, without replacements of unreachable teachers.
 
-        For a student that is cut off, `flow.decide` adds one for each unreachable teacher, at most
-        as many as the student wants itself.
+        For a student that is cut off, `flow.decide` adds one teacher for each unreachable one, but
+        at most as many as the student wants itself.
         """
         return max(self.want - self.unreachable, self.want / 2) if self.cut_off else self.want
 
 
 @dataclass(frozen=True, slots=True)
 class WaitTotals:
-    """Total waiting times of one student; or of all students, those that have left included.
+    """Total waiting times of one student, or of all students including those that have left.
 
     Attributes:
         starved_s, blocked_s: as in `ServiceLoad`.
-        cut_off: of one student: as in `StudentLoad`.
+        cut_off: as in `StudentLoad`; only for one student.
     """
 
     starved_s: float = 0.0
@@ -407,9 +416,10 @@ class WaitTotals:
     cut_off: bool = False
 
     def grown(self, before: WaitTotals, now: WaitTotals) -> WaitTotals:
-        """Return these totals plus the growth of one student's between two of its reports.
+        """Return these totals plus the growth of one student's totals between two of its reports.
 
-        Nothing is added while it is cut off: its waits do not depend on the number of teachers.
+        Nothing is added if the student is cut off, because its waits then do not depend on the
+        number of teachers.
         """
         if before.cut_off or now.cut_off:
             return self
@@ -429,24 +439,29 @@ def load_of(
 ) -> ServiceLoad:
     """Return the load of a service.
 
-    `students` has the latest report of each student, `waits` the total waits of all; the other
-    arguments are those of `ServiceLoad`. `t_t_s` is the mean over the students, weighted by the
-    samples per second that each trains. It is known only if every student reports both of its
-    times.
+    Its `t_t_s` is the mean over the students, weighted by the samples per second that each trains,
+    and unknown unless every student reports both of its times.
+
+    Args:
+        students: the latest report of each student.
+        waits: total waits of all students.
+        serving: see `ServiceLoad`.
+        starting: see `ServiceLoad`.
+        recovering: see `ServiceLoad`.
     """
-    every = tuple(students)
-    known = bool(every) and all(one.t_t_s > 0 and one.t_s_s > 0 for one in every)
-    demand_per_s = sum(1 / one.t_s_s for one in every) if known else 0.0
-    worth = sum(one.t_t_s / one.t_s_s for one in every) if known else 0.0
+    loads = tuple(students)
+    known = bool(loads) and all(load.t_t_s > 0 and load.t_s_s > 0 for load in loads)
+    demand_per_s = sum(1 / load.t_s_s for load in loads) if known else 0.0
+    ratio = sum(load.t_t_s / load.t_s_s for load in loads) if known else 0.0
     return ServiceLoad(
-        students=len(every),
+        students=len(loads),
         serving=serving,
         starting=starting,
-        wanted=int(sum(one.own_want for one in every)),
-        starving=sum(one.starves and not one.cut_off for one in every),
+        wanted=int(sum(load.own_want for load in loads)),
+        starving=sum(load.starves and not load.cut_off for load in loads),
         starved_s=waits.starved_s,
         blocked_s=waits.blocked_s,
-        t_t_s=worth / demand_per_s if demand_per_s > 0 else 0.0,
+        t_t_s=ratio / demand_per_s if demand_per_s > 0 else 0.0,
         demand_per_s=demand_per_s,
         recovering=recovering,
     )
@@ -456,13 +471,13 @@ def may_begin(*, recovering: bool, students: int, holding: int, teachers: int) -
     """Whether a leader may decide for the first time how many teachers a service should have.
 
     While members return, perhaps to an emptied registry, it waits until all can be counted. A
-    service with students, of which none holds a teacher, and without teachers counts as new: it has
+    service that has students, but no teachers, counts as new if no student holds a teacher: it has
     no members that could return.
 
     Args:
         recovering: earlier members may be missing.
         students: number of known students.
-        holding: number of them that hold teachers.
+        holding: number of known students that hold teachers.
         teachers: number of known teachers.
     """
     is_new = students > 0 and not holding and not teachers

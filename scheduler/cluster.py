@@ -2,7 +2,7 @@
 
 Section 3.1 of the paper has two kinds of devices, dedicated and elastic ones. Here a kind is an
 entry of a file: number, price and network of equal devices. A `Distillation` says how fast student
-and teacher are on each kind, and how many bytes are transferred.
+and teacher are on devices of each kind, and how many bytes are transferred.
 
 Annotations give the bounds of single numbers. Readers of files check them (`units.py`), as in
 `simulator/scenario.py`; the constructors only check how fields fit together.
@@ -29,7 +29,7 @@ from .units import (
 
 #: What a device may do in a plan.
 Role = Literal["student", "teacher"]
-#: A share above 0: leave devices that are never available out of a cluster.
+#: A share above 0; a cluster must not contain devices that are never available.
 Availability = Annotated[float, Number("share", above=0, at_most=1)]
 
 
@@ -63,7 +63,8 @@ class DeviceKind:
         roles: allowed roles; None: those that the tenure allows.
 
     Raises:
-        ValueError: no name or an empty list of roles, or a spot device is to be a student.
+        ValueError: the name is missing, the list of roles is empty, or a spot device may be a
+            student.
     """
 
     name: str
@@ -77,11 +78,13 @@ class DeviceKind:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ValueError("a kind of devices has a name")
+            raise ValueError("a kind of devices must have a name")
         if self.roles is not None and not self.roles:
             raise ValueError(f"{self.name}: roles: at least one of student and teacher")
         if self.tenure == "spot" and self.roles is not None and "student" in self.roles:
-            raise ValueError(f"{self.name}: spot devices leave at any time: roles: [teacher]")
+            raise ValueError(
+                f"{self.name}: spot devices leave at any time: roles must be [teacher]"
+            )
 
     def may_be(self, role: Role) -> bool:
         if self.roles is None:
@@ -98,7 +101,7 @@ class Cluster:
         currency: currency of the prices.
 
     Raises:
-        ValueError: there are no devices, or two kinds of one name.
+        ValueError: there are no devices, or two kinds have one name.
     """
 
     devices: tuple[DeviceKind, ...]
@@ -107,7 +110,7 @@ class Cluster:
     def __post_init__(self) -> None:
         names = [kind.name for kind in self.devices]
         if not names:
-            raise ValueError("a cluster has at least one kind of devices")
+            raise ValueError("a cluster must have at least one kind of devices")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two kinds of devices are called {twice[0]!r}")
 
@@ -117,7 +120,7 @@ class Cluster:
             if kind.name == name:
                 return kind
         known = ", ".join(kind.name for kind in self.devices)
-        raise ValueError(f"the cluster has no devices {name!r}; there are: {known}")
+        raise ValueError(f"the cluster has no devices {name!r}; it has: {known}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,8 @@ class DeviceRate:
     """Speed of a model on one device of a kind: a batch takes `batch_s(rows)`.
 
     Attributes:
-        samples_per_s: without the fixed time per batch; this or `seconds_per_sample`.
-        seconds_per_sample: the reciprocal.
+        samples_per_s: speed without the fixed time per batch; give this or `seconds_per_sample`.
+        seconds_per_sample: the reciprocal of `samples_per_s`.
         batch_overhead_s: fixed time per batch, for any number of rows.
         jitter: standard deviation of the time of a batch, relative to it.
         memory_bytes: device memory of the model.
@@ -172,23 +175,23 @@ class Distillation:
     Attributes:
         name: name of the job.
         samples: samples of an epoch.
-        batch: rows of one student's batch; with several sizes the plan chooses one.
+        batch: rows of one student's batch; from several sizes the plan chooses one.
         student: speed of the student's step, by kind of devices.
         teacher: speed of a teacher, by kind of devices.
         sample_bytes: transferred bytes of the inputs of one sample.
         label_bytes: transferred bytes of the soft labels of one sample.
         epochs: number of epochs.
-        students: number of ranks, each on a device of its own with a reader of its own.
-        synchronous: ranks wait for each other at each step, so the slowest decides.
+        students: number of ranks, each with its own device and its own reader.
+        synchronous: ranks wait for each other at each step, so the slowest rank decides.
         fixed_inputs: every epoch has the same inputs, bit for bit (no augmentation), so labels can
             be stored.
         source_samples_per_s: limit of the loader of one student; None: no limit.
         buffer_bytes: limit of the buffer of one reader; None: no limit.
-        window: least requests in flight per teacher.
+        window: fewest requests in flight per teacher.
         window_max: most requests in flight per teacher: readers use more than `window` where the
             transfer takes longer than the computation.
-        deadline_s: longest time of the training.
-        budget: highest cost, in the cluster's currency.
+        deadline_s: longest time of the training; None: no limit.
+        budget: highest cost, in the cluster's currency; None: no limit.
 
     Raises:
         ValueError: no batch size, no rate of the student, or `window` above `window_max`.
@@ -233,7 +236,9 @@ class Distillation:
         return rates[kind]
 
     def step_s(self, kind: str, rows: int, delivery_s: float = 0.0) -> float:
-        """Return the seconds of a student's batch, with its loader and without teachers.
+        """Return the seconds per batch of a student that never waits for teachers.
+
+        If its loader is slower than its step, the loader's time counts.
 
         Args:
             kind: kind of the student's device.

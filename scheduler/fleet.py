@@ -1,7 +1,7 @@
 """Choice of the processes that a fleet starts and drains.
 
-A process that dies is replaced at once. While processes keep dying young, they are replaced after
-growing pauses: a model that cannot be loaded must not keep a machine busy.
+A process that dies is replaced at once. If processes die soon after their start, the pauses before
+replacements grow: a model that cannot be loaded must not keep a machine busy.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from .backoff import RandomLike, RetryPause, retry_s
 
-#: Seconds after which a process counts as healthy.
+#: Seconds after its start at which a process counts as healthy.
 HEALTHY_S = 30.0
-#: Bounds of the pause before a process that died young is replaced.
+#: First and longest pause before a process is replaced that died before it was healthy.
 BASE_S, CAP_S = 1.0, 60.0
 
 
@@ -24,7 +24,7 @@ class FleetProcess:
     Attributes:
         name: its name.
         serves: it is ready; else it is starting.
-        leaves: it was told to finish and end.
+        leaves: it drains.
     """
 
     name: str
@@ -45,9 +45,9 @@ class FleetChange:
     drain: tuple[str, ...] = ()
 
 
-def fleet_size(desired: int, least: int, most: int) -> int:
-    """Return the size of a fleet: 0 for 0, else `desired` within the fleet's bounds."""
-    return min(max(desired, least), most) if desired > 0 else 0
+def fleet_size(desired: int, min_size: int, max_size: int) -> int:
+    """Return the size of a fleet: `desired` within the fleet's bounds, or 0 if `desired` is 0."""
+    return min(max(desired, min_size), max_size) if desired > 0 else 0
 
 
 def fleet_change(
@@ -67,14 +67,12 @@ def fleet_change(
     missing = count - len(staying)
     if missing > 0:
         return FleetChange(start=missing if now >= pause.until_s else 0)
-    least_missed = sorted(staying, key=lambda process: process.serves)
-    return FleetChange(
-        drain=tuple(process.name for process in least_missed[: len(staying) - count])
-    )
+    drain_order = sorted(staying, key=lambda process: process.serves)
+    return FleetChange(drain=tuple(process.name for process in drain_order[: len(staying) - count]))
 
 
 def pause_after_exit(pause: RetryPause, ran_s: float, now: float, rng: RandomLike) -> RetryPause:
-    """Return the pause after a process ended unasked, after `ran_s` seconds."""
+    """Return the pause after a process ended without being drained; it ran for `ran_s` seconds."""
     if ran_s >= HEALTHY_S:
         return RetryPause()
     pause_s = retry_s(pause.failures, rng, BASE_S, CAP_S)

@@ -1,9 +1,9 @@
 """The state of an elastic job: how its nodes end, when it is over, and when a node is retried.
 
-A job has succeeded when a node has finished and no node is left. It has failed when its nodes
-failed more often than may be retried, or one of them in a way that a retry would repeat. A node
-that was told to leave counts for neither, but an `edl student train` that exits with 0 always has
-finished.
+A job has succeeded when a node has finished and no node runs any more. It has failed when its nodes
+failed more often than may be retried, or when a node failed in a way that a retry would repeat. The
+end of a node that was asked to leave counts neither as a success nor as a failure, except that an
+`edl student train` that exits with 0 has always finished.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Final, Literal
 
 from .backoff import ceiling_s
 
-#: creating: no node runs, or the job has not yet had its minimum of nodes; running: it has its
-#: target number of nodes, or one has finished and the others are ending; scaling: nodes are
-#: starting or leaving, also when the job stops or has failed; the others are final.
+#: "creating": no node runs, or the job has not yet had its minimum of nodes. "running": it has its
+#: target number of nodes, or a node has finished and the others are ending. "scaling": nodes are
+#: starting or leaving, also if the job stops or has failed. The other states are final.
 ElasticJobState = Literal["creating", "running", "scaling", "succeeded", "failed", "stopped"]
-#: left: it was told to; done: the job is finished; failed: a retry may work; hopeless: a retry
-#: would fail too.
+#: How a node ended. "left": it was asked to leave; "done": the job is finished; "failed": a retry
+#: may work; "hopeless": a retry would fail too.
 NodeEnding = Literal["left", "done", "failed", "hopeless"]
 
-#: Exit code of a command of `edl` with wrong options or files: a retry would fail too.
+#: Exit code of an `edl` command that got wrong options or files: a retry would fail too.
 USAGE_CODE: Final = 2
 _FIRST_DELAY_S: Final = 0.5
 _LONGEST_DELAY_S: Final = 30.0
 
 
-def ending_of(code: int, told: bool, is_edl: bool) -> NodeEnding:
+def ending_of(code: int, leaving: bool, is_edl: bool) -> NodeEnding:
     """Classify the end of a node.
 
     Args:
         code: its exit code, -N after signal N.
-        told: it was told to leave.
+        leaving: it was asked to leave.
         is_edl: it is an `edl student train`, with known exit codes: -N if it left after signal N,
             0 if the training is finished, `USAGE_CODE` if it can never work.
     """
-    if told and not (is_edl and code == 0):
+    if leaving and not (is_edl and code == 0):
         return "left"
     if code == 0:
         return "done"
@@ -64,9 +64,9 @@ class NodeEndings:
 
         Args:
             ending: how it ended.
-            pausing: within `delay_s` of another node's failure. Nodes that fail together, mostly
-                for one cause, count once: otherwise that cause would use up all retries of a large
-                job.
+            pausing: it ended within `delay_s` after another node's failure. Nodes that fail
+                together count once, because they mostly have one cause: it must not use up all
+                retries of a large job.
         """
         match ending:
             case "failed" if pausing:
@@ -97,23 +97,23 @@ class NodeEndings:
 
 
 def limits_of(
-    endings: NodeEndings, least: int, most: int, *, node_limit: int | None, nodes: int
+    endings: NodeEndings, min_nodes: int, max_nodes: int, *, node_limit: int | None, nodes: int
 ) -> tuple[int, int]:
     """Return the fewest and the most nodes that a job may have now.
 
     Args:
         endings: the endings of its nodes.
-        least: as submitted.
-        most: as submitted.
-        node_limit: requested limit of nodes; None: no limit was requested.
-        nodes: running nodes that were not told to leave.
+        min_nodes: fewest nodes, as submitted.
+        max_nodes: most nodes, as submitted.
+        node_limit: limit of nodes that was requested later; None: none was requested.
+        nodes: running nodes that were not asked to leave.
     """
-    if not endings.may_start_nodes:  # the job is at its end: fewer nodes, never more
-        most = max(1, nodes)
-        return min(least, most), most
+    if not endings.may_start_nodes:  # the job ends: its nodes become fewer, never more
+        max_nodes = max(1, nodes)
+        return min(min_nodes, max_nodes), max_nodes
     if node_limit is not None:  # a limit reduces the nodes, but not below the minimum
-        most = max(least, min(node_limit, most))
-    return least, most
+        max_nodes = max(min_nodes, min(node_limit, max_nodes))
+    return min_nodes, max_nodes
 
 
 def state_of(
@@ -121,7 +121,7 @@ def state_of(
     *,
     stop: bool,
     target: int,
-    least: int,
+    min_nodes: int,
     nodes: int,
     leaving: int,
     begun: bool,
@@ -130,12 +130,12 @@ def state_of(
 
     Args:
         endings: the endings of its nodes.
-        stop: it should stop.
+        stop: the job should stop.
         target: its target number of nodes.
-        least: its minimum number of nodes.
-        nodes: running nodes that were not told to leave.
-        leaving: running nodes that were told to leave.
-        begun: it has had `least` nodes before.
+        min_nodes: its minimum number of nodes.
+        nodes: running nodes that were not asked to leave.
+        leaving: running nodes that were asked to leave.
+        begun: the job has had `min_nodes` nodes before.
     """
     if nodes + leaving == 0:
         if endings.broken:
@@ -147,6 +147,6 @@ def state_of(
         return "scaling"
     if endings.done:  # the last nodes are ending
         return "running"
-    if not begun and nodes < least:
+    if not begun and nodes < min_nodes:
         return "creating"
     return "running" if nodes == target and not leaving else "scaling"

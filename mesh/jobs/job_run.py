@@ -339,7 +339,7 @@ class JobRun:
             self.endings,
             stop=self.job.desired.stop,
             target=self.target,
-            least=least,
+            min_nodes=least,
             nodes=staying,
             leaving=leaving,
             begun=bool(self._first_ms),

@@ -167,7 +167,7 @@ class TestSeveralJobs:
 
 
 def state(life: NodeEndings, **given: object) -> str:
-    facts = {"stop": False, "target": 2, "least": 1, "nodes": 2, "leaving": 0, "begun": True}
+    facts = {"stop": False, "target": 2, "min_nodes": 1, "nodes": 2, "leaving": 0, "begun": True}
     return state_of(life, **{**facts, **given})  # type: ignore[arg-type]
 
 
@@ -228,7 +228,7 @@ class TestJobStates:
         ("given", "expected"),
         [
             ({"nodes": 0, "begun": False}, "creating"),
-            ({"nodes": 1, "least": 2, "begun": False}, "creating"),
+            ({"nodes": 1, "min_nodes": 2, "begun": False}, "creating"),
             ({}, "running"),
             ({"nodes": 1}, "scaling"),
             ({"leaving": 1}, "scaling"),

@@ -118,7 +118,7 @@ def _state(case: AssessedJob, ledger: PodLedger, least: int, runs: int) -> Elast
         endings,
         stop=job.wanted.stop,
         target=ledger.target,
-        least=least,
+        min_nodes=least,
         nodes=runs,
         leaving=leaving,
         begun=begun,
