@@ -1,7 +1,7 @@
 """Division of a cluster's nodes among elastic jobs: the least fulfilled job grows first.
 
 Follows the autoscaler of EDL's controller and ElasticDL's elastic scheduling. Call `decide` after
-every change and every few seconds; the caller carries out the targets.
+every change and every few seconds; the caller starts and ends nodes to reach the targets.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .elastic_values import (
     FreeResources,
     Pool,
     Target,
-    held,
+    resources_of,
 )
 
-#: A job with this share done no longer grows: forming a new world would cost more than a node
-#: brings. It is also the last to shrink.
+#: A job with this share of its work done no longer grows: forming a new world would cost more time
+#: than another node saves. It is also the last to shrink.
 NEAR_END: Final = 0.95
 
 
 def fulfilment(job: ElasticJob, nodes: int) -> float:
-    """Return (cur - min) / (max - min): 0 with the fewest nodes, 1 with all; 1 for a fixed job.
+    """Return (nodes - min) / (max - min): 0 with the fewest nodes, 1 with the most.
 
-    Negative with fewer nodes than the minimum.
+    It is negative with fewer nodes than the minimum. A fixed job has 1, or -1 with too few nodes.
     """
     if job.max_nodes == job.min_nodes:
         return 1.0 if nodes >= job.min_nodes else -1.0
@@ -43,10 +43,11 @@ class ElasticShares:
     """The division of the resources, once all nodes that are to leave have left.
 
     First each job that may run gets its minimum: by priority, then running before waiting jobs,
-    then by age. The rest goes to the highest priority first. Within one priority each job keeps
-    what it has above its minimum. If that is too much, the most fulfilled job gives first. If
-    resources are left, the least fulfilled job grows first. At last, nodes move from the most to
-    the least fulfilled job while these differ by more than `config.rebalance_gap`.
+    then by age. The remaining resources go to the highest priority first. Within one priority each
+    job keeps the nodes that it has above its minimum. If these are too many, the most fulfilled job
+    gives nodes back first. If resources are left, the least fulfilled job grows first. Finally,
+    nodes move from the most to the least fulfilled job while the fulfilments of these two differ by
+    more than `config.rebalance_gap`.
 
     Args:
         pool: the resources.
@@ -56,10 +57,10 @@ class ElasticShares:
         config: the settings.
 
     Attributes:
-        pool, jobs, config: as given.
+        pool, jobs, config: as in Args.
         nodes: nodes by job; 0 for jobs that do not run.
-        behind: for each job that waits behind a job that has waited long, the name of the latter.
-        moved: for each job that gave a node to a less fulfilled job, the name of the latter.
+        behind: by job that waits behind a job that has waited long: the name of the long waiter.
+        moved: by job that gave a node to a less fulfilled job: the name of the less fulfilled job.
         limit: the resources that jobs may use.
     """
 
@@ -87,23 +88,23 @@ class ElasticShares:
         self._admit()
         admitted = sorted((job for job in jobs if job.name in self._floors), key=_by_priority)
         for _, members in groupby(admitted, key=_by_priority):
-            alike = list(members)
-            for job in alike:
+            same_priority = list(members)
+            for job in same_priority:
                 floor = self._floors[job.name]
                 self.nodes[job.name] = max(floor, min(job.nodes, job.max_nodes))
                 self._room.take(job.needs, self.nodes[job.name] - floor)
-            self._shed(alike)
-            self._grow(alike)
-            self._rebalance(alike)
-            self._grow(alike)  # what the moves left over
+            self._shrink(same_priority)
+            self._grow(same_priority)
+            self._rebalance(same_priority)
+            self._grow(same_priority)  # with the resources that the moves left over
 
     def frozen_s(self, job: ElasticJob) -> float:
-        """Return the seconds until an equal share may change the job; 0: it may now."""
+        """Return the seconds until the job may change for equal shares; 0: it may change now."""
         changed = self._memory.changed_s.get(job.name)
         return 0.0 if changed is None else max(0.0, changed + self.config.freeze_s - self._now)
 
-    def ends(self, job: ElasticJob) -> bool:
-        """Whether a job is near its end, so it does not grow, and gives nodes last."""
+    def is_near_end(self, job: ElasticJob) -> bool:
+        """Whether a job is so near its end that it does not grow, and gives nodes last."""
         return (job.progress or 0.0) >= NEAR_END
 
     def _may_be_overtaken(self, job: ElasticJob) -> bool:
@@ -115,8 +116,8 @@ class ElasticShares:
     def _admit(self) -> None:
         """Admit the jobs with a minimum that fits, and reserve this minimum.
 
-        A running job may have fewer nodes than its minimum if that was raised. It is not stopped,
-        and gets the rest before any job gets more than its minimum.
+        A running job may have fewer nodes than its minimum if the minimum was raised. It is not
+        stopped, and gets the missing nodes before any job gets more than its minimum.
         """
         room, floors = self._room, self._floors
         first_in_line: str | None = None
@@ -125,14 +126,14 @@ class ElasticShares:
         )
         for job in ordered:
             fewest = min(job.min_nodes, job.nodes) if job.nodes else job.min_nodes
-            needs = held(job, fewest)
+            needs = resources_of(job, fewest)
             if job.nodes == 0 and first_in_line is not None:
                 self.behind[job.name] = first_in_line
             elif room.fits(needs):
                 room.take(needs)
                 floors[job.name] = fewest
             elif not (job.nodes or self._may_be_overtaken(job)) and self.limit.fits(needs):
-                # A job that even the empty pool could not hold blocks no other job.
+                # A job that needs more than the whole pool blocks no other job.
                 first_in_line = job.name
         for job in ordered:
             missing = job.min_nodes - floors.get(job.name, job.min_nodes)
@@ -140,29 +141,29 @@ class ElasticShares:
                 room.take(job.needs, missing)
                 floors[job.name] = job.min_nodes
 
-    def _shed(self, jobs: Sequence[ElasticJob]) -> None:
-        """Take back nodes above the minima while resources are short: most fulfilled first."""
-        self._by_turns(
+    def _shrink(self, jobs: Sequence[ElasticJob]) -> None:
+        """Take back nodes above the minima while resources are short: most fulfilled jobs first."""
+        self._change_in_order(
             jobs,
             -1,
-            lambda job: (self.ends(job), -self._fulfilment(job), -job.submitted_s),
+            lambda job: (self.is_near_end(job), -self._fulfilment(job), -job.submitted_s),
             lambda job: self.nodes[job.name] > self._floors[job.name],
-            # A job that cannot help now cannot later: shortages only end here.
+            # A job that cannot help now cannot help later: taking nodes back creates no shortage.
             lambda job: any(job.needs.get(kind, 0.0) > 0 for kind in self._room.short_of()),
         )
 
     def _grow(self, jobs: Sequence[ElasticJob]) -> None:
-        """Give nodes while a job has room for them: the least fulfilled job first."""
-        self._by_turns(
+        """Give nodes to jobs while resources are left: the least fulfilled job first."""
+        self._change_in_order(
             jobs,
             1,
-            # Among equals the job with the smallest nodes, so that more of them fit.
+            # Among equally fulfilled jobs the one with the smallest nodes, so that more nodes fit.
             lambda job: (self._fulfilment(job), sum(job.needs.values()), job.submitted_s),
             self._may_grow,
-            lambda job: self._room.fits(job.needs),  # room only shrinks here
+            lambda job: self._room.fits(job.needs),  # growing frees no resources
         )
 
-    def _by_turns(
+    def _change_in_order(
         self,
         jobs: Sequence[ElasticJob],
         nodes: int,
@@ -170,9 +171,14 @@ class ElasticShares:
         may: Callable[[ElasticJob], bool],
         can: Callable[[ElasticJob], bool],
     ) -> None:
-        """Change jobs by `nodes` at a time, in order, as long as they may.
+        """Change the first job by `nodes`, again and again, until no job may or can change.
 
-        A job that cannot change in its turn gets no further turn.
+        Args:
+            jobs: the jobs.
+            nodes: change of a job's number of nodes: 1 or -1.
+            order: sort key of a job; each change may change it.
+            may: whether a job's own limits permit another change.
+            can: whether the resources permit or need it. If not, the job is not tried again.
         """
         by_name = {job.name: job for job in jobs if may(job)}
         queue = [(*order(job), job.name) for job in by_name.values()]
@@ -205,7 +211,7 @@ class ElasticShares:
             gap = self._fulfilment(high) - self._fulfilment(low)
             if (
                 gap <= self.config.rebalance_gap
-                or self._fulfilment(high, -1) < self._fulfilment(low, 1)  # it overshoots
+                or self._fulfilment(high, -1) < self._fulfilment(low, 1)  # it would overshoot
                 or not after.fits(low.needs)
             ):
                 return
@@ -221,8 +227,8 @@ class ElasticShares:
         return fulfilment(job, self.nodes[job.name] + more)
 
     def _must_stay(self, job: ElasticJob) -> bool:
-        """Whether a running job keeps its nodes: it forms, changed recently, or is near its end."""
-        return not job.steady or self.frozen_s(job) > 0 or self.ends(job)
+        """Whether a running job keeps its nodes: it forms a world, changed lately, or soon ends."""
+        return not job.steady or self.frozen_s(job) > 0 or self.is_near_end(job)
 
     def _may_grow(self, job: ElasticJob) -> bool:
         if self.nodes[job.name] >= job.max_nodes:
@@ -234,9 +240,9 @@ def _by_priority(job: ElasticJob) -> int:
     return -job.priority
 
 
-def reason(shares: ElasticShares, job: ElasticJob, given: Mapping[str, int]) -> str:
-    """Explain the number of nodes that a job got."""
-    nodes = given[job.name]
+def reason(shares: ElasticShares, job: ElasticJob, assigned: Mapping[str, int]) -> str:
+    """Explain the number of nodes that a job has from now on; `assigned`: these of all jobs."""
+    nodes = assigned[job.name]
     if nodes == 0:
         return _stopped(shares, job) if job.nodes > 0 else _waits(shares, job)
     if job.nodes == 0:
@@ -244,7 +250,7 @@ def reason(shares: ElasticShares, job: ElasticJob, given: Mapping[str, int]) -> 
     if nodes > job.nodes:
         return f"grows by {_count(nodes - job.nodes)}: the least fulfilled job that can grow"
     if nodes < job.nodes:
-        return f"gives {_count(job.nodes - nodes)} {_to_whom(shares, job)}"
+        return f"gives {_count(job.nodes - nodes)} {_recipient(shares, job)}"
     return _stays(shares, job)
 
 
@@ -265,8 +271,8 @@ def _waits(shares: ElasticShares, job: ElasticJob) -> str:
         return "waits for nodes that are leaving to make room"
     if job.name in shares.behind:
         return f"waits behind {shares.behind[job.name]}, which is first in the queue"
-    minimum = held(job, job.min_nodes)
-    what = f"{_count(job.min_nodes)} at least, {_amounts(minimum)}"
+    minimum = resources_of(job, job.min_nodes)
+    what = f"at least {_count(job.min_nodes)}, {_amounts(minimum)}"
     if not shares.limit.fits(minimum):
         if _without_reservations(shares).fits(minimum):
             return f"waits until online services give resources back: it needs {what}"
@@ -290,12 +296,12 @@ def _stopped(shares: ElasticShares, job: ElasticJob) -> str:
     return "stopped: the pool became too small for it"
 
 
-def _to_whom(shares: ElasticShares, job: ElasticJob) -> str:
+def _recipient(shares: ElasticShares, job: ElasticJob) -> str:
     if job.nodes > job.max_nodes:
-        return f"back: {_count(job.max_nodes)} is all it may have"
+        return f"back: it may have at most {_count(job.max_nodes)}"
     taker = shares.moved.get(job.name)
     if taker is not None:
-        return f"to {taker}, which is fulfilled less"
+        return f"to {taker}, which is less fulfilled"
     starting = ", ".join(
         sorted(j.name for j in shares.jobs if j.nodes == 0 and shares.nodes[j.name] > 0)
     )
@@ -322,11 +328,11 @@ def _stays(shares: ElasticShares, job: ElasticJob) -> str:
     if shares.nodes[job.name] > job.nodes:
         return "grows as soon as nodes that are leaving have made room"
     if not job.steady:
-        return "forms its world; it is not changed meanwhile"
+        return "forms its world, and does not change until then"
     frozen = shares.frozen_s(job)
     if frozen > 0:
         return f"changed a moment ago; it may grow in {frozen:.0f} s"
-    if shares.ends(job):
+    if shares.is_near_end(job):
         return f"{100 * (job.progress or 0.0):.0f} % done: it does not grow any more"
     return "no room for another node"
 
@@ -336,8 +342,8 @@ def decide(
 ) -> tuple[tuple[Target, ...], ElasticMemory]:
     """Decide how many nodes each job has from now on.
 
-    A job grows only into room that is free now. What a leaving node still holds becomes free in a
-    later decision, and is kept for the job that it was freed for.
+    A job only gets resources that are free now. Those of a leaving node become free in a later
+    decision, and are reserved for the job for which the node leaves.
 
     Args:
         pool: the resources.
@@ -357,54 +363,58 @@ def decide(
     if config.mode == "gang":
         jobs = [replace(job, min_nodes=job.max_nodes) for job in jobs]
     shares = ElasticShares(pool, jobs, memory, now, config)
-    given = _given_now(shares)
-    targets = tuple(Target(job.name, given[job.name], reason(shares, job, given)) for job in jobs)
-    return targets, _remembered(jobs, given, memory, now)
+    assigned = _assigned_now(shares)
+    targets = tuple(
+        Target(job.name, assigned[job.name], reason(shares, job, assigned)) for job in jobs
+    )
+    return targets, _next_memory(jobs, assigned, memory, now)
 
 
-def _given_now(shares: ElasticShares) -> dict[str, int]:
-    """Return the nodes of each job from now on: nodes leave at once, others need free room.
+def _assigned_now(shares: ElasticShares) -> dict[str, int]:
+    """Return the nodes of each job from now on: nodes leave at once, new ones need free resources.
 
-    Room promised to a job is reserved even if it is not free yet. A running job grows in one step:
+    Resources for a job are reserved even if they are not free yet. A running job grows in one step:
     forming a world twice costs more than waiting.
     """
     room = FreeResources(shares.limit)
     for job in shares.jobs:
-        room.take(held(job, job.nodes + job.leaving))
-    given = {job.name: min(job.nodes, shares.nodes[job.name]) for job in shares.jobs}
+        room.take(resources_of(job, job.nodes + job.leaving))
+    assigned = {job.name: min(job.nodes, shares.nodes[job.name]) for job in shares.jobs}
     for job in sorted(shares.jobs, key=lambda j: (-j.priority, j.submitted_s, j.name)):
         if job.nodes > 0 or shares.nodes[job.name] == 0:
             continue
-        whole = FreeResources(held(job, job.min_nodes))
+        needs = FreeResources(resources_of(job, job.min_nodes))
         if job.leaving:
-            whole.take(job.base)  # the job still holds it
-        if room.fits(whole):
-            given[job.name] = job.min_nodes
-        room.take(whole)
+            needs.take(job.base)  # the job still has its base
+        if room.fits(needs):
+            assigned[job.name] = job.min_nodes
+        room.take(needs)
     growing_order = sorted(
         shares.jobs,
-        key=lambda j: (-j.priority, fulfilment(j, given[j.name]), j.submitted_s, j.name),
+        key=lambda j: (-j.priority, fulfilment(j, assigned[j.name]), j.submitted_s, j.name),
     )
     for job in growing_order:
         more = shares.nodes[job.name] - (job.nodes or job.min_nodes)
         if more <= 0:
             continue
-        if given[job.name] > 0 and room.fits(job.needs, more):
-            given[job.name] += more
+        if assigned[job.name] > 0 and room.fits(job.needs, more):
+            assigned[job.name] += more
         room.take(job.needs, more)
-    return given
+    return assigned
 
 
-def _remembered(
-    jobs: Sequence[ElasticJob], given: Mapping[str, int], memory: ElasticMemory, now: float
+def _next_memory(
+    jobs: Sequence[ElasticJob], assigned: Mapping[str, int], memory: ElasticMemory, now: float
 ) -> ElasticMemory:
     changed = {
         job.name: now
-        if job.nodes > 0 and given[job.name] != job.nodes
+        if job.nodes > 0 and assigned[job.name] != job.nodes
         else memory.changed_s.get(job.name)
         for job in jobs
     }
     waiting = {
-        job.name: memory.waiting_since_s.get(job.name, now) for job in jobs if given[job.name] == 0
+        job.name: memory.waiting_since_s.get(job.name, now)
+        for job in jobs
+        if assigned[job.name] == 0
     }
     return ElasticMemory({name: at for name, at in changed.items() if at is not None}, waiting)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-#: The resource of a pool that only counts places, such as the pool of one machine.
+#: The resource of a pool that only counts nodes, such as the pool of one machine.
 SLOTS = "slots"
 
 
@@ -18,7 +18,7 @@ class Pool:
     Attributes:
         capacity: amount of each resource, in its unit ("slots", "cpu", "gpu", "memory_bytes"); >=
             0.
-        reserved: amount that online services hold or want back now; >= 0. Jobs make room for it,
+        reserved: amount that online services use or want back now; >= 0. Jobs make room for it,
             below their minimum if necessary.
     """
 
@@ -31,7 +31,7 @@ class Pool:
 
     @classmethod
     def of_slots(cls, slots: int, reserved: int = 0) -> Pool:
-        """Return a pool of places; online services want `reserved` of them."""
+        """Return a pool of `slots`; online services use or want back `reserved` of them."""
         return cls({SLOTS: slots}, {SLOTS: reserved})
 
 
@@ -44,18 +44,18 @@ class ElasticJob:
         min_nodes: fewest nodes with which it runs (>= 1).
         max_nodes: most nodes that it can use (>= min_nodes). Equal to `min_nodes`: a fixed job.
             Gang scheduling starts a job with exactly this number.
-        nodes: number of nodes last ordered, started or not; 0: it waits. Excludes nodes told to
-            leave.
-        leaving: nodes told to leave that still hold their resources.
+        nodes: number of nodes that were ordered last, started or not, without `leaving` ones; 0: it
+            waits.
+        leaving: number of nodes that were asked to leave and still use their resources.
         needs: resources of one node (>= 0).
-        base: resources of the job besides its nodes, while it has any (a master, parameter
-            servers).
-        priority: higher goes first. A higher priority takes from lower ones what they have above
-            their minimum, and for its own minimum everything.
-        submitted_s: time of submission, on the clock of `now`; the earlier goes first.
+        base: resources that the job needs besides those of its nodes (a master, parameter servers)
+            while it has nodes.
+        priority: jobs of a higher priority are served first. For them, jobs of lower priorities
+            give the nodes above their minimum, and for their minimum all nodes.
+        submitted_s: time of submission, on the clock of `now`; the earlier job is served first.
         progress: share of its work that is done, 0..1; None: unknown.
-        steady: False while its nodes form a new world: until then it changes only to make room, not
-            for an equal share.
+        steady: False while its nodes form a new world: meanwhile the job changes only to make room,
+            not for equal shares.
     """
 
     name: str
@@ -81,14 +81,14 @@ class ElasticJob:
                 f"job {self.name!r}: nodes and leaving must be 0 or more, "
                 f"got {self.nodes} and {self.leaving}"
             )
-        _check_amounts(f"job {self.name!r}: what it needs", self.needs)
-        _check_amounts(f"job {self.name!r}: what it needs", self.base)
+        _check_amounts(f"job {self.name!r}: needs", self.needs)
+        _check_amounts(f"job {self.name!r}: base", self.base)
 
 
-def _check_amounts(what: str, amounts: Mapping[str, float]) -> None:
+def _check_amounts(field_name: str, amounts: Mapping[str, float]) -> None:
     for kind, amount in amounts.items():
         if not 0 <= amount < inf:
-            raise ValueError(f"{what} of {kind!r} must be 0 or more, got {amount}")
+            raise ValueError(f"{field_name} of {kind!r} must be 0 or more, got {amount}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,11 @@ class ElasticConfig:
             order of the queue.
         max_load: share of each resource that jobs and reservations may take together (0..1]; the
             rest is left to the machines.
-        freeze_s: seconds after a change in which a job neither grows nor gives a node for an equal
-            share. It still makes room for a job that would not run otherwise, for a higher priority
-            and for a reservation.
-        rebalance_gap: nodes move between running jobs of one priority when their fulfilments (cur -
-            min) / (max - min) differ by more than this; 1 or more: never.
+        freeze_s: seconds after a change in which a job neither grows nor gives a node for equal
+            shares. It still makes room for a job that would not run otherwise, for a higher
+            priority and for a reservation.
+        rebalance_gap: nodes move between running jobs of one priority while their fulfilments
+            (nodes - min) / (max - min) differ by more than this; 1 or more: never.
         patience_s: a job that waits longer than this is no longer overtaken by later jobs of its
             priority that need less.
     """
@@ -131,8 +131,8 @@ class Target:
 
     Attributes:
         job: name of the job.
-        nodes: 0, or min_nodes..max_nodes (gang: 0 or max_nodes); fewer than min_nodes only while
-            there is no room for a job that ran with fewer before.
+        nodes: 0, or min_nodes..max_nodes (gang: 0 or max_nodes). It is below min_nodes only for a
+            job that ran with fewer nodes before, while there is no room for more.
         reason: one sentence for operators: why this number and not more.
     """
 
@@ -146,14 +146,16 @@ class ElasticMemory:
     """State between two decisions; start with `ElasticMemory()`.
 
     Attributes:
-        changed_s: time of each job's latest ordered change (not its first start).
-        waiting_since_s: time since when each job without nodes has been waiting.
+        changed_s: when the number of nodes of each running job was last changed; its start does not
+            count.
+        waiting_since_s: since when each job without nodes has been waiting.
     """
 
     changed_s: Mapping[str, float] = field(default_factory=dict)
     waiting_since_s: Mapping[str, float] = field(default_factory=dict)
 
 
+#: Relative rounding error of amounts.
 _TOLERANCE = 1e-9
 
 
@@ -161,7 +163,7 @@ class FreeResources(dict[str, float]):
     """Remaining amount of each resource; it may be negative."""
 
     def fits(self, amounts: Mapping[str, float], times: int = 1) -> bool:
-        """Whether `times` the amounts are left; a resource that the pool lacks never is."""
+        """Whether `times` the amounts are left; of a resource unknown to the pool nothing is."""
         return all(
             times * amount <= self.get(kind, 0.0) + _TOLERANCE * (1.0 + times * amount)
             for kind, amount in amounts.items()
@@ -178,7 +180,7 @@ class FreeResources(dict[str, float]):
         return frozenset(k for k, left in self.items() if left < -_TOLERANCE * (1 - left))
 
 
-def held(job: ElasticJob, nodes: int) -> dict[str, float]:
+def resources_of(job: ElasticJob, nodes: int) -> dict[str, float]:
     """Return the resources of a job with that many nodes: none, or its base and its nodes."""
     if nodes == 0:
         return {}

@@ -1,10 +1,11 @@
-"""Leadership: terms of managers, when leases can be trusted, renewed leases, rendezvous hashing.
+"""Leadership: terms of managers, when to trust expired leases, leader leases, rendezvous hashing.
 
-A leading manager has a term, and trusts leases only while the registry answers. Where only a lease
-exists, as in Kubernetes, its holder renews it, and others take it when it is not renewed. Clocks of
-machines differ, so no candidate uses a time that another one wrote. A waiting candidate measures by
-its own clock how long the lease has not changed; the holder counts from the moment at which it
-began to renew it.
+A leading manager has a term, and trusts that an expired lease means a death only while the registry
+answers. Elsewhere, as in Kubernetes, a lease alone decides who leads: its holder leads and renews
+it, and another candidate takes it when it is not renewed. Clocks of machines differ, so no
+candidate uses a time that another candidate wrote. A waiting candidate measures by its own clock
+how long the lease has not changed. The holder counts from the moment at which it began its latest
+renewal.
 
 To choose one of several equal servers a client needs no leader: with rendezvous (highest random
 weight) hashing every client ranks the servers by a hash of both names and takes the first. Clients
@@ -19,7 +20,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, Literal
 
-#: A reader that reports a term this far ahead of the registry's clock is lying or broken.
+#: Terms are milliseconds of the registry's clock. A reader that reports a term further ahead of
+#: that clock than this is lying or broken.
 _BELIEVED_AHEAD_MS = 24 * 3600 * 1000
 
 
@@ -32,20 +34,26 @@ def next_term(time_ms: int, stored: int, *reported: int) -> int:
     """Return the term of a new leader: above all terms that are known.
 
     Args:
-        time_ms: the registry's clock, so that an emptied registry cannot fall behind.
-        stored: term of the table; 0: there is none.
-        reported: terms that readers report. Implausible ones are ignored.
+        time_ms: the registry's clock: terms grow even if the registry was emptied.
+        stored: term of the assignment table; 0: there is none.
+        reported: terms that readers report; implausible terms are ignored.
     """
     followed = (term + 1 for term in reported if is_believable(term, time_ms))
     return max(time_ms, stored + 1, *followed)
 
 
 def is_ahead(reported: tuple[int, int], epoch: tuple[int, int], time_ms: int) -> bool:
-    """Whether a reader follows an assignment above the table's epoch: the table was rolled back."""
+    """Whether a reader follows a newer assignment than the table has: the table was rolled back.
+
+    Args:
+        reported: (term, counter) of the reader's assignment.
+        epoch: (term, counter) of the table.
+        time_ms: the registry's clock.
+    """
     return reported > epoch and is_believable(reported[0], time_ms)
 
 
-#: Heartbeats per TTL: one may be lost, and the next one still comes in time.
+#: Heartbeats per TTL: if one is lost, the next one still comes in time.
 BEATS_PER_TTL: Final = 2.5
 
 
@@ -56,14 +64,14 @@ def grace_s(ttl_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RegistryWatch:
-    """Since when one registry has answered without a gap.
+    """Since when one registry has answered without a gap; `_s` times are by the manager's clock.
 
     Attributes:
-        registry_id: the server process; empty: none has answered yet.
-        since_s: first answer.
-        asked_s: latest question that was answered.
-        answered_s: its answer.
-        answered_ms: the registry's own clock between the two.
+        registry_id: id of the server process; empty: none has answered yet.
+        since_s: time of its first answer, or later (see `registry_answered`).
+        asked_s: time of the latest request that was answered.
+        answered_s: time of the answer to this request.
+        answered_ms: time in this answer, by the registry's clock.
     """
 
     registry_id: str = ""
@@ -78,9 +86,17 @@ def registry_answered(
 ) -> RegistryWatch:
     """Record an answer; another registry, or a silence above `gap_s`, begins a new watch.
 
-    If the registry's clock was set forward by more than `gap_s`, deadlines passed without a missing
-    heartbeat. The new watch then begins two gaps later, as members compute deadlines from the
-    former time until they read the clock again.
+    If the registry's clock was set forward by more than `gap_s`, deadlines passed although no
+    heartbeat was missing. The new watch then begins two gaps later, because members compute
+    deadlines from the former time until they read the clock again.
+
+    Args:
+        watch: the state before.
+        registry_id: id of the server process that answered.
+        time_ms: time in its answer.
+        asked_s: time of the request.
+        now: time of the answer, as for `asked_s`.
+        gap_s: longest silence that does not end a watch.
     """
     if registry_id != watch.registry_id or now - watch.answered_s > gap_s:
         return RegistryWatch(registry_id, now, asked_s, now, time_ms)
@@ -91,22 +107,22 @@ def registry_answered(
 
 
 def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float) -> int | None:
-    """Return the registry time up to which expired leases count as deaths; None: they do not now.
+    """Return the registry time until which a sweep for dead members may run; None: it may not.
 
-    Leases cannot be renewed while the registry is away. So expiry is trusted only after the
-    registry has answered for `grace`, and while it has not been silent for more than `gap_s`. The
-    returned time lets the registry check that gap itself: a sweep that waits behind a hanging
-    request would run before the heartbeats that wait there too.
+    Leases cannot be renewed while the registry is unavailable. So an expired lease counts as a
+    death only after the registry has answered for `grace` seconds, and while it has not been silent
+    for more than `gap_s`. With the returned time the registry itself can check the gap: otherwise a
+    sweep that is delayed by a hanging request could run before heartbeats that are delayed too.
     """
     answers = watch.registry_id and now - watch.answered_s <= gap_s
-    believed = answers and now - watch.since_s >= grace
-    return watch.answered_ms + int(gap_s * 1000) if believed else None
+    is_trusted = answers and now - watch.since_s >= grace
+    return watch.answered_ms + int(gap_s * 1000) if is_trusted else None
 
 
-#: Share of the lease duration in which its holder acts without a renewal; the rest is for work that
-#: it has begun.
+#: Share of the lease duration for which its holder acts without a renewal; in the remaining time it
+#: can finish work that it has begun.
 ACTING = 2 / 3
-#: Share of the lease duration after which the holder renews it.
+#: Share of the lease duration after which its holder renews it.
 RENEWING = 1 / 4
 
 
@@ -116,8 +132,8 @@ class Lease:
 
     Attributes:
         version: changes with every change of the lease.
-        holder: the holder; empty: it was released.
-        duration_s: how long it belongs to its holder after a change.
+        holder: name of its holder; empty: it was released.
+        duration_s: how long it belongs to its holder after a change, in seconds.
     """
 
     version: str
@@ -130,10 +146,10 @@ class LeaseView:
     """What one candidate knows about the lease.
 
     Attributes:
-        lease: as last seen; None: never, or it does not exist.
+        lease: the lease as last seen; None: it was not read yet, or does not exist.
         since_s: time at which this version was first seen.
         renewed_s: start of the candidate's latest successful renewal; None: it is not the holder.
-        free_s: a deleted lease may have a holder that has not noticed; after this time it has none.
+        free_s: until this time, the holder of a deleted lease may not have noticed the deletion.
     """
 
     lease: Lease | None = None
@@ -150,9 +166,9 @@ def lease_read(view: LeaseView, lease: Lease | None, me: str, now: float) -> Lea
 
     Args:
         view: the state before.
-        lease: None: it does not exist.
-        me: the candidate.
-        now: seconds of a clock that does not go back, as everywhere here.
+        lease: the lease; None: it does not exist.
+        me: name of the candidate.
+        now: seconds of a clock that does not go back, as in all these functions.
     """
     renewed_s = view.renewed_s if lease is not None and lease.holder == me else None
     if lease is None:
@@ -190,7 +206,7 @@ def may_act(view: LeaseView, now: float) -> bool:
 
 
 def rank_servers(client: str, servers: Iterable[str]) -> list[str]:
-    """Return `servers` in the order in which `client` tries them, the same at every caller."""
+    """Return `servers` in the order in which `client` tries them, the same for every caller."""
 
     def weight(server: str) -> tuple[bytes, str]:
         name = f"{len(client)}:{client}{server}".encode()

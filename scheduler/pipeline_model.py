@@ -2,20 +2,20 @@
 
 Seconds per student and batch:
 
-    student    batch of the student + hand-over by the reader
-    teacher    (batch of a teacher + hand-over at it) / number of teachers
+    student    step of the student + delivery by the reader
+    teacher    (batch of a teacher + copies between its network and device) / number of teachers
     round trip (batch of a teacher + transfer there and back) / requests in flight. Two requests
-               hide the transfer while it is shorter than the computation; readers keep more in
-               flight where it is longer
+               hide a transfer that is shorter than the computation; readers keep more requests in
+               flight if it is longer
     links      bytes of a batch over the link of a teacher, and of all batches over the student's
-    head of    batches are delivered in order: while the slowest teacher has the first one, others
+    head of    batches are delivered in order: while the slowest teacher has the first batch, others
     line       are buffered up to `ut`
 
-Jitter takes a little off. A buffer that teachers fill and a student empties, both with jitter, is a
-random walk between two walls. At the lower wall the student waits, at the upper one the teachers
-do. As a diffusion with drift `d` and variance `v` between walls `K` apart, the flow lost at the
-lower wall is d / (exp(2 d K / v) - 1), or v / 2K for d = 0 (Harrison, Brownian Motion and
-Stochastic Flow Systems, 1985, section 5.6).
+Jitter reduces the speed a little. The content of a buffer that teachers fill and a student empties,
+both with jitter, is a random walk between two walls. At the lower wall the student waits, at the
+upper wall the teachers wait. As a diffusion with drift `d` and variance `v` between walls `K`
+apart, the flow lost at the lower wall is d / (exp(2 d K / v) - 1), or v / 2K for d = 0 (Harrison,
+Brownian Motion and Stochastic Flow Systems, 1985, section 5.6).
 
 A prediction describes the steady state.
 """
@@ -29,12 +29,12 @@ from math import ceil, expm1, floor, hypot, inf, log1p
 from .cluster import Cluster, DeviceLink, Distillation
 
 #: Part of a link that batches can use; headers and acknowledgements take the rest.
-FULL = 0.95
-#: Part of the student's rate that jitter may cost before a larger buffer is worth its memory.
-LOST = 0.005
+LINK_SHARE = 0.95
+#: Part of the rate that jitter may cost; a larger buffer would not be worth its memory.
+TOLERATED_LOSS = 0.005
 #: Standard deviations of the reaction time that `lt` covers.
-SPREADS = 3.0
-#: Fixed seconds per batch, measured on loopback between processes: of a teacher, from the network
+DEVIATIONS = 3.0
+#: Fixed seconds per batch, measured between processes on one host: of a teacher, from the network
 #: to its device and back; of a student, from the reader to the training loop.
 TEACHER_BATCH_S = 0.3e-3
 STUDENT_BATCH_S = 0.1e-3
@@ -45,8 +45,8 @@ class DeviceGroup:
     """Teachers of one kind.
 
     Attributes:
-        kind: name of their devices.
-        count: number of devices; a fraction for one student of several.
+        kind: name of the kind of their devices.
+        count: number of teachers, each with one device; one student's share may be a fraction.
     """
 
     kind: str
@@ -58,9 +58,9 @@ class PlannedMesh:
     """Students and teachers of a plan.
 
     Attributes:
-        student: kind of the students' devices.
+        student: name of the kind of the students' devices.
         students: number of students.
-        teams: the teachers.
+        teams: the teachers, by kind of devices.
         rows: rows of a student's batch.
     """
 
@@ -79,29 +79,29 @@ def throughput(made: float, used: float, variance: float, room: float) -> float:
     """Return the throughput of the buffer, in the unit of the two rates.
 
     Args:
-        made: batches per second labelled with unlimited room.
-        used: batches per second trained with unlimited supply.
-        variance: variance of their difference, in batches squared per second.
-        room: batches that the buffer holds.
+        made: batches per second that would be labelled with an unlimited buffer.
+        used: batches per second that would be trained with an unlimited supply of labels.
+        variance: variance of labelled minus trained batches, in batches squared per second.
+        room: batches that fit into the buffer.
     """
     if made <= 0 or used <= 0:
         return 0.0
     ideal = min(made, used)
     if variance <= 0 or room == inf:
         return ideal
-    one_by_one = 1 / (1 / made + 1 / used)
+    alternating = 1 / (1 / made + 1 / used)
     if room <= 0:
-        return one_by_one
-    drift, reach = made - used, 2 * (made - used) * room / variance
-    if abs(reach) < 1e-9:
+        return alternating
+    drift, exponent = made - used, 2 * (made - used) * room / variance
+    if abs(exponent) < 1e-9:
         lost = variance / (2 * room)
     else:
-        lost = 0.0 if reach > 700 else drift / expm1(reach)
-    return min(max(used - lost, one_by_one), ideal)
+        lost = 0.0 if exponent > 700 else drift / expm1(exponent)
+    return min(max(used - lost, alternating), ideal)
 
 
 def room_for(made: float, used: float, variance: float) -> float:
-    """Return the buffer in batches at which jitter costs no more than `LOST` of the rate.
+    """Return the buffer, in batches, with which jitter costs `TOLERATED_LOSS` of the rate.
 
     Args:
         made: see `throughput`.
@@ -110,7 +110,7 @@ def room_for(made: float, used: float, variance: float) -> float:
     """
     if variance <= 0:
         return 0.0
-    drift, target = abs(made - used), LOST * min(made, used)
+    drift, target = abs(made - used), TOLERATED_LOSS * min(made, used)
     if drift < 1e-9 * used:
         return variance / (2 * target)
     return variance / (2 * drift) * log1p(drift / target)
@@ -123,7 +123,7 @@ class Thresholds:
     Attributes:
         upper: above it no new batch is pulled.
         lower: below it pulling resumes.
-        ideal: `upper` without a limit of memory.
+        ideal: what `upper` would be without a limit of memory.
     """
 
     upper: int
@@ -136,19 +136,20 @@ def thresholds(
 ) -> Thresholds:
     """Compute both thresholds.
 
-    `lt` must last from the resumption of pulling until the first new batch is labelled: a transfer
-    in each direction and a batch of the slowest teacher, with their spread. `ut` is far enough
-    above it that all teachers have work when pulling resumes, and that jitter is absorbed.
+    `lt` batches must last from the moment when pulling resumes until the first new batch is
+    labelled: a transfer in each direction and a batch of the slowest teacher, with their spread.
+    `ut` is so far above `lt` that all teachers have work when pulling resumes, and that jitter is
+    absorbed.
 
     Args:
         used: batches per second that the student takes.
         reaction_s: seconds from sending a batch to an idle teacher to receiving its labels.
         spread_s: standard deviation of `reaction_s`.
-        windows: requests that its teachers have in flight.
-        cushion: batches against jitter, from `room_for`.
+        windows: requests in flight at all teachers of the student.
+        cushion: batches that absorb jitter, or that others label while the slowest teacher is busy.
         most: batches that fit into memory.
     """
-    lower = max(1, ceil(used * (reaction_s + SPREADS * spread_s)))
+    lower = max(1, ceil(used * (reaction_s + DEVIATIONS * spread_s)))
     ideal = lower + max(ceil(windows / 2), ceil(cushion), 1)
     upper = max(1, min(ideal, int(min(most, 1e12))))
     return Thresholds(upper, min(lower, upper - 1), ideal)
@@ -159,13 +160,13 @@ class GroupRates:
     """Teachers of one kind, as one student uses them.
 
     Attributes:
-        count: available teachers; a fraction is shared with other students.
-        busy_s: seconds of a batch at one of them.
-        link_s: seconds of a batch on its link, in the slower direction.
-        wire_s: seconds of a batch from the student to it and back.
-        jitter: relative jitter of a batch.
-        wire_jitter: relative jitter of a transfer.
-        window: requests in flight at each: enough to hide the transfer, as far as allowed.
+        count: available teachers; a fraction: a teacher is shared with other students.
+        busy_s: seconds that a batch takes one teacher.
+        link_s: seconds of a batch on a teacher's link, in the slower direction.
+        wire_s: seconds of transfer of a batch from the student to a teacher and back.
+        jitter: relative jitter of `busy_s`.
+        wire_jitter: relative jitter of `wire_s`.
+        window: requests in flight per teacher: enough to hide the transfer, as far as allowed.
     """
 
     count: float
@@ -178,17 +179,17 @@ class GroupRates:
 
     @property
     def trip_s(self) -> float:
-        """Seconds between answers that the transfer allows."""
+        """Seconds between answers of one teacher if only its round trips limit it."""
         return (self.busy_s + self.wire_s) / self.window
 
     @property
     def slowest_s(self) -> float:
-        """Longest seconds of a batch at one of them, behind others of the same window."""
+        """Longest time of a batch at one teacher, behind the other requests of the window."""
         return max(self.window, 1 / min(self.count, 1)) * self.busy_s
 
     @property
     def rate(self) -> float:
-        """Batches per second of all together."""
+        """Batches per second of all these teachers."""
         return self.count / max(self.busy_s, self.link_s, self.trip_s)
 
 
@@ -197,10 +198,10 @@ class StudentPipeline:
     """A student with its teachers.
 
     Attributes:
-        used: batches per second trained with unlimited supply.
+        used: batches per second that it would train with an unlimited supply of labels.
         source: batches per second of its loader.
         groups: its teachers.
-        wire: batches per second of its own link.
+        wire: batches per second that its own link allows.
         jitter: relative jitter of a student's step.
         limits: `ut` and `lt`.
         reaction_s: seconds from sending a batch to an idle teacher to receiving its labels.
@@ -232,7 +233,7 @@ class StudentPipeline:
             used,
             _variance(groups, used, own.jitter),
         )
-        # Batches that others label while the slowest teacher has the head of the line.
+        # Batches that other teachers label while the slowest one has the first batch of the line.
         ahead = min(used, source) * max(group.slowest_s for group in groups) - windows
         limits = thresholds(
             used=min(used, source),
@@ -247,26 +248,26 @@ class StudentPipeline:
 
     @property
     def made(self) -> float:
-        """Batches per second labelled with unlimited room."""
+        """Batches per second that would be labelled with an unlimited buffer."""
         labelled = sum(group.rate for group in self.groups)
         return min(labelled, self.wire, self.source, self.head_of_line, self.pauses)
 
     @property
     def windows(self) -> float:
-        """Requests in flight at all teachers; a fraction for shared ones."""
+        """Requests in flight at all teachers; those of shared teachers count in part."""
         return sum(group.window * group.count for group in self.groups)
 
     @property
     def head_of_line(self) -> float:
-        """Batches per second while the slowest teacher keeps the first of them."""
+        """Batches per second if the slowest teacher has the first batch of the line."""
         room = self.limits.upper + max(self.windows, 1.0)
         return room / max(group.slowest_s for group in self.groups)
 
     @property
     def pauses(self) -> float:
-        """Batches per second with pulling that pauses at `ut` and resumes at `lt`.
+        """Batches per second if pulling pauses at `ut` and resumes at `lt`.
 
-        If `lt` does not last until new labels arrive, the student starves after each pause.
+        If `lt` batches do not last until new labels arrive, the student starves after each pause.
         """
         starved_s = self.reaction_s - self.limits.lower / self.used
         if starved_s <= 0:
@@ -276,7 +277,7 @@ class StudentPipeline:
 
     @property
     def rate(self) -> float:
-        """Batches per second that it trains."""
+        """Batches per second that the student trains."""
         variance = _variance(self.groups, self.used, self.jitter)
         room = self.limits.upper + sum(group.count for group in self.groups)
         return throughput(self.made, self.used, variance, room)
@@ -301,7 +302,7 @@ class StudentPipeline:
 
 def _link_s(job: Distillation, link: DeviceLink, rows: int) -> float:
     """Return the seconds of a batch on a link, in the slower direction."""
-    return rows * max(job.sample_bytes, job.label_bytes) / (FULL * link.bandwidth_bytes_per_s)
+    return rows * max(job.sample_bytes, job.label_bytes) / (LINK_SHARE * link.bandwidth_bytes_per_s)
 
 
 def _group_rates(
@@ -334,9 +335,9 @@ class PipelineStage:
     """A stage that limits the rate.
 
     Attributes:
-        name: "teachers", "the student's step", ...
-        samples_per_s: its limit, for the whole job.
-        remedy: what would raise it.
+        name: "the teachers", "the student's step", ...
+        samples_per_s: the rate that it allows the whole job.
+        remedy: what would raise this rate.
     """
 
     name: str
@@ -350,11 +351,11 @@ class Prediction:
 
     Attributes:
         samples_per_s: of all students together.
-        stages: slowest first: the first one is the bottleneck.
+        stages: the slowest stage, which is the bottleneck, first.
         thresholds: `ut` and `lt` of the student with the fewest teachers, in batches.
         first_batch_s: seconds from the first pull to the first labelled batch.
-        lost: share of the slowest stage's rate lost by jitter, or by waiting for a student with
-            fewer teachers.
+        lost: share of the slowest stage's rate that is lost by jitter, or by waiting for a student
+            with fewer teachers.
     """
 
     samples_per_s: float
@@ -368,8 +369,8 @@ def predict(cluster: Cluster, job: Distillation, mesh: PlannedMesh) -> Predictio
     """Predict a mesh.
 
     Args:
-        cluster: its devices.
-        job: with the rates of undisturbed devices.
+        cluster: the devices.
+        job: the distillation, with the rates of undisturbed devices.
         mesh: its students and teachers.
 
     Raises:
@@ -377,25 +378,25 @@ def predict(cluster: Cluster, job: Distillation, mesh: PlannedMesh) -> Predictio
             is no teacher.
     """
     if not mesh.teams or min(team.count for team in mesh.teams) <= 0 or mesh.students < 1:
-        raise ValueError("a mesh has at least one student and one teacher")
+        raise ValueError("a mesh must have at least one student and one teacher")
     total = 0.0
     pipelines: list[StudentPipeline] = []
-    allowed: dict[str, float] = {}
-    for share, there in _availability(cluster, mesh.teams):
-        dealt = [
+    stage_rates: dict[str, float] = {}
+    for share, available in _availability(cluster, mesh.teams):
+        divided = [
             (students, StudentPipeline.of(cluster, job, mesh, teams))
-            for students, teams in divide_teachers(there, mesh.students)
+            for students, teams in divide_teachers(available, mesh.students)
         ]
-        total += share * _together(job, [(students, pipeline.rate) for students, pipeline in dealt])
-        for of_each in zip(*(pipeline.stages() for _, pipeline in dealt), strict=True):
-            name = of_each[0][0]
-            rates = [(n, rate) for (n, _), (_, rate, _) in zip(dealt, of_each, strict=True)]
-            allowed[name] = allowed.get(name, 0.0) + share * _together(job, rates)
-        pipelines += [pipeline for _, pipeline in dealt]
+        total += share * _total_rate(job, [(count, pipeline.rate) for count, pipeline in divided])
+        for stage in zip(*(pipeline.stages() for _, pipeline in divided), strict=True):
+            name = stage[0][0]
+            rates = [(count, rate) for (count, _), (_, rate, _) in zip(divided, stage, strict=True)]
+            stage_rates[name] = stage_rates.get(name, 0.0) + share * _total_rate(job, rates)
+        pipelines += [pipeline for _, pipeline in divided]
     worst = min(pipelines, key=lambda pipeline: pipeline.rate)
     stages = sorted(
         (
-            PipelineStage(name, allowed[name] * mesh.rows, remedy)
+            PipelineStage(name, stage_rates[name] * mesh.rows, remedy)
             for name, _, remedy in worst.stages()
         ),
         key=lambda stage: stage.samples_per_s,
@@ -412,15 +413,16 @@ def predict(cluster: Cluster, job: Distillation, mesh: PlannedMesh) -> Predictio
 def _availability(
     cluster: Cluster, teams: Sequence[DeviceGroup]
 ) -> list[tuple[float, tuple[DeviceGroup, ...]]]:
-    """Return shares of time, and the teachers available in each: the average, or one more.
+    """Return shares of the time, and the teachers that are available in each share.
 
-    Of 40 devices available 97 % of the time, 38 or 39 are there. For 8 students that wait for each
-    other that is 4 for the slowest, not 4.85 for each.
+    For teachers of one kind, these are the average number, rounded down and up. Of 40 devices that
+    are available for 97 % of the time, 38 or 39 are available at any moment. If 8 students wait for
+    each other, the slowest one then has 4 teachers, while the average would be 4.85.
     """
-    there = tuple(DeviceGroup(t.kind, t.count * cluster.kind(t.kind).availability) for t in teams)
-    if len(there) > 1 or not float(teams[0].count).is_integer():
-        return [(1.0, there)]
-    kind, count = there[0].kind, there[0].count
+    average = tuple(DeviceGroup(t.kind, t.count * cluster.kind(t.kind).availability) for t in teams)
+    if len(average) > 1 or not float(teams[0].count).is_integer():
+        return [(1.0, average)]
+    kind, count = average[0].kind, average[0].count
     fewer = floor(count + 1e-9)
     share = count - fewer
     if fewer and share < 1e-9:
@@ -430,8 +432,11 @@ def _availability(
     return [one_more, (1 - share, (DeviceGroup(kind, fewer),))] if fewer else [one_more]
 
 
-def _together(job: Distillation, rates: Sequence[tuple[int, float]]) -> float:
-    """Return the rate of all students; synchronous ones are as fast as the slowest."""
+def _total_rate(job: Distillation, rates: Sequence[tuple[int, float]]) -> float:
+    """Return the rate of all students; synchronous students are as fast as the slowest.
+
+    `rates`: for each group of equal students their number, and the rate of one of them.
+    """
     if job.synchronous:
         return sum(students for students, _ in rates) * min(rate for _, rate in rates)
     return sum(students * rate for students, rate in rates)
@@ -447,11 +452,11 @@ def divide_teachers(
         students: number of students.
 
     Returns:
-        Numbers of students, and their teachers. A student with a part of a teacher shares it.
-        Teachers of several kinds are treated as an even mixture.
+        For each group of equal students their number, and the teachers of one of them. A student
+        with a part of a teacher shares it. Teachers of several kinds are treated as an even
+        mixture.
     """
-    whole = float(teams[0].count).is_integer()
-    if len(teams) > 1 or not whole:
+    if len(teams) > 1 or not float(teams[0].count).is_integer():
         return [(students, tuple(DeviceGroup(team.kind, team.count / students) for team in teams))]
     kind, count = teams[0].kind, int(teams[0].count)
     if count >= students:

@@ -10,9 +10,9 @@ from .pipeline_model import STUDENT_BATCH_S, DeviceGroup, PlannedMesh, Predictio
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
-#: If more numbers of one kind are possible, only about as many are evaluated.
+#: Of each kind of devices, about this many numbers of teachers are evaluated at most.
 MOST_COUNTS = 128
-#: Fleets that could label this multiple of what the students train are large enough.
+#: Fleets that can label this multiple of what the students train are large enough.
 PLENTY = 1.5
 
 
@@ -23,17 +23,18 @@ class MeshPlan:
     Attributes:
         job: name of the job.
         currency: currency of costs.
-        student: kind of the students' devices.
+        student: name of the kind of the students' devices.
         students: number of students.
         rows: rows of a student's batch.
         mesh: students and teachers; None: no mesh is possible.
-        prediction: prediction for that mesh.
+        prediction: prediction for that mesh; None: no mesh is possible.
         needed: n = ceil(t_t / t_s), teachers for one student by the paper's ratio; 0: no mesh.
-        micro_batches: rows that each kind of teachers should take at once, as far as known.
-        upper_bytes: `ut` of a reader.
-        lower_bytes: `lt` of a reader.
+        micro_batches: by kind of teachers' devices, the rows that a device should take at once;
+            kinds for which this is unknown are missing.
+        upper_bytes: `ut` of a reader; 0: no mesh.
+        lower_bytes: `lt` of a reader; 0: no mesh.
         ways: the estimates of all four methods.
-        verdict: which one to take.
+        verdict: which method to take.
     """
 
     job: str
@@ -56,12 +57,12 @@ class MeshPlan:
 
 
 def students_of(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind, int]]:
-    """Return the devices that can train, with each batch size that fits.
+    """Return the kinds of devices that can train, each with every batch size that fits.
 
     Raises:
         ValueError: there are none.
     """
-    found: list[tuple[DeviceKind, int]] = []
+    choices: list[tuple[DeviceKind, int]] = []
     reasons = []
     for kind in cluster.devices:
         if not kind.may_be("student"):
@@ -72,11 +73,11 @@ def students_of(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind, i
             reasons.append(f"there are {kind.count} {kind.name}, the job needs {job.students}")
         else:
             needs_bytes = job.student[kind.name].needs_bytes
-            found += [(kind, rows) for rows in job.batch if fits(kind, needs_bytes(rows))]
+            choices += [(kind, rows) for rows in job.batch if fits(kind, needs_bytes(rows))]
             reasons.append(f"{kind.name} have too little memory")
-    if not found:
+    if not choices:
         raise ValueError(f"no devices can train: {'; '.join(reasons)}")
-    return found
+    return choices
 
 
 def fits(kind: DeviceKind, needs_bytes: float) -> bool:
@@ -87,8 +88,8 @@ def fits(kind: DeviceKind, needs_bytes: float) -> bool:
 def teachers_of(
     cluster: Cluster, job: Distillation, student: str, rows: int
 ) -> list[tuple[DeviceKind, int]]:
-    """Return the kinds that can label, and how many of each; the cheapest labels first."""
-    found = []
+    """Return the kinds of devices that can label, cheapest labels first, and how many are free."""
+    priced = []
     for kind in cluster.devices:
         free = kind.count - (job.students if kind.name == student else 0)
         rate = job.teacher.get(kind.name)
@@ -96,18 +97,18 @@ def teachers_of(
             continue
         micro = rows if rate.micro_batch is None else min(rows, rate.micro_batch)
         if fits(kind, rate.needs_bytes(micro)):
-            found.append((kind.price_per_hour * rate.batch_s(rows), rate.sample_s, kind, free))
-    found.sort(key=lambda entry: (entry[0], entry[1]))
-    return [(kind, free) for _, _, kind, free in found]
+            priced.append((kind.price_per_hour * rate.batch_s(rows), rate.sample_s, kind, free))
+    priced.sort(key=lambda entry: (entry[0], entry[1]))
+    return [(kind, free) for _, _, kind, free in priced]
 
 
 def fleets(
     cluster: Cluster, job: Distillation, student: str, rows: int, teachers: int | None = None
 ) -> Iterator[PlannedMesh]:
-    """Yield the meshes to evaluate, with one kind of teachers and with several.
+    """Yield the meshes to evaluate, with teachers of one kind and of several kinds.
 
     Args:
-        cluster: its devices.
+        cluster: the devices.
         job: the distillation.
         student: the kind of the students' devices.
         rows: rows of a batch.
@@ -149,8 +150,8 @@ def _counts(
     return sorted({*range(stride, most + 1, stride), most})
 
 
-#: Times and costs this close to the best are as good.
-AS_GOOD = 1.01
+#: Times and costs up to this multiple of the best count as equal.
+TIE = 1.01
 
 
 def plan(
@@ -159,7 +160,7 @@ def plan(
     """Plan a job on a cluster.
 
     Args:
-        cluster: its devices.
+        cluster: the devices.
         job: the distillation.
         aim: what to optimise, within the deadline and the budget if a mesh can keep them.
         teachers: exact number of teachers; None: any.
@@ -204,11 +205,11 @@ def plan(
 
 def cost_per_hour(cluster: Cluster, mesh: PlannedMesh) -> float:
     """Return the hourly price of a mesh; unavailable devices cost nothing."""
-    whole = mesh.students * cluster.kind(mesh.student).price_per_hour
+    total = mesh.students * cluster.kind(mesh.student).price_per_hour
     for team in mesh.teams:
         kind = cluster.kind(team.kind)
-        whole += team.count * kind.availability * kind.price_per_hour
-    return whole
+        total += team.count * kind.availability * kind.price_per_hour
+    return total
 
 
 def _best(
@@ -217,11 +218,11 @@ def _best(
     if not meshes:
         return None
     rated = [(_mesh_way(cluster, job, *entry), entry) for entry in meshes]
-    kept = [pair for pair in rated if pair[0].within_limits(job)] or rated
-    least = min(way.sort_key(aim)[0] for way, _ in kept)
-    close = [(way, entry) for way, entry in kept if way.sort_key(aim)[0] <= AS_GOOD * least]
+    allowed = [pair for pair in rated if pair[0].within_limits(job)] or rated
+    best = min(way.sort_key(aim)[0] for way, _ in allowed)
+    tied = [(way, entry) for way, entry in allowed if way.sort_key(aim)[0] <= TIE * best]
     return min(
-        close, key=lambda pair: (pair[0].sort_key(aim)[1], pair[0].teachers, pair[0].sort_key(aim))
+        tied, key=lambda pair: (pair[0].sort_key(aim)[1], pair[0].teachers, pair[0].sort_key(aim))
     )[1]
 
 
@@ -294,10 +295,10 @@ def _store(
         return MethodEstimate(
             "offline store", "inputs change from epoch to epoch (fixed_inputs: false)"
         )
-    can = [way for way in (online, mesh) if not way.why_not]
-    if not can:
+    possible = [way for way in (online, mesh) if not way.why_not]
+    if not possible:
         return MethodEstimate("offline store", "nothing can label the first epoch")
-    first = min(can, key=lambda way: way.epoch_s)
+    first = min(possible, key=lambda way: way.epoch_s)
     total_s = first.epoch_s + (job.epochs - 1) * replayed.epoch_s
     labelling = first.cost_per_hour * first.epoch_s / 3600
     return replace(
@@ -311,7 +312,7 @@ def _store(
 
 
 def _needed(job: Distillation, mesh: PlannedMesh) -> int:
-    """Return the `n` of Algorithm 1, line 1; a batch's fixed cost is divided by its samples."""
+    """Return the `n` of Algorithm 1, line 1; times per sample include a part of fixed costs."""
     rows = mesh.rows
     times = [
         job.rate("teacher", team.kind).batch_s(rows) / rows

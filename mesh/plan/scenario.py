@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...scheduler.cluster import Cluster, DeviceLink, Distillation
 from ...scheduler.pipeline_model import (
-    FULL,
+    LINK_SHARE,
     STUDENT_BATCH_S,
     TEACHER_BATCH_S,
     DeviceGroup,
@@ -81,4 +81,4 @@ def _group(
 
 
 def _link(link: DeviceLink) -> NetworkLink:
-    return NetworkLink(FULL * link.bandwidth_bytes_per_s, link.latency_s, link.jitter)
+    return NetworkLink(LINK_SHARE * link.bandwidth_bytes_per_s, link.latency_s, link.jitter)

@@ -137,7 +137,7 @@ class TestSeveralJobs:
         assert settled(Pool.of_slots(11), [rich, poor], config) == expected
         if gap < 1:
             reason = ask(11, rich, poor, config=config)["rich"].reason
-            assert reason.endswith("to poor, which is fulfilled less")
+            assert reason.endswith("to poor, which is less fulfilled")
 
     def test_small_jobs_overtake_large_ones_for_a_while(self) -> None:
         runs = ElasticJob("runs", 3, 3, nodes=3)
@@ -150,7 +150,7 @@ class TestSeveralJobs:
         huge = ElasticJob("huge", 9, 9)  # the pool could never hold it: nobody waits behind it
         found = ask(4, huge, small, memory=ElasticMemory({}, {"huge": 0.0}), now=1e6)
         assert found["small"].nodes == 1
-        assert found["huge"].reason.startswith("waits for a larger pool: it needs 9 nodes at least")
+        assert found["huge"].reason.startswith("waits for a larger pool: it needs at least 9 nodes")
 
     def test_gang_scheduling_gives_all_or_nothing_in_order(self) -> None:
         config = ElasticConfig(mode="gang")
