@@ -227,7 +227,10 @@ class ElasticShares:
         return fulfilment(job, self.nodes[job.name] + more)
 
     def _must_stay(self, job: ElasticJob) -> bool:
-        """Whether a running job keeps its nodes: it forms a world, changed lately, or soon ends."""
+        """Whether a running job keeps its nodes.
+
+        It does while its world forms, after a recent change, and near its end.
+        """
         return not job.steady or self.frozen_s(job) > 0 or self.is_near_end(job)
 
     def _may_grow(self, job: ElasticJob) -> bool:

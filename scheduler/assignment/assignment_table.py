@@ -139,20 +139,23 @@ class AssignmentTable:
     def add_student(
         self, student: StudentAssignment, teachers: Iterable[str], silent: Set[str]
     ) -> None:
-        """Add a student and its previous `teachers`, but without those that no longer serve."""
+        """Add a student with those of its previous `teachers` that still serve.
+
+        Teachers in `silent` are set aside.
+        """
         self.students.append(student)
         if silent:
             held = list(teachers)
             student.set_aside = [name for name in held if name in silent and name in self.power]
             teachers = [name for name in held if name not in silent]
         holders, power, alone = self.holders, self.power, (student,)
-        new = dict.fromkeys(teachers, alone)
-        if new.keys() <= power.keys() and holders.keys().isdisjoint(new):
-            holders.update(new)  # equals the loop below, but is fast for ten thousand teachers
-            student.held += new
-            student.own = sum(map(power.__getitem__, new))
+        serving = dict.fromkeys(teachers, alone)
+        if serving.keys() <= power.keys() and holders.keys().isdisjoint(serving):
+            holders.update(serving)  # equals the loop below, but is fast for ten thousand teachers
+            student.held += serving
+            student.own = sum(map(power.__getitem__, serving))
             return
-        for name in new:
+        for name in serving:
             if name in holders:
                 self._join(student, name)
                 student.held.append(name)

@@ -178,7 +178,7 @@ def reduce(
 
     A student is notified when its teachers, its content or its next content change; when a teacher
     is lost that it has or that still finishes its requests; when it begins to wait between two
-    epochs, if an upgrade has been planned in its time; and once when it is new. If nothing changes,
+    epochs, if an upgrade was planned since it came; and once when it is new. If nothing changes,
     `state` itself is returned.
 
     Args:

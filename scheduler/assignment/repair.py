@@ -98,7 +98,7 @@ class ClaimQueue:
             job.equal[claim] -= 1
             self._push_job(name)
             if student.shared and not self._table.is_served(student):
-                return student  # at most the load of its shared teacher changed: keep its position
+                return student  # only its shared teacher's load can have changed: it is still first
             if claim_key(self._table, student) == claim:
                 return student
             self.push(student)
@@ -162,16 +162,16 @@ class GiverQueue:
 class _JobLevel:
     """Ranks of a job at one level: those raised above it by one teacher, and those left at it."""
 
-    lifted: list[StudentAssignment] = field(default_factory=list)
+    raised: list[StudentAssignment] = field(default_factory=list)
     left: list[StudentAssignment] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        return len(self.lifted) + len(self.left)
+        return len(self.raised) + len(self.left)
 
     @property
     def arrival(self) -> int:
-        return min(student.arrival for student in (*self.lifted, *self.left))
+        return min(student.arrival for student in (*self.raised, *self.left))
 
 
 def raise_whole_jobs(table: AssignmentTable) -> None:
@@ -185,11 +185,12 @@ def raise_whole_jobs(table: AssignmentTable) -> None:
         return
     for level in _levels(table).values():
         jobs = list(level.values())
-        if any(job.lifted for job in jobs) and any(job.left for job in jobs):
+        if any(job.raised for job in jobs) and any(job.left for job in jobs):
             _concentrate(table, jobs)
 
 
 def _levels(table: AssignmentTable) -> dict[ClaimKey, dict[str, _JobLevel]]:
+    """Return by claim, and by job, the ranks that have it or that one teacher raised above it."""
     power = table.powers[0]
     levels: dict[ClaimKey, dict[str, _JobLevel]] = defaultdict(lambda: defaultdict(_JobLevel))
     for student in table.students:
@@ -199,20 +200,21 @@ def _levels(table: AssignmentTable) -> dict[ClaimKey, dict[str, _JobLevel]]:
         if claim[0] != SERVED:
             levels[claim][student.job].left.append(student)
         if len(student.held) > 1:
-            levels[claim_key(table, student, power)][student.job].lifted.append(student)
+            levels[claim_key(table, student, power)][student.job].raised.append(student)
     return levels
 
 
 def _concentrate(table: AssignmentTable, jobs: list[_JobLevel]) -> None:
+    """Raise all ranks of the smallest jobs of a level, if this completes more jobs than now."""
     complete = sum(not job.left for job in jobs)
     jobs.sort(key=lambda job: (job.size, len(job.left), job.arrival))
-    spare, targets = sum(len(job.lifted) for job in jobs), 0
+    spare, targets = sum(len(job.raised) for job in jobs), 0
     while targets < len(jobs) and jobs[targets].size <= spare:
         spare -= jobs[targets].size
         targets += 1
     if targets <= complete:
         return
-    givers = [student for job in reversed(jobs[targets:]) for student in reversed(job.lifted)]
+    givers = [student for job in reversed(jobs[targets:]) for student in reversed(job.raised)]
     for job in jobs[:targets]:
         for student in job.left:
             giver = givers.pop(0)
@@ -228,6 +230,7 @@ ROUNDS = 20
 #: Most steps of one round, per student and teacher.
 STEPS_PER_MEMBER = 20
 
+#: Why a claim got another student's teacher, by its class.
 _REASONS = {
     NOTHING: "which had none",
     A_PART: "which had only a part of one",
@@ -434,14 +437,18 @@ def _return(table: AssignmentTable, student: StudentAssignment, teacher: str) ->
 def _to_give(
     table: AssignmentTable, giver: StudentAssignment, claim: ClaimKey, student: StudentAssignment
 ) -> str:
-    """Choose the best teacher to give: least waste, then the student's host, then the latest."""
+    """Choose the teacher to give: the most powerful that the student uses fully, else the weakest.
+
+    Of equal teachers, one on the student's host is preferred, then the one held for the shortest
+    time.
+    """
     unmet = student.need - student.own
 
     def fit(index: int) -> tuple[float, bool, int]:
         name = giver.held[index]
         power = table.power[name]
-        waste = unmet - power if power <= unmet else 1e6 + power
-        return waste, table.host(name) != student.host, -index
+        misfit = unmet - power if power <= unmet else 1e6 + power
+        return misfit, table.host(name) != student.host, -index
 
     allowed = [
         index
@@ -454,4 +461,4 @@ def _to_give(
 def _reason(claim: ClaimKey, giver: StudentAssignment) -> str:
     if claim[0] in _REASONS:
         return _REASONS[claim[0]]
-    return "which has a higher priority" if -claim[1] > giver.priority else "which had less"
+    return "which has higher priority" if -claim[1] > giver.priority else "which had less"

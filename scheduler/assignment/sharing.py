@@ -250,6 +250,5 @@ def _swap_places(
         table.take(one, leaves)
     student.notes.append(f"teacher {theirs} taken over from {other.name}")
     other.notes.append(
-        f"teacher {theirs} given to {student.name}, which has a higher priority,"
-        f" for a part of {mine}"
+        f"teacher {theirs} given to {student.name}, which has higher priority, for a part of {mine}"
     )

@@ -22,6 +22,7 @@ from typing import Literal
 
 from ..debounce import Debounced, DeviationRun, extend_run
 
+#: When students move to the next content: at the end of their epoch, or at once.
 When = Literal["epoch", "now"]
 
 
@@ -251,7 +252,7 @@ class SpeedClass:
 
 
 def follow_speed(speed_class: SpeedClass, speed: float, anchor: float, now: float) -> SpeedClass:
-    """Apply a measured speed; it and `anchor`, the reference teacher's, are samples per second."""
+    """Apply a measured speed, in samples per second as is `anchor`, the reference teacher's."""
     speed_class = elapse_speed(speed_class, now)  # an earlier speed that lasted takes effect first
     if not (is_known(speed) and is_known(anchor)):
         return speed_class
@@ -296,7 +297,7 @@ class TeacherEntry:
 
 
 def pools(teachers: Mapping[str, TeacherEntry]) -> dict[str, dict[str, float]]:
-    """Return, for each content, the power of each teacher that may be assigned; none is empty."""
+    """Return by content the power of each teacher that may be assigned, for contents with any."""
     by_content: dict[str, dict[str, float]] = {}
     for name, entry in teachers.items():
         if not entry.draining:
@@ -318,7 +319,7 @@ class StudentEntry:
         content_id: content of its labels.
         labelled: it may have labels of this content already; else the content may still change.
         announced: the next content, of which it was notified; "": none.
-        upgrading: an upgrade has been planned in its time, so it may wait for an answer between two
+        upgrading: an upgrade was planned since it came, so it may wait for an answer between two
             epochs.
         teachers: assigned teachers, the longest held first.
         finishing: revoked teachers that still exist. It may have requests in flight there, so it

@@ -112,7 +112,7 @@ class TestReasons:
             ([*FOUR, wants("b/0", 4), wants("a/0", 4)], wants("a/0", 4, min=3), "guaranteed 3"),
             (CONTENT, TeacherUp("a", 1, content_id="y"), "a serves another content: 1 of 2"),
             (RECOVERY, TeacherDown("b", True), "b was lost; shares teacher a: 1 of 1"),
-            (TWO, wants("c/0", 3, priority=1), "b given to c/0, .* a higher priority, for a part"),
+            (TWO, wants("c/0", 3, priority=1), "b given to c/0, which has higher priority, for"),
             (UNEVEN, wants("a/0", 3), "student a/0 wants 3: 1 of 3"),  # c/0 has made room
             (FAST, TeacherUp("a", 1, 100.0), "a is slower than before; teacher f taken over"),
         ],
