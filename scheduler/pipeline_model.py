@@ -75,43 +75,45 @@ class PlannedMesh:
         return int(sum(team.count for team in self.teams))
 
 
-def throughput(made: float, used: float, variance: float, room: float) -> float:
+def throughput(labelling_rate: float, training_rate: float, variance: float, room: float) -> float:
     """Return the throughput of the buffer, in the unit of the two rates.
 
     Args:
-        made: batches per second that would be labelled with an unlimited buffer.
-        used: batches per second that would be trained with an unlimited supply of labels.
+        labelling_rate: batches per second that would be labelled with an unlimited buffer.
+        training_rate: batches per second that would be trained with an unlimited supply of labels.
         variance: variance of labelled minus trained batches, in batches squared per second.
         room: batches that fit into the buffer.
     """
-    if made <= 0 or used <= 0:
+    if labelling_rate <= 0 or training_rate <= 0:
         return 0.0
-    ideal = min(made, used)
+    ideal = min(labelling_rate, training_rate)
     if variance <= 0 or room == inf:
         return ideal
-    alternating = 1 / (1 / made + 1 / used)
+    alternating = 1 / (1 / labelling_rate + 1 / training_rate)
     if room <= 0:
         return alternating
-    drift, exponent = made - used, 2 * (made - used) * room / variance
+    drift = labelling_rate - training_rate
+    exponent = 2 * drift * room / variance
     if abs(exponent) < 1e-9:
         lost = variance / (2 * room)
     else:
         lost = 0.0 if exponent > 700 else drift / expm1(exponent)
-    return min(max(used - lost, alternating), ideal)
+    return min(max(training_rate - lost, alternating), ideal)
 
 
-def room_for(made: float, used: float, variance: float) -> float:
+def room_for(labelling_rate: float, training_rate: float, variance: float) -> float:
     """Return the buffer, in batches, with which jitter costs `TOLERATED_LOSS` of the rate.
 
     Args:
-        made: see `throughput`.
-        used: see `throughput`.
+        labelling_rate: see `throughput`.
+        training_rate: see `throughput`.
         variance: see `throughput`.
     """
     if variance <= 0:
         return 0.0
-    drift, target = abs(made - used), TOLERATED_LOSS * min(made, used)
-    if drift < 1e-9 * used:
+    drift = abs(labelling_rate - training_rate)
+    target = TOLERATED_LOSS * min(labelling_rate, training_rate)
+    if drift < 1e-9 * training_rate:
         return variance / (2 * target)
     return variance / (2 * drift) * log1p(drift / target)
 
@@ -132,7 +134,12 @@ class Thresholds:
 
 
 def thresholds(
-    used: float, reaction_s: float, spread_s: float, windows: float, cushion: float, most: float
+    training_rate: float,
+    reaction_s: float,
+    spread_s: float,
+    windows: float,
+    cushion: float,
+    most: float,
 ) -> Thresholds:
     """Compute both thresholds.
 
@@ -142,14 +149,14 @@ def thresholds(
     absorbed.
 
     Args:
-        used: batches per second that the student takes.
+        training_rate: batches per second that the student takes.
         reaction_s: seconds from sending a batch to an idle teacher to receiving its labels.
         spread_s: standard deviation of `reaction_s`.
         windows: requests in flight at all teachers of the student.
         cushion: batches that absorb jitter, or that others label while the slowest teacher is busy.
         most: batches that fit into memory.
     """
-    lower = max(1, ceil(used * (reaction_s + DEVIATIONS * spread_s)))
+    lower = max(1, ceil(training_rate * (reaction_s + DEVIATIONS * spread_s)))
     ideal = lower + max(ceil(windows / 2), ceil(cushion), 1)
     upper = max(1, min(ideal, int(min(most, 1e12))))
     return Thresholds(upper, min(lower, upper - 1), ideal)
@@ -163,24 +170,24 @@ class GroupRates:
         count: available teachers; a fraction: a teacher is shared with other students.
         busy_s: seconds that a batch takes one teacher.
         link_s: seconds of a batch on a teacher's link, in the slower direction.
-        wire_s: seconds of transfer of a batch from the student to a teacher and back.
+        transfer_s: seconds of transfer of a batch from the student to a teacher and back.
         jitter: relative jitter of `busy_s`.
-        wire_jitter: relative jitter of `wire_s`.
+        transfer_jitter: relative jitter of `transfer_s`.
         window: requests in flight per teacher: enough to hide the transfer, as far as allowed.
     """
 
     count: float
     busy_s: float
     link_s: float
-    wire_s: float
+    transfer_s: float
     jitter: float
-    wire_jitter: float
+    transfer_jitter: float
     window: int
 
     @property
     def trip_s(self) -> float:
         """Seconds between answers of one teacher if only its round trips limit it."""
-        return (self.busy_s + self.wire_s) / self.window
+        return (self.busy_s + self.transfer_s) / self.window
 
     @property
     def slowest_s(self) -> float:
@@ -198,19 +205,19 @@ class StudentPipeline:
     """A student with its teachers.
 
     Attributes:
-        used: batches per second that it would train with an unlimited supply of labels.
-        source: batches per second of its loader.
+        training_rate: batches per second that it would train with an unlimited supply of labels.
+        source_rate: batches per second of its loader.
         groups: its teachers.
-        wire: batches per second that its own link allows.
+        link_rate: batches per second that its own link allows.
         jitter: relative jitter of a student's step.
         limits: `ut` and `lt`.
         reaction_s: seconds from sending a batch to an idle teacher to receiving its labels.
     """
 
-    used: float
-    source: float
+    training_rate: float
+    source_rate: float
     groups: tuple[GroupRates, ...]
-    wire: float
+    link_rate: float
     jitter: float
     limits: Thresholds
     reaction_s: float
@@ -223,34 +230,36 @@ class StudentPipeline:
         rows, link = mesh.rows, cluster.kind(mesh.student).link
         own = job.rate("student", mesh.student)
         groups = tuple(_group_rates(cluster, job, team, rows, link) for team in teams)
-        used = 1 / (own.batch_s(rows) + STUDENT_BATCH_S)
-        source = inf if job.source_samples_per_s is None else job.source_samples_per_s / rows
-        slowest = max(groups, key=lambda group: group.busy_s + group.wire_s)
-        reaction_s = slowest.busy_s + slowest.wire_s
+        training_rate = 1 / (own.batch_s(rows) + STUDENT_BATCH_S)
+        source_rate = inf if job.source_samples_per_s is None else job.source_samples_per_s / rows
+        slowest = max(groups, key=lambda group: group.busy_s + group.transfer_s)
+        reaction_s = slowest.busy_s + slowest.transfer_s
         windows = sum(group.window * group.count for group in groups)
-        jitter = room_for(
+        jitter_room = room_for(
             sum(group.count / group.busy_s for group in groups),
-            used,
-            _variance(groups, used, own.jitter),
+            training_rate,
+            _variance(groups, training_rate, own.jitter),
         )
         # Batches that other teachers label while the slowest one has the first batch of the line.
-        ahead = min(used, source) * max(group.slowest_s for group in groups) - windows
+        ahead = min(training_rate, source_rate) * max(group.slowest_s for group in groups) - windows
         limits = thresholds(
-            used=min(used, source),
+            training_rate=min(training_rate, source_rate),
             reaction_s=reaction_s,
-            spread_s=hypot(slowest.busy_s * slowest.jitter, slowest.wire_s * slowest.wire_jitter),
+            spread_s=hypot(
+                slowest.busy_s * slowest.jitter, slowest.transfer_s * slowest.transfer_jitter
+            ),
             windows=windows,
-            cushion=max(jitter, ahead),
+            cushion=max(jitter_room, ahead),
             most=inf if job.buffer_bytes is None else job.buffer_bytes / job.batch_bytes(rows),
         )
-        wire = 1 / _link_s(job, link, rows)
-        return cls(used, source, groups, wire, own.jitter, limits, reaction_s)
+        link_rate = 1 / _link_s(job, link, rows)
+        return cls(training_rate, source_rate, groups, link_rate, own.jitter, limits, reaction_s)
 
     @property
-    def made(self) -> float:
+    def labelling_rate(self) -> float:
         """Batches per second that would be labelled with an unlimited buffer."""
         labelled = sum(group.rate for group in self.groups)
-        return min(labelled, self.wire, self.source, self.head_of_line, self.pauses)
+        return min(labelled, self.link_rate, self.source_rate, self.head_of_line, self.pauses)
 
     @property
     def windows(self) -> float:
@@ -259,28 +268,28 @@ class StudentPipeline:
 
     @property
     def head_of_line(self) -> float:
-        """Batches per second if the slowest teacher has the first batch of the line."""
+        """Batches per second that delivery in order allows, limited by the slowest teacher."""
         room = self.limits.upper + max(self.windows, 1.0)
         return room / max(group.slowest_s for group in self.groups)
 
     @property
     def pauses(self) -> float:
-        """Batches per second if pulling pauses at `ut` and resumes at `lt`.
+        """Batches per second that pauses of pulling between `ut` and `lt` allow.
 
         If `lt` batches do not last until new labels arrive, the student starves after each pause.
         """
-        starved_s = self.reaction_s - self.limits.lower / self.used
+        starved_s = self.reaction_s - self.limits.lower / self.training_rate
         if starved_s <= 0:
             return inf
         batches = self.limits.upper - self.limits.lower + self.windows
-        return batches / (batches / self.used + starved_s)
+        return batches / (batches / self.training_rate + starved_s)
 
     @property
     def rate(self) -> float:
         """Batches per second that the student trains."""
-        variance = _variance(self.groups, self.used, self.jitter)
+        variance = _variance(self.groups, self.training_rate, self.jitter)
         room = self.limits.upper + sum(group.count for group in self.groups)
-        return throughput(self.made, self.used, variance, room)
+        return throughput(self.labelling_rate, self.training_rate, variance, room)
 
     def stages(self) -> list[tuple[str, float, str]]:
         """Return name, batches per second and remedy of each stage, always in this order."""
@@ -289,11 +298,19 @@ class StudentPipeline:
         trips = sum(group.count / group.trip_s for group in groups)
         links = sum(group.count / group.link_s for group in groups)
         return [
-            ("the student's step", self.used, "a faster device for the student, or more students"),
-            ("the student's loader", self.source, "more workers of the loader"),
+            (
+                "the student's step",
+                self.training_rate,
+                "a faster device for the student, or more students",
+            ),
+            ("the student's loader", self.source_rate, "more workers of the loader"),
             ("the teachers", computing, "more or faster teachers"),
             ("round trips", trips, "more requests in flight, or links of less latency"),
-            ("the student's link", self.wire, "a wider link, smaller inputs (uint8), top-k labels"),
+            (
+                "the student's link",
+                self.link_rate,
+                "a wider link, smaller inputs (uint8), top-k labels",
+            ),
             ("the teachers' links", links, "wider links, smaller inputs, more teachers"),
             ("pauses of a small buffer", self.pauses, "more buffer (buffer_bytes)"),
             ("the head of the line", self.head_of_line, "more buffer, or teachers that are alike"),
@@ -310,24 +327,24 @@ def _group_rates(
 ) -> GroupRates:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     out, back = rows * job.sample_bytes, rows * job.label_bytes
-    narrow = min(kind.link.bandwidth_bytes_per_s, own.bandwidth_bytes_per_s)
-    wire_s = (out + back) / narrow + 2 * (kind.link.latency_s + own.latency_s)
+    bandwidth = min(kind.link.bandwidth_bytes_per_s, own.bandwidth_bytes_per_s)
+    transfer_s = (out + back) / bandwidth + 2 * (kind.link.latency_s + own.latency_s)
     busy_s = rate.batch_s(rows) + TEACHER_BATCH_S
     return GroupRates(
         count=team.count,
         busy_s=busy_s,
         link_s=_link_s(job, kind.link, rows),
-        wire_s=wire_s,
+        transfer_s=transfer_s,
         jitter=rate.jitter,
-        wire_jitter=max(kind.link.jitter, own.jitter),
-        window=min(max(job.window, ceil(1 + wire_s / busy_s)), job.window_max),
+        transfer_jitter=max(kind.link.jitter, own.jitter),
+        window=min(max(job.window, ceil(1 + transfer_s / busy_s)), job.window_max),
     )
 
 
-def _variance(groups: Sequence[GroupRates], used: float, jitter: float) -> float:
+def _variance(groups: Sequence[GroupRates], training_rate: float, jitter: float) -> float:
     """Return the variance of labelled minus trained batches, in batches squared per second."""
     labelled = sum(group.count / group.busy_s * group.jitter**2 for group in groups)
-    return labelled + used * jitter**2
+    return labelled + training_rate * jitter**2
 
 
 @dataclass(frozen=True, slots=True)
