@@ -133,7 +133,7 @@ class ElasticShares:
                 room.take(needs)
                 floors[job.name] = fewest
             elif not (job.nodes or self._may_be_overtaken(job)) and self.limit.fits(needs):
-                # A job that needs more than the whole pool blocks no other job.
+                # A job that needs more than `limit` can never start, so it blocks no other job.
                 first_in_line = job.name
         for job in ordered:
             missing = job.min_nodes - floors.get(job.name, job.min_nodes)
@@ -205,19 +205,19 @@ class ElasticShares:
             takers = [job for job in jobs if self._may_grow(job)]
             if not givers or not takers:
                 return
-            high, low = max(givers, key=order), min(takers, key=order)
+            giver, taker = max(givers, key=order), min(takers, key=order)
             after = FreeResources(self._room)
-            after.take(high.needs, -1)
-            gap = self._fulfilment(high) - self._fulfilment(low)
+            after.take(giver.needs, -1)
+            gap = self._fulfilment(giver) - self._fulfilment(taker)
             if (
                 gap <= self.config.rebalance_gap
-                or self._fulfilment(high, -1) < self._fulfilment(low, 1)  # it would overshoot
-                or not after.fits(low.needs)
+                or self._fulfilment(giver, -1) < self._fulfilment(taker, 1)  # it would overshoot
+                or not after.fits(taker.needs)
             ):
                 return
-            self._add(high, -1)
-            self._add(low, 1)
-            self.moved[high.name] = low.name
+            self._add(giver, -1)
+            self._add(taker, 1)
+            self.moved[giver.name] = taker.name
 
     def _add(self, job: ElasticJob, nodes: int) -> None:
         self.nodes[job.name] += nodes

@@ -233,8 +233,8 @@ def decide(
         return RecallWorld(world.number, True, why, progress.deadlocked)
     if forgotten:
         return RecallWorld(world.number, False, "the job board had lost its data")
-    if gone := [one.node for one in own if one.leaving]:
-        return RecallWorld(world.number, False, f"node {gone[0]} leaves")
+    if leaving := [one.node for one in own if one.leaving]:
+        return RecallWorld(world.number, False, f"node {leaving[0]} leaves")
     if world.keeper and world.keeper not in alive:
         why = f"node {world.keeper}, which had the checkpoint of step {world.restored}, is gone"
         return RecallWorld(world.number, False, why)
@@ -367,8 +367,8 @@ def _form(
             f"{len(chosen)} of at least {limits.min_nodes} nodes: waiting without a limit; start"
             " the same command on another node"
         )
-    fresh = len(chosen) < limits.capacity and any(one.seen_s < limits.gather_s for one in new)
-    if fresh and not any(one.failures for one in stayed):
+    is_early = len(chosen) < limits.capacity and any(one.seen_s < limits.gather_s for one in new)
+    if is_early and not any(one.failures for one in stayed):
         return KeepWorld(f"{len(chosen)} nodes; further nodes, up to {limits.capacity}, may come")
     origin, keeper = _origin(ended, members, saved)
     return FormWorld(
