@@ -90,7 +90,7 @@ class AutoscaleConfig:
         return int(ceiling / price * (1 + _PRICE_ROUNDING))  # 0.3 pays for three at 0.1
 
     @property
-    def most(self) -> int:
+    def limit(self) -> int:
         """Largest permitted number of teachers: at most `max`, and within the cost ceiling."""
         return min(self.max, self.affordable)
 
@@ -187,7 +187,7 @@ def decide(
 ) -> tuple[Desired, AutoscaleMemory]:
     """Decide how many teachers the service should have.
 
-    The number never exceeds `config.most`: it falls to this limit at once if the settings changed.
+    The number never exceeds `config.limit`: it falls to this limit at once if the settings changed.
     Otherwise it changes at most once in `config.freeze_s`.
 
     Args:
@@ -197,14 +197,14 @@ def decide(
         config: the settings.
     """
     if memory.desired is None:  # begin with the present teachers
-        present = min(view.serving + view.starting, config.most)
+        present = min(view.serving + view.starting, config.limit)
         memory = replace(memory, desired=present, reason="the teachers that exist")
     memory = _observe(view, memory, now, config)
     target, why = _target(view, memory, now, config)
     current = memory.desired or 0
     frozen = now - memory.changed_at < config.freeze_s
-    if current > config.most:
-        target, why = config.most, "the settings allow no more"
+    if current > config.limit:
+        target, why = config.limit, "the settings allow no more"
     elif frozen or (view.recovering and target < current):
         target = current
     if target != current:
@@ -320,9 +320,9 @@ def _extend_runs(
 
 def _range(view: ServiceLoad, memory: AutoscaleMemory, config: AutoscaleConfig) -> tuple[int, int]:
     """Return the needed and the sufficient number, within the bounds of the settings."""
-    floor = min(config.min, config.most)
+    floor = min(config.min, config.limit)
     fewest, largest = needed(view, memory), enough(view, memory)
-    return min(max(fewest, floor), config.most), min(max(largest, floor), config.most)
+    return min(max(fewest, floor), config.limit), min(max(largest, floor), config.limit)
 
 
 def _target(
@@ -342,13 +342,13 @@ def _target(
         return fewest, f"{_students(view)}, {_starving(view)}: {_wants(view)}"
     above, below = memory.above, memory.below
     if above is not None and now - above.since >= config.up_after_s:
-        target = min(max(ceil(above.mean(now) - _ROUNDING), current + 1), config.most)
+        target = min(max(ceil(above.mean(now) - _ROUNDING), current + 1), config.limit)
         return target, f"{_students(view)} needed more for {config.up_after_s:g} s: {_wants(view)}"
-    if current < min(config.min, config.most):
+    if current < min(config.min, config.limit):
         return fewest, f"{_students(view)}, and min is {config.min}"
     if below is not None and now - below.since >= config.down_after_s:
         why = f"fewer were enough for {config.down_after_s:g} s: {_students(view)} {_wants(view)}"
-        return min(int(below.peak), config.most), why
+        return min(int(below.peak), config.limit), why
     return current, ""
 
 
@@ -367,11 +367,11 @@ def _wants(view: ServiceLoad) -> str:
 
 def _limit(view: ServiceLoad, target: int, memory: AutoscaleMemory, config: AutoscaleConfig) -> str:
     """Describe the setting that keeps the number below the needed one; empty: none does."""
-    if not view.students or target < config.most or needed(view, memory) <= config.most:
+    if not view.students or target < config.limit or needed(view, memory) <= config.limit:
         return ""
     if config.affordable < config.max:
-        return f"{_SEPARATOR}the cost ceiling pays for no more than {config.most}"
-    return f"{_SEPARATOR}max is {config.most}"
+        return f"{_SEPARATOR}the cost ceiling pays for no more than {config.limit}"
+    return f"{_SEPARATOR}max is {config.limit}"
 
 
 class StudentLoad(NamedTuple):

@@ -139,7 +139,7 @@ def thresholds(
     spread_s: float,
     windows: float,
     cushion: float,
-    most: float,
+    capacity: float,
 ) -> Thresholds:
     """Compute both thresholds.
 
@@ -154,11 +154,11 @@ def thresholds(
         spread_s: standard deviation of `reaction_s`.
         windows: requests in flight at all teachers of the student.
         cushion: batches that absorb jitter, or that others label while the slowest teacher is busy.
-        most: batches that fit into memory.
+        capacity: batches that fit into memory.
     """
     lower = max(1, ceil(training_rate * (reaction_s + DEVIATIONS * spread_s)))
     ideal = lower + max(ceil(windows / 2), ceil(cushion), 1)
-    upper = max(1, min(ideal, int(min(most, 1e12))))
+    upper = max(1, min(ideal, int(min(capacity, 1e12))))
     return Thresholds(upper, min(lower, upper - 1), ideal)
 
 
@@ -250,7 +250,7 @@ class StudentPipeline:
             ),
             windows=windows,
             cushion=max(jitter_room, ahead),
-            most=inf if job.buffer_bytes is None else job.buffer_bytes / job.batch_bytes(rows),
+            capacity=inf if job.buffer_bytes is None else job.buffer_bytes / job.batch_bytes(rows),
         )
         link_rate = 1 / _link_s(job, link, rows)
         return cls(training_rate, source_rate, groups, link_rate, own.jitter, limits, reaction_s)

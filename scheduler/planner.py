@@ -142,12 +142,12 @@ def _counts(
     """Return the numbers of a kind to evaluate, in addition to all devices of cheaper kinds."""
     if teachers is not None:
         return [teachers - before] if 1 <= teachers - before <= free else []
-    most = min(free, max(int(devices_lacking) + 1, students, 1))
-    if most <= MOST_COUNTS:
-        return list(range(1, most + 1))
+    max_count = min(free, max(int(devices_lacking) + 1, students, 1))
+    if max_count <= MOST_COUNTS:
+        return list(range(1, max_count + 1))
     # Multiples of the students, unless these are too many.
-    stride = max(students, most // MOST_COUNTS)
-    return sorted({*range(stride, most + 1, stride), most})
+    stride = max(students, max_count // MOST_COUNTS)
+    return sorted({*range(stride, max_count + 1, stride), max_count})
 
 
 #: Times and costs up to this multiple of the best count as equal.

@@ -196,8 +196,8 @@ class AssignmentTable:
     def least_loaded(self, power: float, host: str) -> str | None:
         """Return the least loaded teacher of a power that may be shared, preferably on the host."""
         if self._least_loaded is None:
-            least: dict[_PowerAndHost, tuple[float, str]] = {}
-            self._least_loaded = least
+            least_loaded: dict[_PowerAndHost, tuple[float, str]] = {}
+            self._least_loaded = least_loaded
             recovering, loads = self._recovering, self._loads
             for teacher, students in self.holders.items():
                 # Another student may share the teacher if its students have no other one.
@@ -205,8 +205,8 @@ class AssignmentTable:
                     load, entry = loads.get(teacher), self._teachers[teacher]
                     load = self.load(teacher) if load is None else load
                     for key in ((entry.power, ""), (entry.power, entry.host)):
-                        if key not in least or (load, teacher) < least[key]:
-                            least[key] = load, teacher
+                        if key not in least_loaded or (load, teacher) < least_loaded[key]:
+                            least_loaded[key] = load, teacher
         on_host = self._least_loaded.get((power, host))
         on_any = self._least_loaded.get((power, ""))
         if on_host is not None and on_any is not None and on_host[0] <= on_any[0] + 1e-9:

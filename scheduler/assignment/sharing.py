@@ -223,20 +223,20 @@ def _sort_by_priority(table: AssignmentTable, students: Iterable[StudentAssignme
         buckets[student.priority, round(table.level(student), 6)].append(student)
     while True:
         pairs = [
-            (-mine[0], mine[1], theirs[0], -theirs[1])
-            for mine in buckets
-            for theirs in buckets
-            if mine[0] > theirs[0] and theirs[1] >= WORTH * mine[1] - EPS
+            (-high[0], high[1], low[0], -low[1])
+            for high in buckets
+            for low in buckets
+            if high[0] > low[0] and low[1] >= WORTH * high[1] - EPS
         ]
         if not pairs:
             return
         first, worse, last, better = min(pairs)
-        mine, theirs = (-first, worse), (last, -better)
-        student, other = buckets[mine].pop(), buckets[theirs].pop()
+        high, low = (-first, worse), (last, -better)
+        student, other = buckets[high].pop(), buckets[low].pop()
         _swap_places(table, student, other)
-        buckets[student.priority, theirs[1]].append(student)
-        buckets[other.priority, mine[1]].append(other)
-        for key in (mine, theirs):
+        buckets[student.priority, low[1]].append(student)
+        buckets[other.priority, high[1]].append(other)
+        for key in (high, low):
             if not buckets[key]:
                 del buckets[key]
 
@@ -245,9 +245,9 @@ def _swap_places(
     table: AssignmentTable, student: StudentAssignment, other: StudentAssignment
 ) -> None:
     mine, theirs = student.held[0], other.held[0]
-    for one, leaves, takes in ((student, mine, theirs), (other, theirs, mine)):
-        table.give(one, takes)
-        table.take(one, leaves)
+    for holder, leaves, takes in ((student, mine, theirs), (other, theirs, mine)):
+        table.give(holder, takes)
+        table.take(holder, leaves)
     student.notes.append(f"teacher {theirs} taken over from {other.name}")
     other.notes.append(
         f"teacher {theirs} given to {student.name}, which has higher priority, for a part of {mine}"

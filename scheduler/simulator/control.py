@@ -298,7 +298,7 @@ class SimulatedControl:
         """Return the state of the mesh now; its rate counts from the previous call."""
         now = self.clock.now
         present = [student for student in self.students if student.is_present]
-        cores = [one.reader.core for one in present if one.group.needs_labels]
+        cores = [student.reader.core for student in present if student.group.needs_labels]
         samples = sum(student.batches * student.group.batch for student in self.students)
         span_s = now - self._sampled_at
         rate = (samples - self._samples) / span_s if span_s > 0 else 0.0
@@ -315,7 +315,10 @@ class SimulatedControl:
             ),
             sum(core.decision.want for core in cores),
             sum(desired) if desired else None,
-            sum(one.reader.ledger.volume_bytes / one.group.batch_bytes for one in present),
+            sum(
+                student.reader.ledger.volume_bytes / student.group.batch_bytes
+                for student in present
+            ),
             rate,
             sum(core.starves for core in cores),
         )
@@ -372,7 +375,7 @@ def _student_result(student: SimulatedStudent, control: SimulatedControl) -> Stu
 
 
 def _teachers_result(group: TeacherGroup, control: SimulatedControl) -> TeachersResult:
-    teachers = [one for one in control.fleet.teachers.values() if one.group is group]
+    teachers = [teacher for teacher in control.fleet.teachers.values() if teacher.group is group]
     there_s = sum(teacher.present_s for teacher in teachers)
     busy_s = sum(teacher.busy_s for teacher in teachers)
     return TeachersResult(

@@ -233,7 +233,7 @@ def react_to_failures(
     """
     if not failures:
         return None
-    newest = [one for one in failures if one.generation == failures[-1].generation]
+    newest = [failure for failure in failures if failure.generation == failures[-1].generation]
     for failure in newest:
         if failure.usage:
             return StopJob(failure.error or failure.in_words(), usage=True)
@@ -249,7 +249,7 @@ def react_to_failures(
             )
     if (generations := _without_progress(failures)) >= NO_PROGRESS:
         latest = _first_of_each_generation(failures)[-generations:]
-        furthest = max(max(one.step, one.restored) for one in latest)
+        furthest = max(max(failure.step, failure.restored) for failure in latest)
         return StopJob(
             f"{newest[0].in_words()}; {generations} generations in a row came no further than step"
             f" {furthest}, so the job stops"
@@ -266,8 +266,10 @@ def remembered(failures: Sequence[RankFailure]) -> tuple[RankFailure, ...]:
     All ranks of a large world may fail on one step; only one of these failures is remembered.
     """
     firsts: dict[tuple[object, ...], RankFailure] = {}
-    for one in failures:
-        firsts.setdefault((one.generation, one.step_key, one.how in _BLAMELESS), one)
+    for failure in failures:
+        firsts.setdefault(
+            (failure.generation, failure.step_key, failure.how in _BLAMELESS), failure
+        )
     return tuple(firsts.values())[-_REMEMBERED:]
 
 
@@ -281,32 +283,36 @@ def positions_in_words(positions: Iterable[int]) -> str:
     return f"position{'s' if ranges.count > 1 else ''} {', '.join(texts[:_SHOWN])}{more}"
 
 
-def _times_on_the_same_step(one: RankFailure, failures: Sequence[RankFailure]) -> int:
+def _times_on_the_same_step(failure: RankFailure, failures: Sequence[RankFailure]) -> int:
     return len(
-        {o.generation for o in failures if o.how not in _BLAMELESS and o.step_key == one.step_key}
+        {
+            other.generation
+            for other in failures
+            if other.how not in _BLAMELESS and other.step_key == failure.step_key
+        }
     )
 
 
 def _first_of_each_generation(failures: Sequence[RankFailure]) -> list[RankFailure]:
     """Return the first failure of each generation; the others are often its consequences."""
     firsts: dict[int, RankFailure] = {}
-    for one in failures:
-        firsts.setdefault(one.generation, one)
+    for failure in failures:
+        firsts.setdefault(failure.generation, failure)
     return list(firsts.values())
 
 
-def _reached(one: RankFailure) -> tuple[int, bool]:
+def _reached(failure: RankFailure) -> tuple[int, bool]:
     """Return how many steps were done when the rank failed, and whether it was taking another."""
-    return max(one.step - 1, one.restored), one.step > 0
+    return max(failure.step - 1, failure.restored), failure.step > 0
 
 
 def _without_progress(failures: Sequence[RankFailure]) -> int:
     """Return how many generations have failed since one came further than all before, with it."""
     firsts = _first_of_each_generation(failures)
     count, furthest = 1, _reached(firsts[0])
-    for one in firsts[1:]:
-        count = 1 if _reached(one) > furthest else count + 1
-        furthest = max(furthest, _reached(one))
+    for failure in firsts[1:]:
+        count = 1 if _reached(failure) > furthest else count + 1
+        furthest = max(furthest, _reached(failure))
     return count
 
 

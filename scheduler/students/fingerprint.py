@@ -55,13 +55,13 @@ class Difference:
     before: Any
     now: Any
 
-    def in_words(self, there: str) -> str:
+    def in_words(self, where: str) -> str:
         """Return text such as "seed is 7 here and 0 in the job".
 
         Of mappings, only the entries that differ are named.
 
         Args:
-            there: text for the origin of `before`, such as "in the job".
+            where: text for the origin of `before`, such as "in the job".
         """
         if isinstance(self.before, Mapping) and isinstance(self.now, Mapping):
             parts = [
@@ -69,11 +69,11 @@ class Difference:
                 for name in sorted({*self.before, *self.now})
                 if (now := self.now.get(name, _MISSING)) != self.before.get(name, _MISSING)
             ]
-            return "; ".join(part.in_words(there) for part in parts)
+            return "; ".join(part.in_words(where) for part in parts)
         before, now = (
             "missing" if value is _MISSING else repr(value) for value in (self.before, self.now)
         )
-        return f"{self.field} is {now} here and {before} {there}"
+        return f"{self.field} is {now} here and {before} {where}"
 
     def to_json(self, step: int) -> dict[str, Any]:
         """Return an entry for the manifest of a checkpoint: the change was made at `step`."""
@@ -120,6 +120,6 @@ def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
     return {**order, "restarts_epoch": restarts}
 
 
-def differences_in_words(changes: Sequence[Difference], there: str) -> str:
-    """Return each difference with both values, as text; `there`: see `Difference.in_words`."""
-    return "; ".join(change.in_words(there) for change in changes)
+def differences_in_words(changes: Sequence[Difference], where: str) -> str:
+    """Return each difference with both values, as text; `where`: see `Difference.in_words`."""
+    return "; ".join(change.in_words(where) for change in changes)

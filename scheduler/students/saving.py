@@ -178,7 +178,7 @@ class StoredCheckpoint:
 
 def newest_first(checkpoints: Sequence[StoredCheckpoint]) -> list[StoredCheckpoint]:
     """Return checkpoints in the order in which a start of the training tries them."""
-    return sorted(checkpoints, key=lambda one: one.order, reverse=True)
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint.order, reverse=True)
 
 
 def to_prune(checkpoints: Sequence[StoredCheckpoint], keep: int) -> list[str]:
@@ -193,12 +193,16 @@ def to_prune(checkpoints: Sequence[StoredCheckpoint], keep: int) -> list[str]:
     """
     if keep < 1:
         raise ValueError(f"at least one checkpoint is kept, not {keep}")
-    usable = [one for one in newest_first(checkpoints) if one.usable]
+    usable = [checkpoint for checkpoint in newest_first(checkpoints) if checkpoint.usable]
     if len(usable) < keep:
         return []
     oldest = usable[keep - 1].order
-    old = [one for one in reversed(newest_first(checkpoints)) if one.order < oldest]
-    return [one.name for one in old if not one.pending]
+    old = [
+        checkpoint
+        for checkpoint in reversed(newest_first(checkpoints))
+        if checkpoint.order < oldest
+    ]
+    return [checkpoint.name for checkpoint in old if not checkpoint.pending]
 
 
 def due_without_board(last_s: float, since_s: float, now_s: float) -> bool:

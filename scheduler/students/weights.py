@@ -49,17 +49,17 @@ class BatchPiece:
         return (self.stop - self.start) / self.total
 
 
-def pieces(rows: int, total: int, most: int | None) -> list[BatchPiece]:
-    """Split a local batch of `rows` into the fewest pieces of at most `most` rows, of similar size.
+def pieces(rows: int, total: int, max_rows: int | None) -> list[BatchPiece]:
+    """Split a local batch into the fewest pieces of at most `max_rows` rows, of similar size.
 
     Args:
         rows: rows of this rank in this step; 0: no pieces.
         total: rows of all ranks in this step.
-        most: most rows of one forward pass; None: any number.
+        max_rows: most rows of one forward pass; None: any number.
     """
     if rows == 0:
         return []
-    count = 1 if most is None else -(-rows // most)
+    count = 1 if max_rows is None else -(-rows // max_rows)
     return [
         BatchPiece(rows * part // count, rows * (part + 1) // count, total) for part in range(count)
     ]

@@ -212,18 +212,18 @@ def decide(
             leases may have expired because nodes could not renew them.
     """
     if not settled and world is not None:
-        known = {"", *(one.node for one in members)}
+        known = {"", *(member.node for member in members)}
         needed = dict.fromkeys((*world.nodes, world.keeper))
         if missing := [node for node in needed if node not in known]:
             return KeepWorld(f"waiting for {', '.join(missing)}: the job board was unavailable")
     if world is None:
         return _form(limits, World(0, ()), members, saved, "the job begins")
-    alive = {one.node: one for one in members}
+    alive = {member.node: member for member in members}
     own = [alive[node] for node in world.nodes if node in alive]
-    if any(one.generation == world.number and one.ending == "finished" for one in own):
+    if any(member.generation == world.number and member.ending == "finished" for member in own):
         return FinishJob()
     failures = _failures(world, alive)
-    busy = [one.node for one in own if not _has_ended(one, world.number)]
+    busy = [member.node for member in own if not _has_ended(member, world.number)]
     if not busy:
         return _next(limits, world, members, saved, failures, progress.stepped)
     if failures:
@@ -233,12 +233,12 @@ def decide(
         return RecallWorld(world.number, True, why, progress.deadlocked)
     if forgotten:
         return RecallWorld(world.number, False, "the job board had lost its data")
-    if leaving := [one.node for one in own if one.leaving]:
+    if leaving := [member.node for member in own if member.leaving]:
         return RecallWorld(world.number, False, f"node {leaving[0]} leaves")
     if world.keeper and world.keeper not in alive:
         why = f"node {world.keeper}, which had the checkpoint of step {world.restored}, is gone"
         return RecallWorld(world.number, False, why)
-    if any(_has_ended(one, world.number) for one in own):
+    if any(_has_ended(member, world.number) for member in own):
         return KeepWorld(f"waiting until the ranks of {', '.join(busy)} have ended")
     return _grow(limits, world, members, progress)
 
@@ -247,13 +247,13 @@ def is_over(world: World | None, members: Sequence[LiveNode]) -> bool:
     """Whether no living node has ranks of this world, so that the next one can be formed."""
     if world is None:
         return True
-    own = [one for one in members if one.node in world.nodes]
-    return all(_has_ended(one, world.number) for one in own)
+    own = [member for member in members if member.node in world.nodes]
+    return all(_has_ended(member, world.number) for member in own)
 
 
 def has_members(world: World, members: Sequence[LiveNode]) -> bool:
     """Whether a node of this world lives. If not, the next world is a new run of the job."""
-    return any(one.node in world.nodes for one in members)
+    return any(member.node in world.nodes for member in members)
 
 
 def expected_fingerprint(world: World | None, members: Sequence[LiveNode]) -> Fingerprint:
@@ -264,8 +264,8 @@ def expected_fingerprint(world: World | None, members: Sequence[LiveNode]) -> Fi
     """
     if world is not None and has_members(world, members):
         return world.fingerprint
-    staying = [one for one in members if not one.leaving]
-    return min(staying, key=lambda one: one.joined).fingerprint if staying else {}
+    staying = [member for member in members if not member.leaving]
+    return min(staying, key=lambda member: member.joined).fingerprint if staying else {}
 
 
 def _has_ended(member: LiveNode, number: int) -> bool:
@@ -286,7 +286,7 @@ def _failures(world: World, alive: dict[str, LiveNode]) -> tuple[RankFailure, ..
         for node in world.nodes
         if node not in alive
     ]
-    causes = [one for one in reported if one.how != "adrift"]
+    causes = [failure for failure in reported if failure.how != "adrift"]
     # Ranks that lost their peers count only without a cause: they saw a consequence of it.
     return (*causes, *lost) or tuple(reported)
 
@@ -295,10 +295,10 @@ def _grow(
     limits: WorldLimits, world: World, members: Sequence[LiveNode], progress: WorldProgress
 ) -> WorldDecision:
     """Decide whether to recall a running world for new nodes."""
-    new = [one for one in _candidates(world, members) if one.node not in world.nodes]
+    new = [member for member in _candidates(world, members) if member.node not in world.nodes]
     if not new:
         return KeepWorld()
-    names = ", ".join(one.node for one in new)
+    names = ", ".join(member.node for member in new)
     room = limits.capacity - len(world.nodes)
     if room <= 0:
         why = f", as a step has {limits.rows} rows" if limits.capacity < limits.max_nodes else ""
@@ -307,7 +307,7 @@ def _grow(
         return KeepWorld(f"{names} in reserve: the job is near its end")
     if not progress.stepped:
         return KeepWorld(f"{names} may join once generation {world.number} has made a step")
-    if len(new) < room and any(one.seen_s < limits.gather_s for one in new):
+    if len(new) < room and any(member.seen_s < limits.gather_s for member in new):
         return KeepWorld(f"{names} may join; further nodes may come")
     return RecallWorld(world.number, False, f"{names} came")
 
@@ -325,9 +325,11 @@ def _next(
         fresh = World(world.number, ())
         return _form(limits, fresh, members, saved, "the job goes on with other nodes")
     # A final failure of a node that joined a healthy job is no evidence against the job.
-    counted = tuple(one for one in failures if not (one.is_final and one.node in world.untried))
+    counted = tuple(
+        failure for failure in failures if not (failure.is_final and failure.node in world.untried)
+    )
     past = (*world.failures, *counted)
-    candidates = {one.node for one in _candidates(world, members)}
+    candidates = {member.node for member in _candidates(world, members)}
     reason, barred = failures[0].in_words() if failures else "", world.barred
     if counted:
         reaction = react_to_failures(past, candidates, limits.min_nodes)
@@ -342,8 +344,10 @@ def _next(
 
 def _changed(world: World, members: Sequence[LiveNode]) -> str:
     """Explain why a world without a failure ended."""
-    leaving = [one.node for one in members if one.leaving and one.node in world.nodes]
-    new = [one.node for one in members if one.node not in world.nodes and not one.leaving]
+    leaving = [member.node for member in members if member.leaving and member.node in world.nodes]
+    new = [
+        member.node for member in members if member.node not in world.nodes and not member.leaving
+    ]
     parts = [f"{', '.join(new)} came"] if new else []
     parts += [f"{', '.join(leaving)} left"] if leaving else []
     return "; ".join(parts) or "its ranks ended at a safe point"
@@ -357,9 +361,10 @@ def _form(
     reason: str,
 ) -> WorldDecision:
     candidates = _candidates(ended, members)
-    stayed = [one for node in ended.nodes for one in candidates if one.node == node]
+    stayed = [member for node in ended.nodes for member in candidates if member.node == node]
     new = sorted(
-        (one for one in candidates if one.node not in ended.nodes), key=lambda one: one.joined
+        (member for member in candidates if member.node not in ended.nodes),
+        key=lambda member: member.joined,
     )
     chosen = [*stayed, *new][: limits.capacity]
     if len(chosen) < limits.min_nodes:
@@ -367,23 +372,24 @@ def _form(
             f"{len(chosen)} of at least {limits.min_nodes} nodes: waiting without a limit; start"
             " the same command on another node"
         )
-    is_early = len(chosen) < limits.capacity and any(one.seen_s < limits.gather_s for one in new)
-    if is_early and not any(one.failures for one in stayed):
+    is_full = len(chosen) == limits.capacity
+    is_early = not is_full and any(member.seen_s < limits.gather_s for member in new)
+    if is_early and not any(member.failures for member in stayed):
         return KeepWorld(f"{len(chosen)} nodes; further nodes, up to {limits.capacity}, may come")
     origin, keeper = _origin(ended, members, saved)
     return FormWorld(
         replace(
             ended,
             number=ended.number + 1,
-            nodes=tuple(one.node for one in chosen),
+            nodes=tuple(member.node for member in chosen),
             origin=origin,
             keeper=keeper,
             reason=reason,
             fingerprint=expected_fingerprint(ended, members),
             untried=tuple(
-                one.node
-                for one in chosen
-                if one.node in ended.untried or (stayed and one not in stayed)
+                member.node
+                for member in chosen
+                if member.node in ended.untried or (stayed and member not in stayed)
             ),
         )
     )
@@ -392,10 +398,10 @@ def _form(
 def _candidates(world: World, members: Sequence[LiveNode]) -> list[LiveNode]:
     expected = expected_fingerprint(world, members)
     return [
-        one
-        for one in members
-        if not one.leaving and one.node not in world.barred
-        if not differences(expected, one.fingerprint)
+        member
+        for member in members
+        if not member.leaving and member.node not in world.barred
+        if not differences(expected, member.fingerprint)
     ]
 
 
@@ -407,16 +413,16 @@ def _origin(
     A checkpoint that must still be written has no name yet: the leader chooses it.
     """
     holders = [
-        one
-        for one in members
-        if one.generation == ended.number
-        and one.snapshot > (saved.step if saved else 0)
+        member
+        for member in members
+        if member.generation == ended.number
+        and member.snapshot > (saved.step if saved else 0)
         and ended.number
-        and one.node not in ended.barred  # it leaves at once and writes nothing
+        and member.node not in ended.barred  # it leaves at once and writes nothing
     ]
     if not holders:
         return saved, ""
-    newest = max(one.snapshot for one in holders)
-    holders = [one for one in holders if one.snapshot == newest]
-    holders.sort(key=lambda one: (one.leaving, one.node not in ended.nodes))
+    newest = max(member.snapshot for member in holders)
+    holders = [member for member in holders if member.snapshot == newest]
+    holders.sort(key=lambda member: (member.leaving, member.node not in ended.nodes))
     return CheckpointEntry("", newest), holders[0].node

@@ -140,12 +140,12 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
     now[0] += 10.0
     assert settings.of(SERVICE).max == AutoscaleConfig().max
     usual = AutoscaleConfig(price_per_teacher_hour=1.0, cost_ceiling_per_hour=3.0)
-    assert bounded(usual, DEPLOYED).most == 3
-    assert bounded(usual, replace(DEPLOYED, price_per_hour=2.5)).most == 1
+    assert bounded(usual, DEPLOYED).limit == 3
+    assert bounded(usual, replace(DEPLOYED, price_per_hour=2.5)).limit == 1
     own = replace(DEPLOYED, price_per_hour=0.5)
-    assert bounded(usual, replace(own, cost_ceiling_per_hour=2.0)).most == 4
-    assert bounded(usual, replace(own, min=0, cost_ceiling_per_hour=0.0)).most == 0
-    assert bounded(AutoscaleConfig(), replace(own, cost_ceiling_per_hour=1.5)).most == 3
+    assert bounded(usual, replace(own, cost_ceiling_per_hour=2.0)).limit == 4
+    assert bounded(usual, replace(own, min=0, cost_ceiling_per_hour=0.0)).limit == 0
+    assert bounded(AutoscaleConfig(), replace(own, cost_ceiling_per_hour=1.5)).limit == 3
 
 
 def test_the_server_of_metrics_answers_autoscalers() -> None:
