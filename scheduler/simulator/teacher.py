@@ -74,7 +74,7 @@ class SimulatedTeacher:
         lease_number: grows when it registers, or sends heartbeats again before its lease expired:
             expiries that were planned before are then void.
         registered_at: start of its lease.
-        beats_from: it sends a heartbeat at this time, and every TTL / 2.5 after that.
+        beats_from: its heartbeats come at this time plus multiples of TTL / 2.5.
         present_from: start of its present time in the mesh, which costs; None: it is not present.
         earlier_s: seconds that it was present before that.
         drain_is_known: students know that it takes nothing new.

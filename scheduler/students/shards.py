@@ -185,16 +185,18 @@ class StaticDeal:
         """Steps until the epoch's end; the last one may have fewer rows."""
         return -(-self.remaining.count // self.batch)
 
+    def _rows_of_all(self, step: int) -> int:
+        return min(self.batch, max(0, self.remaining.count - step * self.batch))
+
     def rows(self, step: int) -> int:
         """Return the rows of this rank at `step`, from 0; 0 after the end."""
-        of_step = min(self.batch, max(0, self.remaining.count - step * self.batch))
-        return rows_of_rank(of_step, self.rank, self.world)
+        return rows_of_rank(self._rows_of_all(step), self.rank, self.world)
 
     def shards(self, step: int) -> Sequence[Range]:
         """Return the positions of this rank at `step`, as shards with `rows(step)` rows in all."""
-        start = step * self.batch
-        of_step = min(self.batch, max(0, self.remaining.count - start))
-        start += sum(rows_of_rank(of_step, before, self.world) for before in range(self.rank))
+        rows = self._rows_of_all(step)
+        before = sum(rows_of_rank(rows, rank, self.world) for rank in range(self.rank))
+        start = step * self.batch + before
         return self.remaining.slice(start, start + self.rows(step)).pairs
 
 
