@@ -158,6 +158,7 @@ class LeaseView:
     free_s: float = -inf
 
 
+#: "make": create the lease; "take": become the holder of a released or expired lease.
 LeaseAction = Literal["make", "take", "renew", "wait"]
 
 

@@ -73,8 +73,8 @@ class StudentGroup:
         count: number of students.
         batch: samples of a batch.
         overhead_s: fixed time of each step.
-        connection_s: time of each step per connected teacher: the training process also polls,
-            receives and copies. So teachers beyond those it needs cost a little.
+        connection_s: additional time of each step per connected teacher, because the training
+            process also polls, receives and copies. So unneeded teachers cost a little.
         jitter: of the time of a step.
         source_s: time that the source needs for a batch; it makes one after another.
         batches: number of batches after which the student leaves; None: the scenario's.
@@ -87,7 +87,7 @@ class StudentGroup:
             Online, where its own device labels: then `t_s_s` covers both models).
         together: the students of the group are ranks of one job: a step ends when the slowest rank
             is done, because gradients are summed over all ranks.
-        input_bytes, label_bytes: of one sample: to the teacher, and back.
+        input_bytes, label_bytes: bytes of one sample to the teacher, and of its labels back.
         link: network of each student's machine; None: the scenario's.
         service: the service that labels for it.
         join_s: arrival of the first student.
@@ -155,7 +155,7 @@ class StudentGroup:
 class TeacherGroup:
     """Equal teachers.
 
-    A request takes its device `batch_overhead_s + samples * t_t_s`.
+    A request keeps a device busy for `batch_overhead_s + samples * t_t_s`.
 
     Attributes:
         name: name of the group; a teacher's id is `name/number`. Names of all groups differ.
@@ -244,17 +244,18 @@ class Scenario:
         duration_s: virtual seconds, exactly; None: until the students are done.
         batches: batches per student, for groups without a number of their own; None: no end.
         link: network of the machines of groups without a `link`.
-        autoscale: settings of autoscaling, per service; None: the number of teachers is fixed.
+        autoscale: settings of autoscaling, for each service; None: no autoscaling.
         faults: faults, in addition to those of the groups.
         warm_up_s: from when rates are measured; everything else counts from the beginning.
         sample_s: time between two points of the curves.
-        ttl_s: lease of a teacher or student in the registry; it is renewed 2.5 times per TTL.
+        ttl_s: duration of the lease of a teacher or student; it is renewed 2.5 times per TTL.
         look_s: time from an event until the leading manager decides; then it handles all events
             that came meanwhile.
         report_s: time between two reports of a student; important changes are reported at once.
         connect_s: time from learning of a teacher until requests can be sent to it.
         window: initial number of requests in flight per teacher.
-        window_max: most requests in flight for a teacher that is not busy with fewer.
+        window_max: most requests in flight per teacher; above `window` only if it takes more to
+            keep the teacher busy.
     """
 
     students: tuple[StudentGroup, ...]

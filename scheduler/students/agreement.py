@@ -112,7 +112,7 @@ ENOUGH: Final = 3
 #: a rank waits for others, its source works ahead, so a slow source is noticed again only when the
 #: rank gets more rows.
 FLOOR_DECAY: Final = 0.98
-#: Speeds are rounded to multiples of the greatest one divided by this.
+#: Speeds are rounded to multiples of the greatest speed divided by this.
 _SPEED_PARTS: Final = 1_000_000
 
 Rows = tuple[int, ...]

@@ -307,7 +307,7 @@ def _reached(failure: RankFailure) -> tuple[int, bool]:
 
 
 def _without_progress(failures: Sequence[RankFailure]) -> int:
-    """Return how many generations have failed since one came further than all before, with it."""
+    """Return the number of latest failed generations of which none came further than the first."""
     firsts = _first_of_each_generation(failures)
     count, furthest = 1, _reached(firsts[0])
     for failure in firsts[1:]:

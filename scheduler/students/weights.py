@@ -94,7 +94,7 @@ class _Ramp:
 
     def at(self, step: int, steps_total: int | None) -> float:
         part = self._part(step, steps_total)
-        return self.first + (self.last - self.first) * self._moved(part) if part < 1 else self.last
+        return self.first + (self.last - self.first) * self._eased(part) if part < 1 else self.last
 
     @property
     def needs_total(self) -> bool:
@@ -115,7 +115,7 @@ class _Ramp:
             return 0.0 if steps > 0 or step < after else 1.0
         return min((step - after) / steps, 1.0) if steps > 0 else 1.0
 
-    def _moved(self, part: float) -> float:
+    def _eased(self, part: float) -> float:
         """Return the part of the way from `first` to `last` that is done at progress `part`.
 
         Both are from 0 to 1.
@@ -132,7 +132,7 @@ class Linear(_Ramp):
 class Cosine(_Ramp):
     """A weight that moves from `first` to `last` along half a cosine: slow, fast, slow."""
 
-    def _moved(self, part: float) -> float:
+    def _eased(self, part: float) -> float:
         return (1 - math.cos(math.pi * part)) / 2
 
 
