@@ -177,14 +177,14 @@ def plan(
     mesh, prediction = _best(cluster, job, meshes, aim) or (None, None)
     if mesh is not None and prediction is not None:
         student, rows = mesh.student, mesh.rows
-        mesh_way = _mesh_way(cluster, job, mesh, prediction)
+        mesh_estimate = _mesh_estimate(cluster, job, mesh, prediction)
     else:
         kind, rows = min(
             choices, key=lambda choice: job.step_s(choice[0].name, choice[1]) / choice[1]
         )
         student = kind.name
-        mesh_way = MethodEstimate("mesh", _why_no_mesh(job, teachers))
-    ways = _ways(cluster, job, student, rows, mesh_way)
+        mesh_estimate = MethodEstimate("mesh", _why_no_mesh(job, teachers))
+    ways = _all_estimates(cluster, job, student, rows, mesh_estimate)
     limits, size = prediction and prediction.thresholds, job.batch_bytes(rows)
     return MeshPlan(
         job=job.name,
@@ -215,9 +215,13 @@ def cost_per_hour(cluster: Cluster, mesh: PlannedMesh) -> float:
 def _best(
     cluster: Cluster, job: Distillation, meshes: Sequence[tuple[PlannedMesh, Prediction]], aim: Aim
 ) -> tuple[PlannedMesh, Prediction] | None:
+    """Return the best mesh for the aim, within the job's limits if any mesh is; None: no meshes.
+
+    Of meshes that are about equally good, the other criterion decides, then fewer teachers.
+    """
     if not meshes:
         return None
-    rated = [(_mesh_way(cluster, job, *entry), entry) for entry in meshes]
+    rated = [(_mesh_estimate(cluster, job, *entry), entry) for entry in meshes]
     allowed = [pair for pair in rated if pair[0].within_limits(job)] or rated
     best = min(way.sort_key(aim)[0] for way, _ in allowed)
     tied = [(way, entry) for way, entry in allowed if way.sort_key(aim)[0] <= TIE * best]
@@ -226,15 +230,15 @@ def _best(
     )[1]
 
 
-def _mesh_way(
+def _mesh_estimate(
     cluster: Cluster, job: Distillation, mesh: PlannedMesh, prediction: Prediction
 ) -> MethodEstimate:
     epoch_s = job.samples / prediction.samples_per_s + prediction.first_batch_s
     per_hour = cost_per_hour(cluster, mesh)
-    return _way("mesh", job, prediction.samples_per_s, epoch_s, per_hour, mesh.teachers)
+    return _estimate("mesh", job, prediction.samples_per_s, epoch_s, per_hour, mesh.teachers)
 
 
-def _way(
+def _estimate(
     method: Method,
     job: Distillation,
     rate: float,
@@ -248,7 +252,7 @@ def _way(
     )
 
 
-def _ways(
+def _all_estimates(
     cluster: Cluster, job: Distillation, student: str, rows: int, mesh: MethodEstimate
 ) -> tuple[MethodEstimate, ...]:
     """Return the estimates of all four methods, with the same students and batches."""
@@ -257,7 +261,7 @@ def _ways(
 
     def plain(method: Method, batch_s: float) -> MethodEstimate:
         rate = job.students * rows / batch_s
-        return _way(method, job, rate, job.samples / rate, per_hour)
+        return _estimate(method, job, rate, job.samples / rate, per_hour)
 
     n_training = plain("N-training", job.step_s(student, rows))
     why_not = _why_not_online(cluster, job, student, rows)
@@ -266,7 +270,7 @@ def _ways(
     else:
         online = plain("Online", job.online_s(student, rows))
     replayed = plain("offline store", job.step_s(student, rows, STUDENT_BATCH_S))
-    return n_training, online, _store(job, replayed, mesh, online), mesh
+    return n_training, online, _store_estimate(job, replayed, mesh, online), mesh
 
 
 def _why_not_online(cluster: Cluster, job: Distillation, student: str, rows: int) -> str:
@@ -287,7 +291,7 @@ def _why_no_mesh(job: Distillation, teachers: int | None) -> str:
     return "no devices can be its teachers"
 
 
-def _store(
+def _store_estimate(
     job: Distillation, replayed: MethodEstimate, mesh: MethodEstimate, online: MethodEstimate
 ) -> MethodEstimate:
     """Return the estimate of labelling in the first epoch and replaying in the others."""
