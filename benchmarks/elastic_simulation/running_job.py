@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, ulp
 
-from ...scheduler.elastic_values import ElasticJob, held
+from ...scheduler.elastic_values import ElasticJob, resources_of
 from .values import SimulatedJob, SimulatedJobRun, State
 
 _SOON = 1e-9
@@ -60,7 +60,7 @@ class RunningJob:
             needs=self._job.needs,
             base=self._job.base,
         )
-        return held(view, self._ordered + len(self._leaving))
+        return resources_of(view, self._ordered + len(self._leaving))
 
     def view(self, now: float) -> ElasticJob:
         """Return the job as input of the rule."""
