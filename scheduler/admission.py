@@ -1,17 +1,17 @@
 """State machines that admit teachers after a probe or a health check; token buckets for peers.
 
 `Admission` decides which registered teachers the coordinator probes, when, and which are admitted.
-The probing itself is done elsewhere.
+The caller does the probing.
 
-The sidecar of a foreign server registers and withdraws the server as `HealthCheck` decides. A cheap
-check *asks* the server whether it is ready. A *test* has it label a few samples and judges the
-labels; it finds servers that are ready and hang, or answer nonsense. Only a test registers a
-server. A wrong answer withdraws it at once, because wrong labels are worse than none; silence does
-so when it lasts.
+A foreign server (of another project) is registered and withdrawn by its sidecar, as `after_check`
+decides. A cheap check *asks* the server whether it is ready. A *test* has the server label a few
+samples and judges the labels, so it also finds servers that claim to be ready but hang or answer
+nonsense. Only a passed test registers a server. A wrong answer withdraws it at once, because wrong
+labels are worse than none. Silence withdraws it after `STRIKES` consecutive checks.
 
-A `TokenBucket` limits how much one peer may ask. It holds at most `burst` tokens and gains
-`per_second` each second. A request takes one, or is refused when none is left. So at most
-`burst + per_second * t` pass in any t seconds, and a peer below the rate is never refused.
+A `TokenBucket` limits the requests of one peer. It holds at most `burst` tokens and gains
+`per_second` each second. A request takes one token, and is refused if none is left. So at most
+`burst + per_second * t` requests pass in any t seconds, and a peer below the rate is never refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .backoff import RandomLike, delay_s
 
 #: Most concurrent probes.
 AT_ONCE = 64
-#: Most concurrent probes of teachers that were probed before; the rest is kept for new ones.
+#: Most concurrent probes of teachers that were probed before; the others are reserved for new ones.
 AGAIN_AT_ONCE = 48
 #: Seconds after which an unanswered probe counts as lost.
 LOST_S = 15.0
@@ -34,7 +34,7 @@ _BASE_S, _CAP_S = 0.5, 30.0
 
 @dataclass(frozen=True, slots=True)
 class TeacherIdentity:
-    """The identity that is admitted: another incarnation or address is another identity."""
+    """What is admitted: another incarnation or address of a teacher is another identity."""
 
     teacher_id: str
     incarnation: int
@@ -46,12 +46,12 @@ def identity_address(address: str, sidecar: str, *, has_key: bool) -> str | None
 
     Args:
         address: address of the teacher.
-        sidecar: address of its sidecar; empty: it proves its identity itself.
-        has_key: it registered with a key, without which nothing can be proved.
+        sidecar: address of its sidecar; empty: the teacher proves its identity itself.
+        has_key: the teacher has registered a key. Without a key it cannot prove its identity.
 
     Returns:
-        The address; None: no proof is possible, so the teacher is never admitted. If it were,
-        anyone with access to the registry could offer students any server as a teacher.
+        The address; None: no proof is possible, so the teacher is never admitted. Otherwise anyone
+        with access to the registry could offer students any server as a teacher.
     """
     return (sidecar or address) if has_key else None
 
@@ -63,8 +63,8 @@ class ProbeOutcome:
     Attributes:
         identity: the probed teacher.
         admitted: it may be assigned from now on.
-        why: reason of a refusal.
-        news: the reason differs from the previous one of this identity, so it is worth logging.
+        why: reason of a refusal; empty: admitted.
+        news: worth logging: an admission, or a refusal for another reason than the previous one.
     """
 
     identity: TeacherIdentity
@@ -75,14 +75,14 @@ class ProbeOutcome:
 
 @dataclass(slots=True)
 class _PendingTeacher:
-    """A teacher that is not admitted yet. `due_s` None: not probed again in this incarnation."""
+    """A teacher that is not admitted yet."""
 
     identity: TeacherIdentity
-    due_s: float | None
-    asks: int = 0
+    due_s: float | None  # time of the next probe; None: not probed again in this incarnation
+    probes: int = 0
     refusals: int = 0
-    why: str = ""
-    asked_s: float | None = None
+    why: str = ""  # reason of the latest refusal; empty: none
+    probed_s: float | None = None  # start of the probe without a result; None: there is none
 
 
 class Admission:
@@ -90,72 +90,73 @@ class Admission:
 
     Args:
         rng: jitters repeated probes.
-        remembered: incarnations that earlier leaders admitted, by teacher id.
+        remembered: incarnations that earlier leaders admitted, by teacher id. They are admitted
+            without a probe.
     """
 
     def __init__(self, rng: RandomLike, remembered: Mapping[str, int] | None = None) -> None:
         self._rng = rng
         self._remembered = dict(remembered or {})
         self._admitted: dict[str, TeacherIdentity] = {}
-        self._cases: dict[str, _PendingTeacher] = {}
+        self._pending: dict[str, _PendingTeacher] = {}
 
     @property
     def refused(self) -> dict[str, str]:
-        """Latest reason of each refused teacher, by id; not of teachers in their first probe."""
-        return {name: case.why for name, case in self._cases.items() if case.why}
+        """Reason of the latest refusal of each refused teacher, by id."""
+        return {name: pending.why for name, pending in self._pending.items() if pending.why}
 
     def is_refused(self, teacher_id: str) -> bool:
-        case = self._cases.get(teacher_id)
-        return case is not None and bool(case.why)
+        pending = self._pending.get(teacher_id)
+        return pending is not None and bool(pending.why)
 
     @property
     def waiting(self) -> int:
         """Number of teachers that are neither admitted nor refused yet."""
-        return sum(not case.why for case in self._cases.values())
+        return sum(not pending.why for pending in self._pending.values())
 
     def appeared(self, identity: TeacherIdentity, now: float) -> bool:
-        """Record a teacher; return whether it is admitted, else its probe is due."""
+        """Record a registered teacher; return whether it is admitted. If not, it will be `due`."""
         name = identity.teacher_id
         if self._remembered.pop(name, None) == identity.incarnation and identity.incarnation:
             self._admitted[name] = identity
         if self._admitted.get(name) == identity:
-            self._cases.pop(name, None)
+            self._pending.pop(name, None)
             return True
         self._admitted.pop(name, None)
-        case = self._cases.get(name)
-        if case is None or case.identity != identity:
-            self._cases[name] = _PendingTeacher(identity, now)
+        pending = self._pending.get(name)
+        if pending is None or pending.identity != identity:
+            self._pending[name] = _PendingTeacher(identity, now)
         return False
 
     def gone(self, teacher_id: str) -> None:
-        """Forget a teacher that is gone; later answers about it are ignored."""
+        """Forget a teacher that is gone; results of its probes are ignored from now on."""
         self._remembered.pop(teacher_id, None)
         self._admitted.pop(teacher_id, None)
-        self._cases.pop(teacher_id, None)
+        self._pending.pop(teacher_id, None)
 
     def due(self, now: float) -> list[TeacherIdentity]:
         """Return the teachers to probe now, and mark them as being probed.
 
-        New teachers come first, then those that have waited longest. Repeated probes never fill all
-        places, so many unreachable teachers cannot keep out a new one.
+        New teachers come first, then those that have waited longest. Repeated probes never take all
+        of `AT_ONCE`, so many unreachable teachers cannot keep out a new one.
         """
-        asked = asked_again = 0
-        ready: list[tuple[float, _PendingTeacher]] = []
-        for case in self._cases.values():
-            lost_s = None if case.asked_s is None else case.asked_s + LOST_S
+        running = running_repeated = 0
+        ready: list[tuple[float, _PendingTeacher]] = []  # with the time since which each waits
+        for pending in self._pending.values():
+            lost_s = None if pending.probed_s is None else pending.probed_s + LOST_S
             if lost_s is not None and now < lost_s:
-                asked += 1
-                asked_again += case.asks > 1
-            elif case.due_s is not None and case.due_s <= now:
-                ready.append((case.due_s if lost_s is None else lost_s, case))
-        ready.sort(key=lambda each: each[0])
-        new = [case for _, case in ready if not case.asks][: max(0, AT_ONCE - asked)]
-        room = min(AT_ONCE - asked - len(new), AGAIN_AT_ONCE - asked_again)
-        chosen = new + [case for _, case in ready if case.asks][: max(0, room)]
-        for case in chosen:
-            case.asked_s = now
-            case.asks += 1
-        return [case.identity for case in chosen]
+                running += 1
+                running_repeated += pending.probes > 1
+            elif pending.due_s is not None and pending.due_s <= now:
+                ready.append((pending.due_s if lost_s is None else lost_s, pending))
+        ready.sort(key=lambda pair: pair[0])
+        new = [pending for _, pending in ready if not pending.probes][: max(0, AT_ONCE - running)]
+        room = min(AT_ONCE - running - len(new), AGAIN_AT_ONCE - running_repeated)
+        chosen = new + [pending for _, pending in ready if pending.probes][: max(0, room)]
+        for pending in chosen:
+            pending.probed_s = now
+            pending.probes += 1
+        return [pending.identity for pending in chosen]
 
     def answered(
         self,
@@ -168,28 +169,29 @@ class Admission:
 
         Args:
             identity: the probed teacher.
-            verdict: "ok": its identity is proved; "retry": it may be later; "never": not in this
-                incarnation.
+            verdict: "ok": its identity is proved; "retry": a later probe may prove it; "never": no
+                probe of this incarnation will.
             why: reason of a refusal.
-            now: seconds of a monotonic clock, as everywhere here.
+            now: seconds of a monotonic clock, as in all methods.
 
         Returns:
-            None if that teacher does not wait for a probe any more.
+            The outcome; None: this identity is no longer waiting for a probe.
         """
-        case = self._cases.get(identity.teacher_id)
-        if case is None or case.identity != identity:
+        pending = self._pending.get(identity.teacher_id)
+        if pending is None or pending.identity != identity:
             return None
         if verdict == "ok":
-            del self._cases[identity.teacher_id]
+            del self._pending[identity.teacher_id]
             self._admitted[identity.teacher_id] = identity
             return ProbeOutcome(identity, True, "", news=True)
-        news, case.why, case.asked_s = why != case.why, why, None
-        wait_s = _BASE_S + delay_s(case.refusals, self._rng, _BASE_S, _CAP_S)
-        case.due_s = now + wait_s if verdict == "retry" else None
-        case.refusals += 1
+        news, pending.why, pending.probed_s = why != pending.why, why, None
+        wait_s = _BASE_S + delay_s(pending.refusals, self._rng, _BASE_S, _CAP_S)
+        pending.due_s = now + wait_s if verdict == "retry" else None
+        pending.refusals += 1
         return ProbeOutcome(identity, False, why, news)
 
 
+#: "ask" whether the server is ready, or "test" the labels of a few samples.
 CheckMode = Literal["ask", "test"]
 #: Result of a check. "silent": no answer; "wrong": an answer that no teacher may give.
 CheckResult = Literal["well", "silent", "wrong"]
@@ -197,7 +199,7 @@ RegistryAction = Literal["stay", "register", "withdraw"]
 
 #: Consecutive silent checks that withdraw a server.
 STRIKES = 2
-#: Longest time in seconds between two tests of a server that is not registered.
+#: Longest pause in seconds between two tests of a server that is not registered.
 RETRY_S = 10.0
 
 
@@ -206,8 +208,9 @@ class HealthCheckSettings:
     """Intervals of the health checks.
 
     Attributes:
-        every_s: seconds from the end of one check to the next, while the server is registered.
-        test_every_s: seconds from the end of one test to the next.
+        every_s: seconds from the end of one check to the next, while the server is registered;
+            also the base of the exponential backoff between tests of any other server.
+        test_every_s: seconds from the end of a passed test to the next test.
 
     Raises:
         ValueError: a number is out of range.
@@ -231,7 +234,7 @@ class HealthCheck:
     Attributes:
         registered: it is in the registry.
         strikes: consecutive silent checks while it is registered.
-        failures: consecutive failed tests while it is not.
+        failures: consecutive failed tests while it is not registered.
         tested_s: end of the latest passed test; None: a test is due.
         next_check_s: when the next check is due.
     """
@@ -277,21 +280,21 @@ def after_check(
         registered = health.registered or step == "register"
         return HealthCheck(registered, 0, 0, tested_s, now + settings.every_s), step
     if not health.registered:
-        return _out(health, now, settings, rng), "stay"
+        return _after_failure(health, now, settings, rng), "stay"
     strikes = health.strikes + 1
     if result == "wrong" or strikes >= STRIKES:
-        return _out(replace(health, failures=0), now, settings, rng), "withdraw"
-    # After a silent test, test again: being ready would prove nothing.
+        return _after_failure(replace(health, failures=0), now, settings, rng), "withdraw"
+    # After a silent test, test again: an answer that the server is ready would prove nothing.
     tested_s = None if mode == "test" else health.tested_s
     return HealthCheck(True, strikes, 0, tested_s, now + settings.every_s), "stay"
 
 
 def registration_failed(now: float, settings: HealthCheckSettings) -> HealthCheck:
-    """Return the state after the registry refused a server that passed its test: test it again."""
+    """Return the state after the registry refused a server that passed its test: retest it."""
     return HealthCheck(next_check_s=now + settings.every_s)
 
 
-def _out(
+def _after_failure(
     health: HealthCheck, now: float, settings: HealthCheckSettings, rng: RandomLike
 ) -> HealthCheck:
     wait_s = delay_s(health.failures, rng, settings.every_s, RETRY_S)
@@ -316,8 +319,8 @@ class TokenBucket:
     """Tokens left for one peer.
 
     Attributes:
-        tokens: number of tokens at `at`.
-        at: time in seconds.
+        tokens: number of tokens at the time `at`.
+        at: seconds of the caller's clock.
     """
 
     tokens: float

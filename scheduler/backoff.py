@@ -1,8 +1,8 @@
 """Waits before retries: exponential backoff with full jitter.
 
 The wait is uniform between 0 and a ceiling that doubles with each failure, so clients that lost a
-server at the same moment do not return at the same moment. A caller without competitors waits for
-the ceiling itself.
+server at the same moment do not return at the same moment. A caller without competitors can wait
+for the ceiling itself (`ceiling_s`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-#: After this many doublings any practical ceiling has reached its cap.
+#: Any practical ceiling has reached its cap after this many doublings.
 _MAX_DOUBLINGS = 60
 
 
@@ -39,7 +39,7 @@ def ceiling_s(attempt: int, base_s: float, cap_s: float) -> float:
 def delay_s(
     attempt: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0, sure: float = 0.0
 ) -> float:
-    """Return a random wait of at most `ceiling_s`, and at least `sure` of it (0 to 1)."""
+    """Return a random wait between the share `sure` (0 to 1) of `ceiling_s` and all of it."""
     return ceiling_s(attempt, base_s, cap_s) * (sure + (1 - sure) * rng.random())
 
 
@@ -76,6 +76,6 @@ class RetryPause:
 
 
 def next_retry_s(pauses: Iterable[RetryPause], now: float, within_s: float) -> float:
-    """Return the seconds until the first retry, at most `within_s`."""
+    """Return the seconds until the earliest retry, at most `within_s`."""
     waits = (max(0.0, pause.until_s - now) for pause in pauses if pause.failures)
     return min([within_s, *waits])

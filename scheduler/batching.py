@@ -3,20 +3,20 @@
 *Dynamic batching.* A batch has requests of one shape (input names, dtypes, trailing dimensions) in
 their order of arrival. It is sent as soon as a device has room and
 
-* its samples are one of the preferred sizes, or
+* its number of samples is a preferred size, or
 * the next request would exceed the largest size, or
 * its first request has waited for the longest delay.
 
 If several batches are ready, the one with the oldest first request goes first, so no shape starves.
 A request is never split; one above the largest size goes alone.
 
-*Lanes* are the devices of one teacher with the jobs sent to them. A teacher gives a lane room for
-two jobs: while the device works on the first, the second is already in its memory.
+A *lane* is a device of one teacher with the batches sent to it. A lane has room for two batches:
+while the device works on the first, the second is already in its memory.
 
-*Micro-batches*: the size at which a device is fastest. Sizes are tried in ascending order, as long
-as the next one may still be faster. Then the sizes that may be the fastest take turns, so that a
-temporary slowdown of the machine affects all of them. Lower quartiles are compared, because
-disturbances only make runs longer.
+A *micro-batch* has the size at which a device is fastest. Sizes are tried in ascending order, as
+long as the next one may still be faster. Then the sizes that may be the fastest are run in
+alternation, so that a temporary slowdown of the machine affects all of them. Lower quartiles are
+compared, because disturbances only make runs longer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DeviceLane:
     """One device.
 
     Attributes:
-        room: jobs that it takes now; 0 while it restarts.
+        room: number of batches that it takes now; 0 while it restarts.
         samples: samples sent to it and not answered yet.
         t_t_s: seconds per sample (> 0).
     """
@@ -44,8 +44,8 @@ class DeviceLane:
 def soonest(lanes: Sequence[DeviceLane], samples: int) -> int | None:
     """Return the index of the lane with room that would finish `samples` first; None: no room.
 
-    The first of equal ones. A lane without room is not waited for, however fast: a free device must
-    not idle.
+    Among equal lanes it is the first. Lanes without room do not count, however fast they are: a
+    free device must not idle.
     """
     best, best_s = None, math.inf
     for index, lane in enumerate(lanes):
@@ -56,16 +56,17 @@ def soonest(lanes: Sequence[DeviceLane], samples: int) -> int | None:
 
 
 def retry_at_s(now: float, promised: float, interval_s: float, slots: int) -> float:
-    """Return when a refused request should retry: there will likely be room then.
+    """Return when a refused request should be sent again: there will likely be room then.
 
-    Consecutive refusals get consecutive times, so that they do not all return at the first free
-    slot.
+    Consecutive refusals get consecutive times, so that the refused requests do not all return at
+    the first free slot.
 
     Args:
         now: seconds.
-        promised: the time that the previous refusal got, on the same clock.
-        interval_s: seconds between two slots that become free.
-        slots: number of slots that clear all present requests; no refusal waits longer than that.
+        promised: the result for the previous refusal, on the same clock.
+        interval_s: mean seconds until another slot becomes free.
+        slots: number of slots of the server. After `slots` intervals all present requests are done,
+            so no refused request waits longer.
     """
     return min(max(now, promised) + interval_s, now + slots * interval_s)
 
@@ -89,23 +90,24 @@ class BatchRule:
 
     def __post_init__(self) -> None:
         if self.max_samples < 0 or not 0 <= self.max_delay_s < math.inf:
-            raise ValueError(f"sizes and delays are finite and at least 0, not {self}")
+            raise ValueError(f"sizes and delays must be finite and at least 0, not {self}")
         if not all(0 < size <= self.max_samples for size in self.preferred):
             raise ValueError(
-                f"preferred sizes are from 1 to {self.max_samples}, not {sorted(self.preferred)}"
+                f"preferred sizes must be from 1 to {self.max_samples},"
+                f" not {sorted(self.preferred)}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that waits.
+    """A request that waits for a device.
 
     Attributes:
         number: grows with each request.
         shape: only requests of equal shape are merged.
         samples: rows of its inputs.
         arrived_s: time of arrival.
-        deadline_s: from then on its answer is of no use.
+        deadline_s: time from which its answer is useless; infinity: none.
     """
 
     number: int
@@ -117,7 +119,7 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeviceBatch:
-    """Requests sent to a device together: index of the lane, and their numbers in order."""
+    """Requests sent to a device together: index of its lane, and numbers of the requests."""
 
     lane: int
     requests: tuple[int, ...]
@@ -130,7 +132,7 @@ class BatchingDecision:
     Attributes:
         batches: to be sent to their lanes, in this order.
         expired: requests past their deadline.
-        look_again_s: when time alone changes something; infinity: only an event does.
+        look_again_s: time of the next decision if no event comes first; infinity: none is needed.
     """
 
     batches: tuple[DeviceBatch, ...]
@@ -141,27 +143,28 @@ class BatchingDecision:
 def decide(
     rule: BatchRule, waiting: Sequence[WaitingRequest], lanes: Sequence[DeviceLane], now: float
 ) -> BatchingDecision:
-    """Choose the requests of `waiting`, in the order of arrival, that go to `lanes` now."""
+    """Choose the requests that go to devices now; `waiting` is in the order of arrival."""
     expired = list[int]()
-    lines: dict[Hashable, list[WaitingRequest]] = {}  # requests that may be merged, in order
+    #: By shape: requests that may be merged, in order. Without merging: by number.
+    queues: dict[Hashable, list[WaitingRequest]] = {}
     for request in waiting:
         if request.deadline_s > now:
             key = request.shape if rule.max_samples else request.number
-            lines.setdefault(key, []).append(request)
+            queues.setdefault(key, []).append(request)
         else:
             expired.append(request.number)
     lanes, batches = list(lanes), list[DeviceBatch]()
     room = sum([lane.room for lane in lanes if lane.room > 0])
     while room > 0:
-        oldest, going = None, list[WaitingRequest]()
-        for key, line in lines.items():
-            is_older = not going or line[0].number < going[0].number
-            if is_older and (count := _ready(rule, line, now)):
-                oldest, going = key, line[:count]
-        if not going:
+        oldest_key, chosen = None, list[WaitingRequest]()
+        for key, queue in queues.items():
+            is_older = not chosen or queue[0].number < chosen[0].number
+            if is_older and (count := _ready_count(rule, queue, now)):
+                oldest_key, chosen = key, queue[:count]
+        if not chosen:
             break
         samples, numbers = 0, list[int]()
-        for request in going:
+        for request in chosen:
             samples += request.samples
             numbers.append(request.number)
         index = soonest(lanes, samples)
@@ -170,39 +173,39 @@ def decide(
         lanes[index] = replace(lane, room=lane.room - 1, samples=lane.samples + samples)
         room -= 1
         batches.append(DeviceBatch(index, tuple(numbers)))
-        del lines[oldest][: len(going)]
-        if not lines[oldest]:
-            del lines[oldest]
+        del queues[oldest_key][: len(chosen)]
+        if not queues[oldest_key]:
+            del queues[oldest_key]
     again_s = math.inf
-    for line in lines.values():
+    for queue in queues.values():
         if room > 0:
-            again_s = min(again_s, line[0].arrived_s + rule.max_delay_s)
-        for request in line:
+            again_s = min(again_s, queue[0].arrived_s + rule.max_delay_s)
+        for request in queue:
             again_s = min(again_s, request.deadline_s)
     return BatchingDecision(tuple(batches), tuple(expired), again_s)
 
 
-def _ready(rule: BatchRule, line: Sequence[WaitingRequest], now: float) -> int:
-    """Return how many requests of the head of `line` to send now as one batch; 0: wait for more."""
-    fit, samples, preferred = 0, 0, 0
-    for request in line:
-        if fit and samples + request.samples > rule.max_samples:
+def _ready_count(rule: BatchRule, queue: Sequence[WaitingRequest], now: float) -> int:
+    """Return how many requests at the head of `queue` to send now as a batch; 0: wait for more."""
+    fitting, samples, preferred = 0, 0, 0
+    for request in queue:
+        if fitting and samples + request.samples > rule.max_samples:
             break
-        fit, samples = fit + 1, samples + request.samples
+        fitting, samples = fitting + 1, samples + request.samples
         if samples in rule.preferred:
-            preferred = fit
+            preferred = fitting
     if preferred:
         return preferred
-    is_full = fit < len(line) or samples >= rule.max_samples
-    return fit if is_full or now >= line[0].arrived_s + rule.max_delay_s else 0
+    is_full = fitting < len(queue) or samples >= rule.max_samples
+    return fitting if is_full or now >= queue[0].arrived_s + rule.max_delay_s else 0
 
 
-#: A size is out if its seconds per sample exceed the best by this factor: after few runs of it, and
-#: after more.
-_OUT, _OUT_LATER = 1.3, 1.1
-#: Runs after which a size can be out, and after which the stricter limit applies.
-_LOOK_RUNS, _LATER_RUNS = 5, 25
-#: Number of runs that suffices on a quiet machine.
+#: A size is excluded if its seconds per sample exceed the best by this factor: the first one after
+#: few runs of the size, the stricter one after many.
+_EXCLUDED, _EXCLUDED_LATER = 1.3, 1.1
+#: Runs after which a size can be excluded, and after which the stricter factor applies.
+_FEW_RUNS, _MANY_RUNS = 5, 25
+#: Number of runs of a size that suffices on a quiet machine.
 RUNS = 31
 #: Sizes this close to the best are equal; the smallest of them is chosen, as it needs least memory.
 _TIE = 1.01
@@ -213,34 +216,40 @@ RunTimes = Mapping[int, Sequence[float]]
 def next_size(
     times: RunTimes, sizes: Sequence[int], longest_s: float, runs: int = RUNS
 ) -> int | None:
-    """Return the size to time next; None: enough is known.
+    """Return the size to time next; None: the times suffice for `choose`.
 
     Args:
         times: seconds of each run so far, by size.
-        sizes: candidates, ascending.
-        longest_s: a size that would likely run longer is not tried.
+        sizes: candidates, ascending; the first one is always tried.
+        longest_s: larger sizes that would likely run longer are not tried.
         runs: number of runs of each size that may be the fastest, if there are several.
     """
     tried = [size for size in sizes if times.get(size)]
     if not tried:
         return sizes[0]
     for size in tried:
-        if len(times[size]) < _LOOK_RUNS:
+        if len(times[size]) < _FEW_RUNS:
             return size
     cost = {size: per_sample_s(size, times[size]) for size in tried}
     best = min(cost.values())
     larger = [size for size in sizes if size > tried[-1]]
-    falling_behind = len(tried) > 1 and all(cost[size] > _OUT * best for size in tried[-2:])
+    falling_behind = len(tried) > 1 and all(cost[size] > _EXCLUDED * best for size in tried[-2:])
     if larger and not falling_behind and larger[0] * best <= longest_s:
         return larger[0]
-    limits = {size: _OUT if len(times[size]) < _LATER_RUNS else _OUT_LATER for size in tried}
+    limits = {
+        size: _EXCLUDED if len(times[size]) < _MANY_RUNS else _EXCLUDED_LATER for size in tried
+    }
     rivals = [size for size in tried if cost[size] <= limits[size] * best]
-    fewest = min(rivals, key=lambda size: len(times[size]))
-    return fewest if len(rivals) > 1 and len(times[fewest]) < runs else None
+    least_timed = min(rivals, key=lambda size: len(times[size]))
+    return least_timed if len(rivals) > 1 and len(times[least_timed]) < runs else None
 
 
 def choose(times: RunTimes) -> int:
-    """Return the size with the least time per sample; raise ValueError if nothing was timed."""
+    """Return the smallest size that is within 1 % of the fastest, by time per sample.
+
+    Raises:
+        ValueError: nothing was timed.
+    """
     cost = {size: per_sample_s(size, runs) for size, runs in times.items() if runs}
     best = min(cost.values())
     return min(size for size in cost if cost[size] <= _TIE * best)

@@ -2,21 +2,23 @@
 
 No answer is trusted blindly, and correct shapes and finite numbers prove little. So a teacher that
 joins a pool with a trusted teacher starts *on trial*: it gets copies of requests that trusted
-teachers label, its answers do not count, and it is admitted once one of them agrees. After that, a
-sampled share of all requests is labelled by two teachers.
+teachers label, its answers do not count, and it is admitted once its labels agree with those of a
+trusted teacher. After that, a sampled share of all requests is labelled by two teachers.
 
-Answers to one request are judged together. The largest group that agrees is believed, and teachers
-that disagree with it are liars. Without a largest group, as with two that differ, a third teacher
-decides: if another teacher is trusted, all of the answering ones go on trial and get a copy of its
-next request. Otherwise one of them is believed for now, because a stream must not stop: a teacher
-not on trial before one on trial, then one that has agreed with others before, then the elder. The
-other one stays on trial until a third teacher comes; it is not called a liar. Such a dispute is
-reported, and one more teacher is wanted for each that it keeps on trial (`ComparisonPanel.judges`).
+Answers to one request are judged together. The largest group of teachers that agree is believed,
+and teachers that disagree with this group are liars. If no group is the largest (two teachers
+differ), a third teacher decides. If another teacher is trusted, all teachers that answered go on
+trial and get a copy of its next request. Otherwise one of them is believed for now, because a
+stream must not stop. It is preferably a teacher that is not on trial, then one that has agreed with
+others before, then the one that joined first. The others stay on trial until a further teacher
+comes; they do not count as liars. Such a dispute is reported, and for each teacher that it keeps on
+trial the reader asks for one more teacher (`ComparisonPanel.judges`).
 
 The first teacher of a pool is trusted without a comparison and compared with each later one. A
-teacher that was admitted without an agreement (the last one left, or the trusted ones stopped
-answering) is compared at the first occasion: its requests are copied to a teacher that has agreed.
-If newcomers agree only with each other, they are compared again when an elder answers. Liars that
+teacher can be admitted without an agreement, for example because it is the last one left or the
+trusted ones stopped answering. It is compared as soon as possible: its requests are copied to a
+teacher that has agreed with others (a *proven* teacher). Teachers that have agreed only with each
+other while the proven teachers were silent are compared again when a proven one answers. Liars that
 agree and are the largest group cannot be detected.
 """
 
@@ -28,11 +30,11 @@ from dataclasses import dataclass
 from .backoff import RandomLike
 
 #: Tolerated difference of the labels of two teachers, relative to the greatest absolute value of
-#: both arrays. With one numerics_id the bits agree unless servers batch requests differently; then
-#: the third digit may differ in half precision. With different ones, kernels or precisions (int8)
-#: differ.
+#: both arrays. With one numerics_id (backend, precision, and all else that affects bits) the bits
+#: agree unless servers batch requests differently; then the third digit may differ in half
+#: precision. With different numerics_ids, kernels or precisions (int8) differ.
 SAME_NUMERICS, OTHER_NUMERICS = 1e-2, 5e-2
-#: After so many seconds in which only teachers on trial answer, one of them is admitted.
+#: After so many seconds in which only teachers on trial can answer, one of them is admitted.
 ALONE_S = 1.0
 
 
@@ -41,8 +43,8 @@ class CanaryConfig:
     """Settings of comparisons.
 
     Attributes:
-        share: part of the requests that two teachers label, besides those of trials; 0: trials
-            alone.
+        share: share of the requests that two trusted teachers label; 0: compare only teachers on
+            trial, or without an agreement.
         same_numerics: tolerance for teachers of one numerics_id, relative to the greatest label.
         other_numerics: tolerance for teachers of different or unknown numerics_id.
     """
@@ -52,7 +54,7 @@ class CanaryConfig:
     other_numerics: float = OTHER_NUMERICS
 
     def tolerance(self, numerics_id: str, another: str) -> float:
-        """Return the tolerated difference for teachers of these two numerics."""
+        """Return the tolerated difference for teachers of these two numerics_ids."""
         is_same = numerics_id and numerics_id == another
         return self.same_numerics if is_same else self.other_numerics
 
@@ -62,10 +64,11 @@ class PanelMember:
     """A teacher of the panel.
 
     Attributes:
-        order: order of joining; the lowest is the eldest.
+        order: order of joining; the lowest number joined first.
         trial: it is on trial.
-        agreed: it has agreed with another teacher; with an elder one, if there was one.
-        vouched: it has agreed with newcomers while no elder answered.
+        agreed: it is proven: it has agreed with a proven teacher, or with any teacher while no
+            proven and trusted one was missing.
+        vouched: it has agreed only with unproven teachers, while a proven one did not answer.
         copying: it has a copy in flight that decides about it.
     """
 
@@ -81,9 +84,9 @@ class ComparisonVerdict:
     """What follows from a comparison.
 
     Attributes:
-        liars: to be ejected and reported, and their labels invalidated.
-        trial: to be put on trial.
-        readmit: to be admitted from trial.
+        liars: teachers to eject and report; their labels become invalid.
+        trial: teachers to put on trial.
+        readmit: teachers to admit from trial.
         disputed: teachers that contradict each other while no third one can decide; reported once.
     """
 
@@ -97,7 +100,7 @@ class ComparisonPanel:
     """The available teachers of a pool.
 
     Attributes:
-        members: by name.
+        members: the teachers, by name.
         disputed: teachers that contradict each other while no third one can decide.
     """
 
@@ -105,7 +108,7 @@ class ComparisonPanel:
         self.members: dict[str, PanelMember] = {}
         self.disputed: tuple[str, ...] = ()
         self._joined = 0
-        self._alone_since: float | None = None  # since when only those on trial answer
+        self._alone_since: float | None = None  # since when only teachers on trial can answer
 
     @property
     def trusted(self) -> list[str]:
@@ -127,7 +130,8 @@ class ComparisonPanel:
     def leave(self, *teachers: str) -> ComparisonVerdict:
         """Remove teachers that were lost, revoked or ejected.
 
-        If no trusted one is left, the most credible one on trial is admitted without a comparison.
+        If no trusted teacher is left, the most credible one on trial is admitted without a
+        comparison.
         """
         for teacher in teachers:
             self.members.pop(teacher, None)
@@ -141,29 +145,29 @@ class ComparisonPanel:
     def copies(self, teacher: str, rng: RandomLike, config: CanaryConfig) -> tuple[str, ...]:
         """Return the teachers that get a copy of a request just sent to `teacher`.
 
-        Do not call it for requests that are copies themselves, or resends.
+        Do not call it for copies and resends.
 
         Args:
             teacher: the teacher with the request.
             rng: draws the sample, so that liars cannot predict it.
             config: the settings, the same at each call.
         """
-        asked = self.members.get(teacher)
-        if asked is None or asked.trial or len(self.members) < 2:
+        holder = self.members.get(teacher)
+        if holder is None or holder.trial or len(self.members) < 2:
             return ()
-        # A teacher that only newcomers have vouched for is compared with elders alone.
-        waiting = [
+        # A teacher that has agreed only with unproven teachers is compared with proven ones alone.
+        unproven = [
             name
             for name, member in self.members.items()
-            if (member.trial or not (member.agreed or (member.vouched and not asked.agreed)))
+            if (member.trial or not (member.agreed or (member.vouched and not holder.agreed)))
             and not member.copying
             and name != teacher
         ]
-        for name in waiting:
+        for name in unproven:
             self.members[name].copying = True
-        if waiting:
-            return tuple(waiting)
-        is_compared = asked.agreed or asked.vouched
+        if unproven:
+            return tuple(unproven)
+        is_compared = holder.agreed or holder.vouched
         if not is_compared and (proven := [n for n in self.trusted if self.members[n].agreed]):
             return (proven[0],)
         if rng.random() >= config.share:  # the usual case
@@ -172,32 +176,34 @@ class ComparisonPanel:
         return (others[int(rng.random() * len(others))],) if others else ()
 
     def ended(self, teacher: str) -> None:
-        """Record that a copy at `teacher` had no comparable answer: it may get another one."""
+        """Record that `teacher` has no copy in flight any more, so it may get another one."""
         if (member := self.members.get(teacher)) is not None:
             member.copying = False
 
     def look(self, answering: Collection[str], now: float) -> ComparisonVerdict:
-        """Admit one teacher if only teachers on trial answer for `ALONE_S`.
+        """Admit one teacher if only teachers on trial could answer for `ALONE_S`.
 
         Args:
-            answering: teachers that are expected to answer now.
+            answering: teachers that can be expected to answer now.
             now: seconds of a clock that does not go back.
         """
-        able = [name for name, member in self.members.items() if member.trial and name in answering]
-        if not able or any(name in answering for name in self.trusted):
+        candidates = [
+            name for name, member in self.members.items() if member.trial and name in answering
+        ]
+        if not candidates or any(name in answering for name in self.trusted):
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
         elif now - self._alone_since >= ALONE_S:
             self._alone_since = None
-            return self._admit_one(able)
+            return self._admit_one(candidates)
         return ComparisonVerdict()
 
     def refused(self, teacher: str) -> ComparisonVerdict:
         """Admit one teacher from trial if the only trusted one refuses a request.
 
-        Another teacher has to tell whether the request or the teacher is at fault, and there may be
-        no later occasion: a batch that all teachers refuse ends the training.
+        Another teacher shows whether the request or the trusted teacher is at fault. It is needed
+        now: a batch that all teachers refuse ends the training.
         """
         if self.trusted != [teacher] or len(self.members) < 2:
             return ComparisonVerdict()
@@ -208,7 +214,7 @@ class ComparisonPanel:
 
         Args:
             answers: teachers that have answered; answers of non-members are ignored.
-            agree: pairs of teachers with labels that differ by no more than their tolerance.
+            agree: pairs of teachers with labels that differ by no more than the tolerance.
         """
         for name in answers:
             self.ended(name)
@@ -236,32 +242,33 @@ class ComparisonPanel:
     def _is_proven(self, names: Sequence[str], believed: Collection[str]) -> bool:
         """Whether an agreement is proof: it includes a proven teacher, or no proven one is absent.
 
-        Otherwise newcomers that agree while the elder is silent would never be compared with it.
+        Otherwise newcomers that agree while a proven teacher is silent would never be compared
+        with it.
         """
-        has_agreed = {name for name, member in self.members.items() if member.agreed}
-        absent = has_agreed.intersection(self.trusted).difference(names)
-        return bool(has_agreed.intersection(believed)) or not absent
+        proven = {name for name, member in self.members.items() if member.agreed}
+        absent = proven.intersection(self.trusted).difference(names)
+        return bool(proven.intersection(believed)) or not absent
 
     def _undecided(self, names: Sequence[str]) -> ComparisonVerdict:
-        """Let a third teacher decide if there is one, else believe the most credible for now."""
+        """Let another trusted teacher decide, else believe the most credible of `names` for now."""
         believed, disputed, members = "", tuple[str, ...](), self.members
         if not set(self.trusted) - set(names):
             believed, disputed = self._most_credible(names), tuple(sorted(names))
-        new = tuple(name for name in names if name != believed and not members[name].trial)
+        to_trial = tuple(name for name in names if name != believed and not members[name].trial)
         readmit = tuple(name for name in names if name == believed and members[name].trial)
         for name in names:
             members[name].trial = name != believed
-        told = disputed if disputed != self.disputed else ()
+        new_dispute = disputed if disputed != self.disputed else ()
         self.disputed = disputed
-        return ComparisonVerdict((), new, readmit, told)
+        return ComparisonVerdict((), to_trial, readmit, new_dispute)
 
     def _settle(self, believed: Collection[str] = ()) -> None:
         """Update the dispute: it ends with fewer than two members or with two trusted teachers."""
-        left = tuple(n for n in self.disputed if n in self.members and n not in believed)
-        self.disputed = left if len(left) > 1 and len(self.trusted) < 2 else ()
+        remaining = tuple(n for n in self.disputed if n in self.members and n not in believed)
+        self.disputed = remaining if len(remaining) > 1 and len(self.trusted) < 2 else ()
 
     def _admit_one(self, names: Collection[str]) -> ComparisonVerdict:
-        """Admit the most credible of these without a comparison."""
+        """Admit the most credible of `names` without a comparison."""
         best = self._most_credible(names)
         self.members[best].trial = False
         return ComparisonVerdict(readmit=(best,))
@@ -276,12 +283,12 @@ class ComparisonPanel:
 
 def _largest_group(names: Sequence[str], agree: Collection[frozenset[str]]) -> set[str]:
     """Return the largest group that agrees; empty if it has one member or is not unique."""
-    sides = {
+    agreeing = {
         name: {other for other in names if other == name or frozenset((name, other)) in agree}
         for name in names
     }
-    most = max(len(side) for side in sides.values())
-    leaders = [name for name in names if len(sides[name]) == most]
-    if most < 2 or any(other not in sides[name] for name in leaders for other in leaders):
+    most = max(len(others) for others in agreeing.values())
+    leaders = [name for name in names if len(agreeing[name]) == most]
+    if most < 2 or any(other not in agreeing[name] for name in leaders for other in leaders):
         return set()
-    return set().union(*(sides[name] for name in leaders))
+    return set().union(*(agreeing[name] for name in leaders))

@@ -1,23 +1,24 @@
-"""One circuit breaker per teacher: which teachers a reader ejects from its pool, and for how long.
+"""One circuit breaker per teacher: decides which teachers a reader ejects, and for how long.
 
 A breaker is *closed* while its teacher gets requests, *open* while it gets none, and *half open*
 from the moment when a probe may be sent until it is answered. Teachers are ejected for lost work or
 for answers that cannot be trusted, never for being slow: a slow teacher gets few batches, and its
 labels still help (see `hedging` for stragglers). The causes:
 
-* "failed": several consecutive failed requests (it restarts, breaks); being full does not count.
+* "failed": several consecutive requests failed, for example because it restarts. A full teacher has
+  not failed.
 * "silent": it was silent for long while others answered (see `hedging`). Its requests have been
-  hedged; ejected, it is replaced by another teacher.
+  hedged already; the ejection lets the reader ask for another teacher.
 * "wrong": one answer that cannot be labels (shape, NaN, other content).
 * "lied": its labels differ from those of the majority (`canaries`).
-* "refused": it has labelled nothing and refused three requests while another teacher labels, or
-  every request that there is.
+* "refused": it has labelled nothing, and has refused three requests while another teacher labels,
+  or all waiting ones. Or its model does not fit the reader's settings.
 
-The first two causes never eject the last usable teacher: a bad one is better than none. The others
-do, because wrong labels are worse than none. An ejected teacher is probed after a pause that
-doubles with each ejection, and readmitted when it answers. Its first labels are then compared with
-others, and until it has labelled something a single failure ejects it again. While no teacher is
-usable, all ejected ones except liars are probed every second.
+The first two causes never eject the last usable teacher: a bad teacher is better than none. The
+other causes do, because wrong labels are worse than none. An ejected teacher is probed after a
+pause that doubles with each ejection, and readmitted when it answers. Its first labels are then
+compared with those of others, and until it has labelled something a single failure ejects it again.
+While no teacher is usable, ejected teachers except liars are probed after at most a second.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ IN_WORDS: Final[dict[Cause, str]] = {
     "refused": "refuses requests and has labelled nothing",
 }
 
-#: First pause before a probe, by cause; and the longest.
+#: First pause in seconds before a probe, by cause.
 PAUSE_S: dict[Cause, float] = {
     "failed": 1.0,
     "silent": 0.5,
@@ -50,16 +51,17 @@ PAUSE_S: dict[Cause, float] = {
     "lied": 30.0,
     "refused": 2.0,
 }
+#: Longest pause in seconds before a probe.
 LONGEST_PAUSE_S = 60.0
 LONGEST_PAUSE_OF_LIARS_S = 600.0
 #: Consecutive failures that eject a teacher.
 FAILURES = 3
-#: Seconds that a teacher must be silent to be ejected.
+#: Seconds that a teacher must stay silent to be ejected.
 SILENCE_S = 0.5
 #: A teacher's ejections are forgotten once it has been back in the pool for this multiple of its
 #: latest pause, and for at least this many seconds.
 FORGIVEN_PAUSES, FORGIVEN_S = 4.0, 60.0
-#: Seconds between probes while no teacher is usable.
+#: Longest pause in seconds before a probe while no teacher is usable.
 DESPERATE_S = 1.0
 
 
@@ -70,7 +72,7 @@ class CircuitBreaker:
     Attributes:
         cause: cause of the ejection; None while it is closed.
         since: time of the latest ejection or readmission.
-        pause_s: latest pause before a probe.
+        pause_s: the latest pause before a probe.
         failures: consecutive failures.
         ejections: number of ejections since they were last forgotten.
         silent_since: start of the current silence.
@@ -94,7 +96,7 @@ class CircuitBreaker:
         """Record a retryable failure; return whether it ejects the teacher.
 
         Args:
-            others: number of other teachers that would answer, those on trial included.
+            others: number of other teachers that can be expected to answer, also on trial.
             now: seconds of a clock that does not go back.
             rng: jitters the probes.
         """
@@ -119,19 +121,23 @@ class CircuitBreaker:
 
         Half of the pause is random, so that probes are spread.
         """
-        was_in = self.cause is None
+        was_closed = self.cause is None
         longest_s = LONGEST_PAUSE_OF_LIARS_S if cause == "lied" else LONGEST_PAUSE_S
         self.pause_s = delay_s(self.ejections, rng, PAUSE_S[cause], longest_s, sure=0.5)
         self.cause, self.since, self.silent_since = cause, now, None
         self.ejections += 1
-        return was_in
+        return was_closed
 
     def probe_at(self, usable: int) -> float | None:
-        """Return when to probe the teacher while `usable` others exist; None: it is in the pool."""
+        """Return when to probe the teacher; None: it is in the pool.
+
+        `usable` is the number of other teachers that can get requests.
+        """
         if self.cause is None:
             return None
-        waits = usable or self.cause == "lied"  # a liar's probe succeeds like any other
-        return self.since + (self.pause_s if waits else min(self.pause_s, DESPERATE_S))
+        # A probe does not show whether a teacher lies, so a liar is never probed early.
+        is_full_pause = usable or self.cause == "lied"
+        return self.since + (self.pause_s if is_full_pause else min(self.pause_s, DESPERATE_S))
 
     def close(self, now: float) -> bool:
         """Record an answered probe; return whether it readmits the teacher."""
@@ -149,8 +155,8 @@ class CircuitBreakers:
         log: writes a log message.
 
     Attributes:
-        ejections: count so far, by cause.
-        readmissions: count so far.
+        ejections: number of ejections so far, by cause.
+        readmissions: number of readmissions so far.
         labellers: teachers that have labelled something, also over an earlier connection.
     """
 
@@ -165,11 +171,11 @@ class CircuitBreakers:
     @property
     def ejected(self) -> dict[str, Cause]:
         """Ejected teachers and the causes, sorted by name."""
-        causes = ((name, one.cause) for name, one in sorted(self._breakers.items()))
+        causes = ((name, breaker.cause) for name, breaker in sorted(self._breakers.items()))
         return {name: cause for name, cause in causes if cause is not None}
 
     def is_open(self, name: str) -> bool:
-        return self._of(name).cause is not None
+        return self._breaker(name).cause is not None
 
     def half_open(self, usable: int, now: float) -> list[str]:
         """Return the ejected teachers that may be probed by now."""
@@ -178,16 +184,22 @@ class CircuitBreakers:
     def answered(self, name: str, now: float) -> None:
         """Record labels that passed their checks."""
         self.labellers.add(name)
-        if (known := self._breakers.get(name)) is not None:
-            known.answered(now)
+        if (breaker := self._breakers.get(name)) is not None:
+            breaker.answered(now)
 
     def failed(self, name: str, others: int, now: float) -> bool:
-        """Record a retryable failure; return whether it ejects the teacher from among `others`."""
-        return self._count_ejection(name, self._of(name).failed(others, now, self._rng))
+        """Record a retryable failure; return whether it ejects the teacher.
+
+        `others` is the number of other teachers that can be expected to answer; 0: no ejection.
+        """
+        return self._count_ejection(name, self._breaker(name).failed(others, now, self._rng))
 
     def convict(self, name: str, cause: Literal["wrong", "lied", "refused"], now: float) -> bool:
-        """Eject a teacher for its answer, even the last one; return whether it was in the pool."""
-        return self._count_ejection(name, self._of(name).open(cause, now, self._rng))
+        """Eject a teacher for its answer, also if it is the last usable one.
+
+        Returns whether it was in the pool.
+        """
+        return self._count_ejection(name, self._breaker(name).open(cause, now, self._rng))
 
     def look(
         self, names: Iterable[str], silent: Collection[str], usable: Collection[str], now: float
@@ -196,41 +208,43 @@ class CircuitBreakers:
 
         Args:
             names: all observed teachers, in the order in which they are judged.
-            silent: the silent ones.
+            silent: the observed teachers that are silent.
             usable: teachers that can get requests now; the last one is never ejected.
             now: seconds of a clock that does not go back.
         """
         ejected: list[str] = []
-        left = set(usable)
+        remaining = set(usable)
         for name in names:
-            breaker = self._of(name)
+            breaker = self._breaker(name)
             if name not in silent:
                 breaker.silent_since = None
-            elif self._count_ejection(name, breaker.silent(len(left - {name}), now, self._rng)):
+            elif self._count_ejection(
+                name, breaker.silent(len(remaining - {name}), now, self._rng)
+            ):
                 ejected.append(name)
-                left.discard(name)
+                remaining.discard(name)
         return ejected
 
     def pause_s(self, name: str, usable: int, now: float) -> float:
         """Return the seconds until an ejected teacher is probed; 0 for any other."""
-        probe_at = self._of(name).probe_at(usable)
+        probe_at = self._breaker(name).probe_at(usable)
         return 0.0 if probe_at is None else max(probe_at - now, 0.0)
 
     def probed(self, name: str, now: float) -> None:
         """Record an answered probe, which readmits an ejected teacher."""
-        if self._of(name).close(now):
+        if self._breaker(name).close(now):
             self.readmissions += 1
             self._log("info", f"teacher {name} answers its probe and gets requests again", name)
 
     def forget_others(self, names: Collection[str]) -> None:
-        """Forget all other teachers: another machine may return under their names."""
-        self._breakers = {name: one for name, one in self._breakers.items() if name in names}
+        """Forget all teachers but `names`: another machine may join under a forgotten name."""
+        self._breakers = {name: self._breakers[name] for name in self._breakers if name in names}
         self.labellers.intersection_update(names)
 
-    def _of(self, name: str) -> CircuitBreaker:
-        if (known := self._breakers.get(name)) is None:
-            known = self._breakers[name] = CircuitBreaker()
-        return known
+    def _breaker(self, name: str) -> CircuitBreaker:
+        if (breaker := self._breakers.get(name)) is None:
+            breaker = self._breakers[name] = CircuitBreaker()
+        return breaker
 
     def _count_ejection(self, name: str, is_ejected: bool) -> bool:
         cause = self._breakers[name].cause

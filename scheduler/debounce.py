@@ -4,9 +4,9 @@ A fluctuating demand for teachers must not move teachers to and fro. Each report
 next one, so a lasting demand can take effect without another report. A higher demand takes effect
 at once if the student starves or asks for twice as much. Otherwise all reports of the last `RISE_S`
 must be above the demand in force, and their mean replaces it. The demand falls when all reports of
-the last `FALL_S` were clearly below it, or all of the last `DRIFT_S` below it at all. Their maximum
-replaces it, so noise cannot lower a demand step by step. A change to or from 0 takes effect at
-once.
+the last `FALL_S` were clearly below it, or all reports of the last `DRIFT_S` were below it. The
+maximum of these reports replaces it, so noise cannot lower a demand step by step. A change to or
+from 0 takes effect at once.
 
 Starvation is debounced too, when reported and when logged. Each epoch begins with an empty buffer,
 so even a student with enough teachers waits for a moment.
@@ -21,11 +21,13 @@ from typing import Final
 
 #: Seconds that a demand must stay above the one in force to replace it.
 RISE_S: Final = 15.0
-#: Seconds that it must stay below `CLEARLY` of the one in force, or below it at all.
+#: Seconds that a demand must stay clearly below the one in force to replace it.
 FALL_S: Final = 30.0
+#: Seconds that a demand must stay below the one in force, by any amount, to replace it.
 DRIFT_S: Final = 120.0
+#: Below this share of the demand in force, a demand is clearly below it.
 CLEARLY: Final = 0.9
-#: A demand of this many times the one in force is no noise.
+#: A demand of this many times the one in force is not noise.
 LEAP: Final = 2.0
 #: A student starves if it waited `STARVING_S` within a window of `WINDOW_S` seconds.
 WINDOW_S: Final = 1.0
@@ -36,14 +38,14 @@ LASTING_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DeviationRun:
-    """Consecutive values on one side of the value in force.
+    """Consecutive values above, or below, the value in force.
 
     Attributes:
-        since: time of the first one.
-        changed_at: time of the latest one.
-        latest: the latest one, which still holds.
-        peak: the greatest one.
-        area: sum of value * seconds before the latest one.
+        since: time of the first value.
+        changed_at: time of the latest value.
+        latest: the latest value, which still holds.
+        peak: the greatest value.
+        area: sum of value * seconds until the latest value.
     """
 
     since: float
@@ -53,24 +55,25 @@ class DeviationRun:
     area: float = 0.0
 
     def mean(self, now: float) -> float:
-        """Return the mean over time; for equal values exactly that value."""
+        """Return the mean over time; if all values are equal, exactly their value."""
         if now <= self.since:
             return self.latest
         mean = self._area(now) / (now - self.since)
         return self.peak if isclose(mean, self.peak) else mean
 
-    def after(self, figure: float, now: float) -> DeviationRun:
-        if figure == self.latest:
+    def after(self, value: float, now: float) -> DeviationRun:
+        """Return the run with one more value."""
+        if value == self.latest:
             return self
-        return DeviationRun(self.since, now, figure, max(self.peak, figure), self._area(now))
+        return DeviationRun(self.since, now, value, max(self.peak, value), self._area(now))
 
     def _area(self, now: float) -> float:
         return self.area + self.latest * (now - self.changed_at)
 
 
-def extend_run(run: DeviationRun | None, figure: float, now: float) -> DeviationRun:
-    """Return the run with one more value; None: a new run begins."""
-    return DeviationRun(now, now, figure, figure) if run is None else run.after(figure, now)
+def extend_run(run: DeviationRun | None, value: float, now: float) -> DeviationRun:
+    """Return `run` with one more value; if it is None, a new run of this value."""
+    return DeviationRun(now, now, value, value) if run is None else run.after(value, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,11 @@ class Debounced:
     """A demand in force, and the reports that deviate from it.
 
     Attributes:
-        value: the demand in force; the first report takes effect at once.
+        value: the demand in force.
         latest: the latest report, which still holds.
-        above: the run of reports above `value`.
-        clearly_below: the run of reports clearly below it.
-        below: the run of reports below it at all.
+        above: the latest reports, if they are above `value`.
+        clearly_below: the latest reports, if they are clearly below `value`.
+        below: the latest reports, if they are below `value`.
     """
 
     value: float
@@ -93,7 +96,7 @@ class Debounced:
 
     @property
     def due(self) -> float | None:
-        """When time alone brings another demand into force."""
+        """Time at which another demand takes effect without a further report; None: never."""
         runs = ((self.above, RISE_S), (self.clearly_below, FALL_S), (self.below, DRIFT_S))
         return min((run.since + lasting_s for run, lasting_s in runs if run), default=None)
 
@@ -105,24 +108,29 @@ def begin(demand: float) -> Debounced:
 
 def follow(demand: Debounced, report: float, urgent: bool, now: float) -> Debounced:
     """Apply a report; `urgent`: the student starves."""
-    demand = elapse(demand, now)  # the report until now takes effect first
+    demand = elapse(demand, now)  # the previous report has held until now
     value = demand.value
     at_once = report == 0 or value == 0 or report >= LEAP * value or (urgent and report > value)
-    return begin(report) if at_once else _weigh(value, report, now, demand)
+    return begin(report) if at_once else _with_report(value, report, now, demand)
 
 
 def elapse(demand: Debounced, now: float) -> Debounced:
-    """Apply what has lasted long enough by `now`."""
+    """Apply a change of demand that has lasted long enough by `now`."""
     if demand.above is not None and now >= demand.above.since + RISE_S:
-        return _weigh(demand.above.mean(now), demand.latest, now)
+        return _with_report(demand.above.mean(now), demand.latest, now)
     for run, lasting_s in ((demand.clearly_below, FALL_S), (demand.below, DRIFT_S)):
         if run is not None and now >= run.since + lasting_s:
-            return _weigh(run.peak, demand.latest, now)
+            return _with_report(run.peak, demand.latest, now)
     return demand
 
 
-def _weigh(value: float, report: float, now: float, before: Debounced | None = None) -> Debounced:
-    """Extend the runs on the report's side, and end the others."""
+def _with_report(
+    value: float, report: float, now: float, before: Debounced | None = None
+) -> Debounced:
+    """Extend the runs on the report's side of `value`, and end the others.
+
+    `before` None: there are no runs, because `value` has just come into force.
+    """
     runs = before or begin(value)
     return Debounced(
         value,
@@ -139,8 +147,8 @@ class Starvation:
 
     Attributes:
         starves: the state to report.
-        since_s: start of the window.
-        starved_s: total seconds that the student had waited at that time.
+        since_s: start of the current window.
+        starved_s: total seconds that the student had waited at the start of the window.
     """
 
     starves: bool = False
@@ -164,27 +172,28 @@ class Starvation:
 
 
 class StarvationLog:
-    """Students with a lasting start or end of starvation: the log skips short fluctuations."""
+    """Finds changes of students' starvation that last long enough to be logged."""
 
     def __init__(self) -> None:
         self._starving: set[str] = set()  # as it was logged
-        self._turned_at: dict[str, float] = {}  # of students with a state that differs from the log
+        self._changed_at: dict[str, float] = {}  # of students whose state differs from the log
 
     def record(self, student_id: str, starved: bool, now: float) -> None:
         """Record the current state of a student."""
         if starved == (student_id in self._starving):
-            self._turned_at.pop(student_id, None)
+            self._changed_at.pop(student_id, None)
         else:
-            self._turned_at.setdefault(student_id, now)
+            self._changed_at.setdefault(student_id, now)
 
     def forget(self, student_id: str) -> None:
         """Forget a student that is gone, without a log entry."""
         self._starving.discard(student_id)
-        self._turned_at.pop(student_id, None)
+        self._changed_at.pop(student_id, None)
 
     def lasting(self, now: float) -> Iterator[tuple[str, bool]]:
         """Yield students with a lasting state that was not logged yet, and whether they starve."""
-        for student_id in [one for one, at in self._turned_at.items() if now - at >= LASTING_S]:
-            del self._turned_at[student_id]
+        lasting = [name for name, at in self._changed_at.items() if now - at >= LASTING_S]
+        for student_id in lasting:
+            del self._changed_at[student_id]
             self._starving ^= {student_id}
             yield student_id, student_id in self._starving

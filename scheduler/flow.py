@@ -1,22 +1,24 @@
 """Algorithm 1 of the paper (hybrid scheduling): how much to pull, and how many teachers to ask for.
 
-`decide` runs on every event of the reader and at least a few times per second. Comments name the
-lines of the paper. Where the paper leaves details open:
+`decide` runs on every event of the reader and at least a few times per second. Above the volume
+`ut`, pulling from the source pauses; below `lt` it resumes. Comments name the lines of the paper.
+Details that the paper leaves open:
 
 * The volume is the bytes of batches that are labelled and not yet taken.
 * A pause stops only the pulling of *new* batches. The ledger also sends batches again during a
-  pause, so the oldest batch always gets its labels. An empty buffer always pulls: an `ut` below one
-  batch, or `lt` = 0, slows the stream down and never stops it.
-* Batches in flight when a pause begins are still labelled. So the volume can exceed `ut`, by at
-  most the batches that fill the windows of all teachers (without any: by one batch).
-* Batches in flight do not count in the volume, and grow with the number of teachers. So
-  `buffer_bytes` limits all batches of the buffer, labelled or not.
-* "volume == 0" in the paper means that the student waits and its next batch has no labels.
+  pause, so the oldest batch always gets its labels. Pulling never pauses while the buffer is empty:
+  an `ut` below one batch, or `lt` = 0, slows the stream down and never stops it.
+* Batches in flight when a pause begins are still labelled. So the volume can exceed `ut` by the
+  batches that fill the windows of all teachers (by one batch if there is no teacher).
+* Batches in flight do not count in the volume, and their number grows with the number of teachers.
+  So `buffer_bytes` limits all batches of the buffer, labelled or not.
+* "volume == 0" in the paper is taken to mean that the student waits and its next batch has no
+  labels.
 
 The number of wanted teachers, the *want*, is n + adjust within the bounds. n = ceil(t_t / t_s)
 follows the measured times: if teachers become much slower, n rises at once. The correction `adjust`
-grows when the student starves and shrinks when teachers idle: it covers what no ratio expresses
-(transfer, uneven batches).
+grows when the student starves and shrinks when teachers idle. It covers what the ratio does not
+express (transfer, uneven batches).
 
 Values created with each decision are named tuples, which are faster than frozen dataclasses.
 """
@@ -32,14 +34,14 @@ from .rates import rounded_up, time_ratio
 #: What the student's side is doing; see `flow.state_of`.
 FlowState = Literal["starved", "source_wait", "blocked", "steady"]
 
-#: Least seconds from a change of the want to a rise for starvation: a new teacher needs time to
-#: help. Also how long a slightly higher ratio must last.
+#: Seconds after a change of the want in which starvation does not raise it: a new teacher needs
+#: time to help. Also the seconds that a slightly higher ratio must last.
 COOLDOWN_S = 2.0
-#: Net seconds of starvation that ask for one more teacher.
+#: Net seconds of starvation after which the student asks for one more teacher.
 STARVED_FOR_S = 0.3
-#: Share of the time that a student may starve without asking for more.
+#: Share of the time that a student may starve without asking for one more teacher.
 TOLERATED = 0.02
-#: At most this many seconds of waiting for the source count against later starvation.
+#: At most this many seconds of waiting for the source are subtracted from later starvation.
 SOURCE_CREDIT_S = 1.0
 #: Seconds over which a surplus is measured before a teacher is returned.
 SURPLUS_WINDOW_S = 15.0
@@ -47,9 +49,9 @@ SURPLUS_WINDOW_S = 15.0
 SURPLUS_MARGIN = 0.25
 #: Fewest batches to keep queued: one to send next, one that is being pulled.
 MIN_READ_AHEAD = 2
-#: A ratio t_t / t_s that exceeds n by more than this part of n is not noise of measurements.
+#: A ratio t_t / t_s above n * (1 + this) is more than noise of measurements.
 RATIO_NOISE = 0.25
-#: `held` is released when t_t / t_s has fallen by this part since it was set.
+#: `FlowMemory.held` is released when t_t / t_s has fallen by this share since `held` was set.
 RELEASE_DROP = 0.2
 
 
@@ -74,7 +76,10 @@ class FlowConfig:
 
 
 class FlowView(NamedTuple):
-    """The current state. Fields that `LedgerLoad` has too come from there.
+    """The current state of the stream and its teachers.
+
+    Most fields are those of `LedgerLoad`; the counts of batches include those that wait for the
+    label store before the ledger has them.
 
     Attributes:
         volume_bytes: bytes of batches that are labelled and not taken.
@@ -83,19 +88,19 @@ class FlowView(NamedTuple):
         window_batches: number of batches that fill the windows of all usable teachers.
         free_windows: requests that could be sent now; 0 also without a teacher.
         idle: usable teachers with nothing in flight.
-        teachers: number of present teachers.
+        teachers: number of teachers that are not revoked.
         waiting: the training loop is in a call of `next`, and the next batch has no labels yet; or
-            calls outside the loop wait, and batches are queued.
+            label calls outside the loop wait, and batches are queued.
         source_ended: the source has nothing more for this epoch.
         t_t_s: seconds per sample of the average teacher; None until measured.
-        t_s_s: seconds per sample of the student's step, unhindered, or of the source if that is
+        t_s_s: seconds per sample of the student's step, without waits, or of the source if that is
             slower; None until measured.
-        unreachable: assigned teachers that do not answer; their leases have not expired yet.
+        unreachable: number of assigned teachers that give no labels; their leases have not expired.
         batch_bytes: size of the largest batch so far, inputs and labels; 0 without one.
-        judges: further teachers wanted to settle a dispute.
+        judges: number of further teachers wanted to settle a dispute between teachers.
         presumed: at least one of the two times comes from an earlier run.
-        cut_off: as far as known, no teacher can be reached, or none accepts the reader.
-        queued_calls, unlabelled_calls: how many of `queued` and `unlabelled` belong to calls
+        cut_off: possibly no teacher can be reached, or none accepts the reader.
+        queued_calls, unlabelled_calls: how many of `queued` and `unlabelled` belong to label calls
             outside the loop.
     """
 
@@ -125,8 +130,8 @@ class PullTransition:
 
     Attributes:
         pulling: True: pulling resumed; False: it paused.
-        volume_bytes: labelled and not taken at that moment.
-        threshold_bytes: `lt` if it resumed, `ut` if it paused.
+        volume_bytes: the volume at that moment.
+        threshold_bytes: `lt` if pulling resumed, `ut` if it paused.
     """
 
     pulling: bool
@@ -135,7 +140,7 @@ class PullTransition:
 
     @property
     def why(self) -> str:
-        """The reason, as text."""
+        """The reason of the transition, as text."""
         if not self.volume_bytes:
             return "nothing waits for the student"
         side = "below lt" if self.pulling else "above ut"
@@ -155,14 +160,14 @@ class FlowMemory(NamedTuple):
     now: float | None = None  # time of the last decision; the fields up to `idle` are from then
     state: FlowState = "steady"
     pulling: bool = True
-    transition: PullTransition | None = None  # the latest
+    transition: PullTransition | None = None  # the latest; None: none yet
     short_of_teachers: bool = False  # starved, and one more teacher would have had a batch
     idle: int = 0  # idle teachers, without those that are no longer wanted
 
     needed: int = 0  # n; 0 while unknown
     presumed: bool = False  # n rests on times of an earlier run
     off_ratio_since: float | None = None  # since when ceil(t_t / t_s) stays above n, or below it
-    off_ratio_n: int = 0  # its value nearest to n since then
+    off_ratio_n: int = 0  # the ceil(t_t / t_s) nearest to n since then
     adjust: int = 0  # want - n, before the bounds
     fell_to: int = 0  # the want after its latest fall; 0: it has risen since
     held: int = 0  # lower limit: the want fell below this number and rose again; 0: none
@@ -213,14 +218,14 @@ def decide(
     Raises:
         ValueError: a measured time is not positive and finite.
     """
-    before, max_pull = wanted(memory, config), _batches_that_fit(view, config)
+    want_before, max_pull = wanted(memory, config), _batches_that_fit(view, config)
     pulling = memory.pulling
     if view.volume_bytes > config.upper_bytes:  # lines 4 to 6
         pulling = False
     elif view.volume_bytes < config.lower_bytes or view.volume_bytes == 0:  # lines 10 to 12
         pulling = True
     state = state_of(view, pulling and max_pull > 0)
-    memory = observed = _observe(view, memory, state, pulling, before, now, config)
+    memory = observed = _observe(view, memory, state, pulling, want_before, now, config)
     ratio = None  # t_t / t_s; None while one of them is not measured
     if view.t_t_s is not None and view.t_s_s is not None:
         ratio = time_ratio(view.t_t_s, view.t_s_s)
@@ -228,16 +233,16 @@ def decide(
             memory = release_want(memory, ratio, now)
         memory = follow_ratio(view, memory, ratio, now, config)
     memory = follow_load(view, memory, now, config)
-    own = before if memory is observed else wanted(memory, config)
-    if ratio is not None and own != before:
-        memory = hold_want(memory, ratio, before, own)
+    want = want_before if memory is observed else wanted(memory, config)
+    if ratio is not None and want != want_before:
+        memory = hold_want(memory, ratio, want_before, want)
     # Replace an unreachable teacher before its lease expires: the coordinator still counts it, so
-    # ask for one more. If no teacher can be reached, ask for at most one replacement for each
-    # wanted teacher: the replacements may be unreachable too.
-    stand_ins = min(view.unreachable, own) if view.cut_off else view.unreachable
+    # ask for one more. If possibly no teacher can be reached, ask for at most one replacement for
+    # each wanted teacher: the replacements may be unreachable too.
+    replacements = min(view.unreachable, want) if view.cut_off else view.unreachable
     decision = FlowDecision(
         pull=_pull(view, max_pull, config) if pulling else 0,
-        want=min(own + stand_ins + view.judges, config.teachers_max),
+        want=min(want + replacements + view.judges, config.teachers_max),
         needed=memory.needed,
         state=memory.state,
         reason=memory.reason,
@@ -249,9 +254,9 @@ def decide(
 def state_of(view: FlowView, pulling: bool) -> FlowState:
     """Return the state of the student's side.
 
-    "starved": it waits for labels; "source_wait": it waits, and teachers have room for whatever the
-    source yields; "blocked": it does not wait, and the volume is above `ut` or falling from there,
-    or the buffer is full; "steady": anything else.
+    "starved": the student waits for labels; "source_wait": the student waits, and teachers have
+    room for whatever the source yields; "blocked": the student does not wait, and the volume is
+    above `ut` or falling from there, or the buffer is full; "steady": anything else.
 
     Args:
         view: the current state.
@@ -270,27 +275,27 @@ def _pull(view: FlowView, max_pull: int, config: FlowConfig) -> int:
     """Return the number of batches to pull: the read-ahead, within the limits.
 
     Batches that are queued when the volume reaches `ut` will be labelled too. So the unlabelled
-    batches are at most those that still fit below `ut`, and `window_batches` more (at least
-    one): the volume exceeds `ut` by at most these.
+    batches are at most those that still fit below `ut`, and `window_batches` more (at least one).
+    Only the latter can raise the volume above `ut`.
     """
     wanted_batches = max(MIN_READ_AHEAD, view.window_batches) - (view.queued - view.queued_calls)
     if view.batch_bytes:
         room = max(config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
-        ahead = view.unlabelled - view.unlabelled_calls
-        wanted_batches = min(wanted_batches, room + max(view.window_batches, 1) - ahead)
+        unlabelled = view.unlabelled - view.unlabelled_calls
+        wanted_batches = min(wanted_batches, room + max(view.window_batches, 1) - unlabelled)
     return max(min(wanted_batches, max_pull), 0)
 
 
 def _batches_that_fit(view: FlowView, config: FlowConfig) -> int:
-    """Return how many more batches fit into `buffer_bytes`; one into an empty buffer."""
+    """Return how many more batches fit into `buffer_bytes`; at least one into an empty buffer."""
     if config.buffer_bytes is None:
         return max(MIN_READ_AHEAD, view.window_batches)
-    ahead = view.unlabelled - view.unlabelled_calls
-    empty = not view.volume_bytes and not ahead
-    if not view.batch_bytes:  # the first batch tells the size
+    unlabelled = view.unlabelled - view.unlabelled_calls
+    empty = not view.volume_bytes and not unlabelled
+    if not view.batch_bytes:  # the size is known from the first batch on
         return int(empty)
-    held = view.volume_bytes + ahead * view.batch_bytes
-    return max((config.buffer_bytes - held) // view.batch_bytes, int(empty))
+    used_bytes = view.volume_bytes + unlabelled * view.batch_bytes
+    return max((config.buffer_bytes - used_bytes) // view.batch_bytes, int(empty))
 
 
 def _observe(
@@ -333,7 +338,7 @@ def _observe(
         and not view.cut_off
         and view.queued > 0
         and view.free_windows == 0
-        and view.teachers >= want,  # else a requested one is still to come
+        and view.teachers >= want,  # else a requested teacher is still to come
         # Teachers beyond the want are leaving: do not count them as idle.
         idle=view.idle - max(view.teachers - want, 0),
         shortage_s=shortage_s,
@@ -343,7 +348,7 @@ def _observe(
 
 
 def wanted(memory: FlowMemory, config: FlowConfig) -> int:
-    """Return the number of wanted teachers, without replacements."""
+    """Return the want: the number of wanted teachers, without replacements and judges."""
     base = memory.needed or config.teachers_min
     least = max(config.teachers_min, memory.held)
     return min(max(base + memory.adjust, least), config.teachers_max)
@@ -354,11 +359,11 @@ def follow_ratio(
 ) -> FlowMemory:
     """Line 1 of Algorithm 1: update n when the measured times have changed.
 
-    Measurements scatter, and a ratio near an integer must not make n flap. So n rises at once only
-    if the ratio clearly exceeds it, else once ceil(ratio) was above n for `COOLDOWN_S`; it falls
-    once ceil(ratio) was below n for `SURPLUS_WINDOW_S`. It moves to the ceil(ratio) of that time
-    that is nearest to n. An n from an earlier run is no measurement: measured times replace it at
-    once.
+    Measurements scatter, and a ratio near an integer must not make n oscillate. So n rises at once
+    only if the ratio clearly exceeds n. Otherwise n rises once ceil(ratio) was above n for
+    `COOLDOWN_S`, and falls once ceil(ratio) was below n for `SURPLUS_WINDOW_S`. The new n is the
+    ceil(ratio) of that time that is nearest to n. An n that rests on times of an earlier run is
+    replaced at once by measured times.
     """
     replaced = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:
@@ -390,7 +395,10 @@ def follow_ratio(
 
 
 def _adjust_after_move(adjust: int, moved: int) -> int:
-    """Return the correction after n moved: n now covers that part of it."""
+    """Return the correction `adjust` after n moved by `moved`.
+
+    A move in the direction of the correction replaces that part of it.
+    """
     if adjust > 0 < moved:
         return max(adjust - moved, 0)
     return min(adjust - moved, 0) if adjust < 0 > moved else adjust
@@ -401,22 +409,22 @@ def follow_load(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
     if memory.short_of_teachers and memory.shortage_s >= STARVED_FOR_S:
         want = wanted(memory, config)
         if want < config.teachers_max and now - memory.changed_at >= COOLDOWN_S:
-            # A want below n fell too far, perhaps in an idle hour: return to n in one step.
+            # A want below n fell too far, perhaps in an idle hour: go back to n in one step.
             target = min(max(want + 1, memory.needed), config.teachers_max)
             full = f"the windows of all teachers ({view.teachers}) were full"
             reason = f"starved while {full}: {target}, not {want}"
-            return _changed(_aim(memory, target, config), now, reason)
+            return _changed(_with_want(memory, target, config), now, reason)
         return memory
     window_s = now - memory.surplus_since
     if window_s < SURPLUS_WINDOW_S:
         return memory
     idle = memory.surplus_idle_s / window_s
     target = min(wanted(memory, config), view.teachers) - 1
-    # To go below the held number, one more teacher must idle than for any other return.
+    # To go below the held number, one more teacher must idle than for other returns.
     held = min(memory.held, target) if idle >= 2 + SURPLUS_MARGIN else memory.held
     if idle >= 1 + SURPLUS_MARGIN and target >= max(config.teachers_min, held):
         reason = f"{idle:.1f} teachers of {view.teachers} idled for {window_s:.0f} s"
-        return _changed(_aim(memory._replace(held=held), target, config), now, reason)
+        return _changed(_with_want(memory._replace(held=held), target, config), now, reason)
     return memory._replace(surplus_since=now, surplus_idle_s=0.0)
 
 
@@ -441,7 +449,7 @@ def hold_want(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowM
 
 
 def release_want(memory: FlowMemory, ratio: float, now: float) -> FlowMemory:
-    """Release a held want when clearly fewer teachers are needed than when it came back."""
+    """Release a held want once clearly fewer teachers are needed than when it was held."""
     if ratio > (1 - RELEASE_DROP) * memory.held_ratio:
         stays = memory.off_held_since is None
         return memory if stays else memory._replace(off_held_since=None)
@@ -452,12 +460,13 @@ def release_want(memory: FlowMemory, ratio: float, now: float) -> FlowMemory:
     return memory._replace(held=0, off_held_since=None)
 
 
-def _aim(memory: FlowMemory, want: int, config: FlowConfig) -> FlowMemory:
+def _with_want(memory: FlowMemory, want: int, config: FlowConfig) -> FlowMemory:
+    """Set the correction so that the want becomes `want`."""
     return memory._replace(adjust=want - (memory.needed or config.teachers_min))
 
 
 def _changed(memory: FlowMemory, now: float, reason: str) -> FlowMemory:
-    """Record a change of the want: measurements of the old one are void."""
+    """Record a change of the want, and drop measurements of the old want."""
     return memory._replace(
         changed_at=now,
         reason=reason,

@@ -4,11 +4,11 @@ Labels are valid only for the model that made them, so nothing is looked up befo
 known: from the coordinator, or from the first answer of a teacher. If no teacher is usable, the
 model that the store has seen last is assumed: this allows a run with all teachers off.
 
-Rows lie in the order of writing. A full store is swept from its head, so that whole pages become
-free: rows there are evicted, except those used later than the typical row, which move behind the
-last one (a second chance, as in CLOCK). So evicted rows were not used lately. Sorting all rows by
-use would rewrite the order at each read; for the same reason times of use have a resolution of
-`USE_STEP_S`.
+Rows are stored in the order of writing. A full store is swept from its head, so that whole pages
+become free. Rows there are evicted, except rows used later than the typical (median) row, which
+move to the end (a second chance, as in the CLOCK algorithm). So evicted rows were not used
+recently. Sorting all rows by use would rewrite the order at each read; for the same reason times of
+use have a resolution of `USE_STEP_S`.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-#: Seconds without a usable teacher after which the store alone decides which model it is.
+#: Seconds that a batch waits for a usable teacher before the store's last model is assumed.
 OFFLINE_AFTER_S = 2.0
-#: Seconds that other batches wait for the answer to the first one, which tells the model.
+#: Seconds that other batches wait for the answer to the first batch, which names the model.
 FIRST_ANSWER_S = 5.0
 
-#: What to do with a batch: look it up; look it up for the remembered model; send it to teachers; or
-#: wait.
+#: What to do with a batch. "look": look it up for the known model; "recall": look it up for the
+#: remembered model; "ask": send it to teachers; "wait": decide later.
 CacheStep = Literal["look", "recall", "ask", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheView:
-    """What is known at the turn of a batch.
+    """What is known when it is a batch's turn to be looked up.
 
     Attributes:
-        known: teachers or the coordinator told the model.
-        mute: teachers answer without telling the model.
+        known: teachers or the coordinator have named the model.
+        mute: teachers answer without naming the model.
         remembered: the store remembers a model, and nothing contradicts it.
         usable: number of teachers that can get requests.
         asked: a batch was sent to learn the model, and is not answered yet.
-        waited_s: how long the batch has waited for its turn.
+        waited_s: seconds that the batch has waited.
     """
 
     known: bool
@@ -48,22 +48,22 @@ class CacheView:
     waited_s: float
 
 
-def cache_step(now: CacheView) -> CacheStep:
-    """Return what to do with a batch at its turn."""
-    if now.known:
+def cache_step(view: CacheView) -> CacheStep:
+    """Return what to do with a batch when it is its turn."""
+    if view.known:
         return "look"
-    if now.mute:
+    if view.mute:
         return "ask"
-    if now.usable:
-        return "wait" if now.asked and now.waited_s < FIRST_ANSWER_S else "ask"
-    if now.waited_s < OFFLINE_AFTER_S:
+    if view.usable:
+        return "wait" if view.asked and view.waited_s < FIRST_ANSWER_S else "ask"
+    if view.waited_s < OFFLINE_AFTER_S:
         return "wait"
-    return "recall" if now.remembered else "ask"
+    return "recall" if view.remembered else "ask"
 
 
 #: Uses within so many seconds of the recorded one are not recorded.
 USE_STEP_S = 300
-#: Each evicted row earns one second chance; most chances that are saved up.
+#: Most second chances that are saved up. Each evicted row adds one.
 MOST_CHANCES = 10_000
 
 
@@ -86,7 +86,7 @@ class EvictionPlan:
 
     Attributes:
         gone: indices of evicted rows.
-        moved: indices of rows that move behind the last one.
+        moved: indices of rows that move to the end of the store.
         chances: number of second chances that are left.
     """
 
@@ -98,7 +98,7 @@ class EvictionPlan:
 def plan_eviction(
     head: Sequence[StoredRow], typical_s: int, lacking_bytes: int, chances: int
 ) -> EvictionPlan:
-    """Go through rows in order until enough are evicted, or all were seen.
+    """Go through `head` in order until enough rows are evicted, or all were seen.
 
     Args:
         head: the first rows of the store, in order.
@@ -109,14 +109,14 @@ def plan_eviction(
     gone: list[int] = []
     moved: list[int] = []
     freed = 0
-    for place, row in enumerate(head):
+    for index, row in enumerate(head):
         if freed >= lacking_bytes:
             break
         if row.used_s > typical_s and chances > 0:
-            moved.append(place)
+            moved.append(index)
             chances -= 1
         else:
-            gone.append(place)
+            gone.append(index)
             freed += row.nbytes
             chances = min(chances + 1, MOST_CHANCES)
     return EvictionPlan(tuple(gone), tuple(moved), chances)

@@ -4,18 +4,21 @@ A policy decides about a student that waits while no teacher is usable:
 
 * "wait": it waits, with or without a time limit; at the limit an error is raised.
 * "fail": the same with a short wait, which covers a connection that is being made.
-* "hard_only": after a short wait the batch at the head of the line is delivered without soft
-  labels, and so is each later one as soon as it is needed. When a teacher is usable again, batches
-  wait for labels again. If it leaves without having labelled anything, batches go at once again.
+* "hard_only": after a short wait the student's next batch is delivered without soft labels, and so
+  is each later batch as soon as the student needs it. Once a teacher is usable again, batches wait
+  for labels. If this teacher leaves before it has labelled anything, batches are delivered at once
+  without soft labels, as before.
 
-Only waiting counts: a student that evaluates for an hour after the last teacher left still gets the
-full wait when it returns. A teacher that comes, or ends its rest, stops the clock; only labels
-reset it. So a teacher that always fails does not restart the wait.
+Only waiting counts: a student that evaluates for an hour after the last teacher left still waits
+its full time when it asks for a batch again. A teacher that joins, or is usable again after a
+failure, stops the clock; only labels reset it. So a teacher that always fails does not restart the
+wait.
 
 Labels of several services, an *ensemble*, are mixed by normalised weights. A batch is complete when
-every member has labelled it. A member is missing when it has had no usable teacher for a while; a
-slow one is waited for. With "wait" a missing member is waited for too. With "tolerate" the weights
-of the others are scaled to a sum of 1, and each batch states their part of the original weight.
+every service has labelled it. A service is missing when it has had no usable teacher for a while;
+batches wait for a slow one. With `missing="wait"` batches wait for a missing service too. With
+"tolerate" the weights of the other services are scaled to a sum of 1, and each batch states their
+share of the original weight.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from dataclasses import dataclass, field, replace
 from math import fsum, inf
 from typing import Literal
 
-#: "wait": do nothing; "go_unlabelled": deliver the head of the line without soft labels;
-#: "give_up": raise the error.
+#: "wait": do nothing; "go_unlabelled": deliver the student's next batch without soft labels;
+#: "give_up": raise an error.
 Action = Literal["wait", "go_unlabelled", "give_up"]
 
 #: Default wait of `fail` and `hard_only` in seconds.
@@ -35,11 +38,11 @@ GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The user's choice.
+    """The user's choice of a policy.
 
     Attributes:
         name: see the module.
-        after_s: seconds to wait before acting; None (only with "wait"): no limit.
+        after_s: seconds that the student waits first; None (only with "wait"): no limit.
 
     Raises:
         ValueError: an unknown name or an impossible wait.
@@ -64,11 +67,12 @@ class NoTeacherWait:
     """State between two decisions.
 
     Attributes:
-        alone_since: since when the student waits without any teacher; None: there is one.
-        spent_s: seconds of earlier waits of this kind since the latest label.
-        answers_before: number of used answers when the waiting began; None: it does not wait.
-        answers_at_skip: number of used answers when a batch last went unlabelled; None: none did
-            since the last answer.
+        alone_since: since when the student waits without a usable teacher; None: it does not.
+        spent_s: seconds of earlier such waits since the latest used answer.
+        answers_before: number of used answers when the first of these waits began; None: there is
+            none.
+        answers_at_skip: number of used answers when the latest batch went without labels; None:
+            no batch has since the latest used answer.
     """
 
     alone_since: float | None = None
@@ -80,15 +84,18 @@ class NoTeacherWait:
 def decide(
     usable: int, waits: bool, answers: int, wait: NoTeacherWait, now: float, policy: Policy
 ) -> tuple[Action, NoTeacherWait]:
-    """Decide about a student that may be waiting in vain.
+    """Decide whether the student waits on, goes on without labels, or gives up.
 
     Args:
         usable: number of teachers that can get requests.
-        waits: the student waits, and the head of the line lacks labels.
+        waits: the student waits, and its next batch lacks labels.
         answers: number of answers used so far.
         wait: the previous state.
         now: seconds of a clock that does not go back.
         policy: the user's choice, the same at each call.
+
+    Returns:
+        What to do now, and the state for the next decision.
     """
     if wait.answers_at_skip is not None and answers > wait.answers_at_skip:
         wait = replace(wait, answers_at_skip=None)
@@ -118,13 +125,14 @@ class Ensemble:
     """The services of an ensemble, and the policy for missing ones.
 
     Attributes:
-        weights: of each service (> 0), as the user gave them.
-        missing: what to do if one is missing: "wait" or "tolerate".
+        weights: weight of each service (> 0), as the user stated them.
+        missing: what to do if a service is missing: "wait" or "tolerate".
         after_s: seconds without a usable teacher after which a service is missing.
         shares: the weights, scaled to a sum of 1.
 
     Raises:
-        ValueError: no service, a weight that is not positive and finite, a bound out of range.
+        ValueError: there is no service, a weight is not positive and finite, or another value is
+            out of range.
     """
 
     weights: Mapping[str, float]
@@ -138,9 +146,9 @@ class Ensemble:
                 f"an ensemble needs services with weights above 0, not {dict(self.weights)}"
             )
         if self.missing not in ("wait", "tolerate"):
-            raise ValueError(f"a missing member is waited for or tolerated, not {self.missing!r}")
+            raise ValueError(f"missing must be wait or tolerate, not {self.missing!r}")
         if not 0 <= self.after_s < inf:
-            raise ValueError(f"a member is missing after 0 s or more, not {self.after_s} s")
+            raise ValueError(f"a service is missing after 0 s or more, not {self.after_s} s")
         largest = max(self.weights.values())  # as the unit, so that no sum overflows
         total = fsum(weight / largest for weight in self.weights.values())
         shares = {name: weight / largest / total for name, weight in self.weights.items()}
@@ -153,7 +161,7 @@ class Mixture:
 
     Attributes:
         shares: share of each service that takes part; their sum is 1.
-        weight: part of the ensemble that takes part; 1 if no service is missing.
+        weight: sum of these services' shares in the ensemble; 1 if no service is missing.
     """
 
     shares: Mapping[str, float]
@@ -163,20 +171,19 @@ class Mixture:
 def mixture(
     ensemble: Ensemble, labelled: Set[str], alone_since: Mapping[str, float], now: float
 ) -> Mixture | None:
-    """Return the mixture of a batch now; None: it waits.
+    """Return the mixture of a batch now; None: the batch waits for labels.
 
     Args:
         ensemble: the services.
         labelled: services that have labelled the batch.
-        alone_since: since when each service has had no usable teacher; services with one are not
-            in it.
+        alone_since: for each service without a usable teacher, since when it has none.
         now: seconds of the same clock.
     """
-    there = [name for name in ensemble.shares if name in labelled]
-    if len(there) == len(ensemble.shares):
+    present = [name for name in ensemble.shares if name in labelled]
+    if len(present) == len(ensemble.shares):
         return Mixture(ensemble.shares, 1.0)
     missing = {name for name, since in alone_since.items() if now - since >= ensemble.after_s}
-    if ensemble.missing == "wait" or not there or ensemble.shares.keys() - labelled - missing:
+    if ensemble.missing == "wait" or not present or ensemble.shares.keys() - labelled - missing:
         return None
-    weight = fsum(ensemble.shares[name] for name in there)
-    return Mixture({name: ensemble.shares[name] / weight for name in there}, weight)
+    weight = fsum(ensemble.shares[name] for name in present)
+    return Mixture({name: ensemble.shares[name] / weight for name in present}, weight)

@@ -2,7 +2,7 @@
 
 Estimates have bounded memory and no clock of their own. n = ceil(t_t / t_s) with times in seconds
 per sample (ADR-0002). The paper (section 3.2) prints this ratio and calls both terms throughputs,
-which would be inverted: its own figure 3 needs five P4 for one V100.
+but throughputs would need the inverse ratio: its own figure 3 needs five P4 for one V100.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 class LowQuantile:
     """A quantile of the last `size` measurements.
 
-    It is an actual measurement (the nearest rank below), never an interpolation.
+    The quantile is an actual measurement (the nearest rank below), never an interpolation.
 
     Args:
         size: number of measurements (>= 1).
@@ -50,7 +50,7 @@ class LowQuantile:
 
 
 class RecentMedian(LowQuantile):
-    """The (lower) median of the last `size` measurements; it reacts after half of them."""
+    """The (lower) median of the last `size` measurements; half of them are enough to move it."""
 
     def __init__(self, size: int = 16) -> None:
         super().__init__(size, q=0.5)
@@ -59,11 +59,14 @@ class RecentMedian(LowQuantile):
 class RecentMean:
     """The mean of the last `size` measurements, for measurements that come in bursts.
 
-    A measurement of several things is divided by their number. For example, a loop that runs ahead
-    of its device has short steps, then a long one in which it waits for all of them.
+    A measurement can cover several things; the mean is per thing. For example, a loop that runs
+    ahead of its device has short steps, then a long step in which it waits for the device.
 
     Args:
         size: number of measurements (>= 1).
+
+    Attributes:
+        value: the mean per thing; None before the first measurement.
     """
 
     def __init__(self, size: int) -> None:
@@ -95,10 +98,10 @@ class RecentMean:
 
 
 class MeanWithoutPause(RecentMean):
-    """The mean of the last `size` measurements; one long pause is left out.
+    """The mean of the last `size` measurements without one long pause.
 
     Once `size` measurements are known, the longest one is left out if it is more than twice as long
-    as any other. Two long ones both count: what occurs repeatedly is no pause.
+    as any other. Two long measurements both count: what occurs repeatedly is no pause.
     """
 
     def _mean(self) -> float:
@@ -108,14 +111,14 @@ class MeanWithoutPause(RecentMean):
         *_, second, longest = sorted(self._latest)
         if longest <= 2 * second:
             return mean
-        paused = self._counts[self._latest.index(longest)]
-        return (sum(self._latest) - longest) / (sum(self._counts) - paused)
+        count = self._counts[self._latest.index(longest)]
+        return (sum(self._latest) - longest) / (sum(self._counts) - count)
 
 
 class RecentRate:
     """Things per second over the last `horizon_s`, for displayed throughputs.
 
-    Counts are kept in `STEPS` steps per horizon, so memory does not grow with the rate.
+    Counts are summed in `STEPS` intervals per horizon, so memory does not grow with the rate.
     """
 
     STEPS = 32
@@ -123,7 +126,7 @@ class RecentRate:
     def __init__(self, horizon_s: float = 5.0) -> None:
         self._horizon_s = horizon_s
         self._start: float | None = None
-        # (step of time, count)
+        # (number of the interval, count)
         self._steps: deque[tuple[int, float]] = deque(maxlen=self.STEPS)
 
     def add(self, count: float, now: float) -> None:
@@ -136,7 +139,7 @@ class RecentRate:
         self._steps.append((step, count))
 
     def value(self, now: float) -> float:
-        """Return things per second; at first over the time since the first one."""
+        """Return things per second; before a whole horizon, over the time since the first thing."""
         if self._start is None:
             return 0.0
         step = int(now * self.STEPS // self._horizon_s)
@@ -168,12 +171,12 @@ def rounded_up(ratio: float) -> int:
     return ceil(ratio * (1 - ROUNDING))
 
 
-#: A measured time is news for a manager once it has changed by more than this part.
+#: A measured time is reported to a manager again once it has changed by more than this share.
 TIME_NEWS = 0.1
 
 
 def is_time_news(before: float, now: float) -> bool:
-    """Whether a measured time differs enough from the one that a manager knows."""
+    """Whether a measured time differs enough from `before`, which a manager knows."""
     return abs(now - before) > TIME_NEWS * abs(before)
 
 
@@ -194,8 +197,8 @@ def time_ratio(t_t: float, t_s: float) -> float:
 def pooled_t_t(seconds: Sequence[float]) -> float:
     """Return the seconds per sample of the average teacher of a pool of unequal ones.
 
-    Speeds add up, times do not: k teachers of this time label as many samples per second as the k
-    given ones. Hence the harmonic mean.
+    Speeds add up, times do not: k teachers with this time label as many samples per second as the k
+    teachers of the pool. Hence the harmonic mean.
 
     Args:
         seconds: seconds per sample of each teacher.
@@ -207,5 +210,5 @@ def pooled_t_t(seconds: Sequence[float]) -> float:
         raise ValueError("pooled_t_t needs at least one teacher")
     fastest = min(seconds)  # as the unit, so that no reciprocal overflows
     if not (fastest > 0 and all(map(isfinite, seconds))):
-        raise ValueError(f"t_t is seconds per sample, above 0; not one of {seconds}")
+        raise ValueError(f"t_t must be finite seconds per sample, above 0; got {seconds}")
     return fastest * (len(seconds) / sum([fastest / value for value in seconds]))

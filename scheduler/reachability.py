@@ -1,15 +1,15 @@
-"""Reachability of a student's teachers, and pauses before a teacher is asked again.
+"""Reachability of a student's teachers, and pauses before a teacher is probed again.
 
 A request may take minutes, and a connection over a broken path stays open. So silence may mean slow
-models, or no path. A new connection to each teacher tells which, as in the health check of a load
-balancer. A machine accepts connections for a busy program too, as long as their queue has room, so
-a slow teacher hardly ever looks unreachable.
+models, or no path. A new connection to each teacher shows which, as in the health check of a load
+balancer. An operating system accepts connections for a busy program too, until its backlog is full,
+so a slow teacher hardly ever looks unreachable.
 
-When an unreachable teacher can be reached again, data on its old connections is lost: TCP may wait
-as long as the outage lasted before it retransmits. So the reader reconnects.
+When an unreachable teacher can be reached again, data on its old connections counts as lost: TCP
+may wait as long as the outage lasted before it retransmits. So the reader reconnects.
 
-A teacher that could not answer is asked again after a pause. A server that does not describe its
-model is believed once it has named the same outputs often enough.
+A teacher that could not answer is probed again after a pause. If a server does not describe its
+model, its outputs are believed once enough answers have named the same outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .backoff import RandomLike, retry_s
 #: Seconds of silence after which possibly no teacher can be reached. Less than the time after which
 #: a starving student asks for one more teacher (`flow.STARVED_FOR_S`).
 DOUBT_S: Final = 0.25
-#: Seconds of silence after which each teacher is tried.
+#: Seconds of silence after which a connection to each teacher is attempted.
 SILENT_S: Final = 0.5
 #: Longest time of an attempt, and shortest time between two failed ones, in seconds.
 ATTEMPT_S: Final = 0.5
@@ -33,7 +33,7 @@ FAILURES: Final = 3
 #: Seconds between a successful attempt and the next one.
 PAUSE_S: Final = 1.0
 
-#: Identity of a teacher; a restarted or moved one has another identity.
+#: Identity of a teacher; a restarted or moved teacher has another identity.
 T = TypeVar("T", bound=Hashable)
 
 
@@ -43,9 +43,9 @@ class Attempts:
 
     Attributes:
         failures: consecutive failures.
-        reached: the latest attempt succeeded.
-        began_at: start of the latest attempt; minus infinity: none.
-        under_way: the latest attempt is not over.
+        reached: the latest finished attempt succeeded.
+        began_at: start of the latest attempt; minus infinity: there was none.
+        under_way: the latest attempt has no result yet.
     """
 
     failures: int = 0
@@ -66,11 +66,11 @@ class Reachability(Generic[T]):
     """Reachability of all teachers of a student.
 
     Attributes:
-        silent_since: since when an answer is outstanding and no teacher has said anything; None:
+        silent_since: since when an answer is outstanding and no teacher has sent anything; None:
             not silent.
-        is_cut_off: all attempts in this silence failed, also to teachers that came since. More
+        is_cut_off: all attempts in this silence failed, also those to new teachers. So more
             teachers may not help.
-        attempts: by teacher, for those that are tried.
+        attempts: by teacher; teachers without need of an attempt are missing.
     """
 
     silent_since: float | None = None
@@ -80,28 +80,29 @@ class Reachability(Generic[T]):
     @property
     def unreachable(self) -> frozenset[T]:
         """Teachers that cannot be reached."""
-        return frozenset(one for one, tried in self.attempts.items() if tried.failures >= FAILURES)
+        attempts = self.attempts.items()
+        return frozenset(teacher for teacher, tried in attempts if tried.failures >= FAILURES)
 
     def may_be_cut_off(self, now: float) -> bool:
-        """Whether the student may be cut off: no teacher was reached since all are silent."""
+        """Whether the student may be cut off: none of the silent teachers was reached."""
         if self.silent_since is None or now - self.silent_since < DOUBT_S:
             return False
         return not any(tried.reached for tried in self.attempts.values())
 
 
 def look(
-    before: Reachability[T], teachers: Collection[T], owed: bool, now: float
+    before: Reachability[T], teachers: Collection[T], is_answer_due: bool, now: float
 ) -> tuple[Reachability[T], tuple[T, ...]]:
     """Return the state after time has passed, and the teachers to connect to.
 
     Args:
         before: the previous state.
         teachers: all teachers of the student.
-        owed: an answer to a request or to a probe is outstanding.
+        is_answer_due: an answer to a request or to a probe is outstanding.
         now: monotonic seconds.
     """
     silent_since = None
-    if owed and teachers:
+    if is_answer_due and teachers:
         silent_since = now if before.silent_since is None else before.silent_since
     silent = silent_since is not None and now - silent_since >= SILENT_S
     if not silent and not before.attempts:  # the usual case
@@ -110,19 +111,19 @@ def look(
     due: list[T] = []
     for teacher in teachers:
         known = before.attempts.get(teacher, Attempts())
-        # Try an unreached teacher until it is reached, even if others answer.
+        # After a failed attempt, try the teacher until it is reached, even if others answer.
         if not (silent or known.failures):
             continue
         if known.due_at <= now:
             known = replace(known, began_at=now, under_way=True)
             due.append(teacher)
         attempts[teacher] = known
-    in_vain = before.is_cut_off or all(tried.failures for tried in attempts.values())
-    return Reachability(silent_since, silent and in_vain, attempts), tuple(due)
+    all_failed = before.is_cut_off or all(tried.failures for tried in attempts.values())
+    return Reachability(silent_since, silent and all_failed, attempts), tuple(due)
 
 
 def next_look_at(known: Reachability[T]) -> float:
-    """Return when `look` can next find something by time alone; minus infinity: at any time."""
+    """Return when `look` can next find something without an event; minus infinity: any time."""
     if known.silent_since is None:
         return -inf
     if not known.attempts:
@@ -133,14 +134,14 @@ def next_look_at(known: Reachability[T]) -> float:
 def attempted(
     before: Reachability[T], teacher: T, began_at: float, reached: bool
 ) -> tuple[Reachability[T], bool]:
-    """Record the result of an attempt that began at `began_at`.
+    """Record the result of an attempt that began at `began_at`; ignore it if it is outdated.
 
     Returns:
         The new state, and whether to reconnect to the teacher.
     """
     known = before.attempts.get(teacher)
     if known is None or not known.under_way or known.began_at != began_at:
-        return before, False  # the teacher has answered meanwhile
+        return before, False  # the teacher has answered since then
     after = Attempts(0 if reached else known.failures + 1, reached, began_at)
     attempts = {**before.attempts, teacher: after}
     is_cut_off = before.is_cut_off and not reached
@@ -149,9 +150,10 @@ def attempted(
 
 
 def answered(before: Reachability[T], teacher: T) -> Reachability[T]:
-    """Record an answer of a teacher, which is reachable.
+    """Record an answer of a teacher.
 
-    Attempts to an unreachable one go on: data on its other connections may be lost.
+    Attempts to a teacher that counts as unreachable go on: only a successful attempt makes the
+    reader reconnect, and data on the old connections may be lost.
     """
     attempts = before.attempts
     if teacher in attempts and attempts[teacher].failures < FAILURES:
@@ -167,22 +169,24 @@ FULL_PAUSE_S: Final = 30.0
 #: believed.
 EQUAL_ANSWERS: Final = 2
 
+#: "ask": another answer is needed; "believe": the outputs are known; "contradiction": answers name
+#: different outputs.
 Outputs = Literal["ask", "believe", "contradiction"]
 
 
 def pause_s(
     failures: int, rng: RandomLike, *, refused: bool = False, room_in_s: float | None = None
 ) -> float:
-    """Return the seconds until a teacher is asked again.
+    """Return the seconds until a teacher is probed again.
 
-    The first retry is immediate. A full teacher that says when it will have room is asked then,
-    however often it was full before: it has not failed.
+    The first retry is immediate. A full teacher that states when it will have room is probed at
+    that time, however often it was full before: being full is no failure.
 
     Args:
         failures: consecutive failures before this one.
         rng: jitters the retries.
         refused: the teacher rejects the reader.
-        room_in_s: when it will have room, as it says; None: unknown.
+        room_in_s: seconds until a full teacher expects to have room; None: unknown.
     """
     if room_in_s is not None:
         return min(max(room_in_s, 0.0), FULL_PAUSE_S)
@@ -191,9 +195,10 @@ def pause_s(
 
 
 def believed_outputs(answers: Sequence[Sequence[str]]) -> Outputs:
-    """Decide about a server without a model description, by the outputs that it named so far.
+    """Decide whether to believe the outputs of a server that does not describe its model.
 
-    Their order does not matter.
+    Args:
+        answers: names of the outputs in each answer so far (at least one), in any order.
     """
     if any(sorted(names) != sorted(answers[0]) for names in answers):
         return "contradiction"

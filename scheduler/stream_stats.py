@@ -1,4 +1,4 @@
-"""Measurements of a stream, and the profile of them that the next run of its job uses.
+"""Measurements of a stream, and a profile of them for the next run of its job.
 
 The first batches of a training tell little: the student compiles, caches are cold, and one teacher
 works where five are needed. With the times of the last run n = ceil(t_t / t_s) is known before the
@@ -6,7 +6,7 @@ first batch. Times of the same service and job are used for `BELIEVED_S`; t_t is
 service is known to serve another content. Measured times replace both once they rest on enough
 data.
 
-A store of profiles keeps the latest `facts_of` under (service, job).
+A store of profiles keeps the latest profile, as `facts_of` returns it, under (service, job).
 """
 
 from __future__ import annotations
@@ -29,49 +29,54 @@ from .rates import (
 #: compilation make them slow.
 WARM_UP = 8
 #: Steps over which t_s is averaged. With an asynchronous device the training loop runs ahead for
-#: some steps and then waits for all of them, hence a mean. The pause for an evaluation or a
+#: some steps and then waits for the device, hence a mean. One pause for an evaluation or a
 #: checkpoint is left out.
 STEP_WINDOW = 64
-#: Answers for the t_t of one teacher: few, so that a throttled teacher shows soon.
+#: Latest answers of a teacher that its t_t is measured over: few, so that throttling shows soon.
 RECENT_ANSWERS = 5
 #: Fewest answers for the t_t of a teacher: the first one may be slow.
 FEWEST_ANSWERS = 2
+#: Seconds over which rates of samples are measured.
 RATE_WINDOW_S = 5.0
-#: Batches over which the time of the source is averaged. A loader with workers yields bursts of as
-#: many batches, hence a mean over several bursts.
+#: Batches over which the time of the source is averaged. A loader with workers yields bursts of one
+#: batch per worker, hence a mean over several bursts.
 PULLS = 64
 
 
 class StreamStats:
-    """Times and counts of one stream and one service. `now` is the driver's monotonic time.
+    """Times and counts of one stream and one service.
+
+    `now` is the driver's monotonic time. "Calls" ask for labels outside the training loop.
 
     Attributes:
         t_t_s: seconds per sample of the average teacher, for computing n; None until measured.
             Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So it is the
             harmonic mean of their times; n is a number of such teachers.
-        steps: number of measured steps so far, and of calls since their rate counts.
+        steps: number of measured steps so far, plus calls since the rate of calls is measured.
         answers: number of measured answers so far.
+        batches_taken: number of batches that the training loop and calls have taken.
+        samples_taken: number of samples in these batches.
     """
 
     def __init__(self) -> None:
         self._steps = MeanWithoutPause(STEP_WINDOW)
         self._pulls = RecentMean(PULLS)
-        self._begins = False  # the next pull is the first one of a later epoch
-        self._answers: dict[str, RecentMedian] = {}
+        self._epoch_begins = False  # the next pull is the first one of a later epoch
+        self._answers: dict[str, RecentMedian] = {}  # seconds per sample, by teacher
         self._medians: dict[str, float] = {}  # of teachers with enough answers
         self.t_t_s: float | None = None
-        self._rate = RecentRate(RATE_WINDOW_S)
-        self._called = RecentRate(RATE_WINDOW_S)
+        self._taken_rate = RecentRate(RATE_WINDOW_S)
+        self._call_rate = RecentRate(RATE_WINDOW_S)
         self._first_call_at: float | None = None
         self._called_per_s = 0.0  # samples of calls; 0 until a whole window is measured
-        self._served: dict[str, int] = {}
+        self._used_answers: dict[str, int] = {}
         self._loop_steps = 0
         self.steps = self.answers = 0
         self.batches_taken = 0
         self.samples_taken = 0
 
     def step(self, seconds: float, samples: int) -> None:
-        """Record the time of the training loop on a batch of `samples`."""
+        """Record the seconds of work of the training loop on a batch of `samples`."""
         if samples and seconds > 0:
             self._steps.add(seconds, samples)
             self.steps += 1
@@ -82,18 +87,19 @@ class StreamStats:
     def called(self, samples: int, now: float) -> None:
         """Record a call for the labels of `samples`.
 
-        The rate counts after a whole window: before, a burst would look like a lasting demand.
+        The rate of calls counts from a whole window on: earlier, a burst would look like a lasting
+        demand.
         """
         if self._first_call_at is None:
             self._first_call_at = now
-        self._called.add(samples, now)
+        self._call_rate.add(samples, now)
         if now - self._first_call_at >= RATE_WINDOW_S:
-            self._called_per_s = self._called.value(now)
+            self._called_per_s = self._call_rate.value(now)
             self.steps += 1
 
     def look(self, now: float) -> bool:
-        """Forget the rate of calls if they have ended; return whether this changes `t_s_s`."""
-        if not self._called_per_s or self._called.value(now):
+        """Forget the rate of calls if no more calls come; return whether this changes `t_s_s`."""
+        if not self._called_per_s or self._call_rate.value(now):
             return False
         self._called_per_s, self._first_call_at = 0.0, None
         return True
@@ -103,13 +109,13 @@ class StreamStats:
 
         The first pull of a later epoch is ignored: it includes the start of the source.
         """
-        self._begins = len(self._pulls) > 0
+        self._epoch_begins = len(self._pulls) > 0
 
     def pulled(self, source_s: float, samples: int) -> None:
-        """Record the time of the source for a batch of `samples`."""
-        if samples and not self._begins:
+        """Record the seconds that the source needed for a batch of `samples`."""
+        if samples and not self._epoch_begins:
             self._pulls.add(source_s, samples)
-        self._begins = False
+        self._epoch_begins = False
 
     def answer(self, teacher: str, device_s: float, samples: int) -> None:
         """Record the device time of a teacher for a request of `samples`."""
@@ -123,29 +129,30 @@ class StreamStats:
             self.answers += 1
 
     def labelled(self, teacher: str) -> None:
-        """Record that labels of a teacher are used."""
-        self._served[teacher] = self._served.get(teacher, 0) + 1
+        """Record an answer of a teacher whose labels are used."""
+        self._used_answers[teacher] = self._used_answers.get(teacher, 0) + 1
 
     def served(self, teacher: str) -> int:
-        """Return the number of answers of a teacher with used labels, since it was assigned."""
-        return self._served.get(teacher, 0)
+        """Return the number of a teacher's answers whose labels were used, since its assignment."""
+        return self._used_answers.get(teacher, 0)
 
     def taken(self, samples: int, now: float) -> None:
         self.batches_taken += 1
         self.samples_taken += samples
-        self._rate.add(samples, now)
+        self._taken_rate.add(samples, now)
 
     def forget_teacher(self, teacher: str) -> None:
         self._answers.pop(teacher, None)
         self._medians.pop(teacher, None)
         self.t_t_s = pooled_t_t([*self._medians.values()]) if self._medians else None
-        self._served.pop(teacher, None)
+        self._used_answers.pop(teacher, None)
 
     @property
     def t_s_s(self) -> float | None:
         """Seconds per sample that the student needs at full speed; None until measured.
 
-        The rate is that of the training loop, without its waits for labels, plus that of calls.
+        It is the inverse of the samples per second of the training loop, without its waits for
+        labels, plus those of calls.
         """
         step_s = self._steps.value
         if not self._called_per_s:
@@ -153,20 +160,20 @@ class StreamStats:
         return 1.0 / (self._called_per_s + (1.0 / step_s if step_s else 0.0))
 
     def pace_s(self, t_s_s: float | None) -> float | None:
-        """Return `t_s_s`, or more if the source is slower than the step.
+        """Return `t_s_s`, or the time of the source if that is longer.
 
-        n follows from this time: more teachers do not help if the source is slow.
+        n is computed from this time: more teachers do not help if the source is slow.
         """
         if t_s_s is None or not (source_s := self._pulls.value):
             return t_s_s
         return max(t_s_s, 1.0 / (self._called_per_s + 1.0 / source_s))
 
     def samples_per_s(self, now: float) -> float:
-        """Return the samples per second that the training loop took lately."""
-        return self._rate.value(now)
+        """Return the samples per second of the last `RATE_WINDOW_S`, taken by the loop or calls."""
+        return self._taken_rate.value(now)
 
 
-#: Longest age of a profile: machines change, and so do trainings of one name.
+#: Longest age of a profile in seconds: machines change, and so do trainings of one name.
 BELIEVED_S = 30 * 86400.0
 #: Fewest answers, of all teachers, for a measured t_t; fewest steps for a measured t_s.
 ANSWERS, STEPS = 5, 8
@@ -224,7 +231,7 @@ class SampleTimes(NamedTuple):
     Attributes:
         t_t_s: of the average teacher.
         t_s_s: of the student's step.
-        presumed: at least one of them is that of an earlier run.
+        presumed: at least one of the two times is that of an earlier run.
     """
 
     t_t_s: float | None
@@ -291,7 +298,7 @@ def facts_of(profile: StreamProfile) -> dict[str, str]:
 
 
 def profile_of(facts: Mapping[str, str]) -> StreamProfile | None:
-    """Parse `facts_of`; None for anything else, because a profile is optional."""
+    """Parse the result of `facts_of`; None: `facts` is anything else, as a profile is optional."""
     try:
         t_t_s, t_s_s = float(facts["t_t_seconds"]), float(facts["t_s_seconds"])
         saved_at, content_id = float(facts["saved_at"]), facts["content_id"]

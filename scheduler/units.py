@@ -1,8 +1,9 @@
-"""Units and bounds of the numbers in a description, beside their types.
+"""Units and bounds of the numbers in files such as descriptions of clusters and jobs.
 
-A field of a description is annotated with one of the names below, or with `Annotated[float,
-Number(...)]`. Type checkers see the plain type; readers of files (`mesh/files/`) see the rest: so
-`bandwidth_bytes_per_s: 10 Gbit/s` is a number, and `price_per_hour: -1` an error with its line.
+A dataclass field that is read from a file is annotated with one of the names below, or with
+`Annotated[float, Number(...)]`. Type checkers see the plain type. Parsers of files (`mesh/files/`)
+see the unit and the bounds: they read `bandwidth_bytes_per_s: 10 Gbit/s` as a number, and report
+`price_per_hour: -1` as an error with its line.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-#: Unit -> suffix of a number -> factor.
+#: Unit -> accepted suffix of a number -> factor.
 SPELLINGS: dict[str, dict[str, float]] = {
     "s": {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
     "bytes": {
@@ -48,7 +49,7 @@ EXAMPLES = {
 }
 
 
-#: Larger numbers are mistakes, and their products overflow.
+#: Largest accepted magnitude, inverse of the smallest: anything beyond is a mistake.
 LARGEST = 1e18
 
 
@@ -59,10 +60,10 @@ def sensible(value: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """The numbers that a field accepts; with `Annotated`, beside `float` or `int`.
+    """The numbers that a field accepts, in `Annotated[float, Number(...)]` or with `int`.
 
     Attributes:
-        unit: of `SPELLINGS`; empty: the number alone.
+        unit: a unit of `SPELLINGS`; empty: numbers have no suffix.
         above: exclusive lower bound.
         at_least: lower bound.
         at_most: upper bound.
@@ -83,7 +84,7 @@ class Number:
         )
 
     def bounds(self) -> str:
-        """Return the bounds as text, with a space before; empty: there are none."""
+        """Return the bounds as text that begins with a space; empty: there are none."""
         low = "" if self.above is None else f" above {self.above:g}"
         low += "" if self.at_least is None else f" of at least {self.at_least:g}"
         high = "" if self.at_most is None else f" of at most {self.at_most:g}"

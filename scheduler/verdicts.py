@@ -10,19 +10,19 @@ from typing import Literal
 from .cluster import Cluster, Distillation
 from .pipeline_model import DeviceGroup, PlannedMesh, predict
 
-#: Times and costs that differ by a smaller factor count as equal: predictions are no more exact.
+#: Times and costs that differ by a smaller factor count as equal: predictions are not that exact.
 EQUAL = 1.02
 #: Largest number of teachers at which a crossover is searched.
 MOST = 1 << 14
-#: N-training uses no teacher; Online runs it on the student's device; with the offline store
-#: teachers label only the first epoch; in the mesh they label each epoch.
+#: N-training uses no teacher; Online runs the teacher on the student's device; with the offline
+#: store teachers label only the first epoch; in the mesh they label each epoch.
 Method = Literal["N-training", "Online", "offline store", "mesh"]
-#: What a plan optimises, within its deadline and budget if it can keep them.
+#: What a plan optimises. If a method keeps the deadline and the budget, only such methods count.
 Aim = Literal["fastest", "cheapest"]
 
 
 def money(amount: float) -> str:
-    """Format a sum of money: with cents, or three digits if it is small."""
+    """Format a sum of money: with two decimals, or with three significant digits below 1."""
     return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.3g}"
 
 
@@ -31,13 +31,13 @@ class MethodEstimate:
     """Estimate of one method to train the job.
 
     Attributes:
-        method: the method.
+        method: the estimated method.
         why_not: why it is impossible; empty: it is possible, and the other values describe it.
-        samples_per_s: in the steady state; of the store, the mean over all epochs.
+        samples_per_s: rate in the steady state; for the store, the mean over all epochs.
         epoch_s: mean time of an epoch.
         total_s: time of all epochs.
-        cost_per_hour: of all devices in use.
-        cost: of all epochs.
+        cost_per_hour: price of all devices in use.
+        cost: price of all epochs.
         teachers: number of devices that label.
     """
 
@@ -64,8 +64,8 @@ class MeshVerdict:
     """Whether the mesh is worth it.
 
     Attributes:
-        worth: take the mesh.
-        take: the method to take, among those that distil; None: none is possible.
+        worth: the mesh is the method to take.
+        take: the method to take, among those with a teacher; None: none of them is possible.
         reasons: sentences, the most important first.
     """
 
@@ -84,93 +84,97 @@ def judge(
     """Decide which method to take.
 
     Args:
-        cluster: its devices.
-        job: with its deadline and budget.
-        ways: all four estimates.
-        mesh: the mesh; None: there is none.
+        cluster: the devices.
+        job: the distillation with its deadline and budget.
+        ways: the estimates of all four methods.
+        mesh: the mesh of its estimate; None: a mesh is impossible.
         aim: what to optimise.
     """
     by = {way.method: way for way in ways}
-    take = _take(job, ways, aim)
+    take = _best_method(job, ways, aim)
     reasons: list[str] = []
     if mesh is None:
         reasons.append(f"no mesh: {by['mesh'].why_not}")
     else:
         reasons += _against_online(cluster, job, by, mesh)
         reasons += _against_store(job, by)
-        reasons += _against_none(by)
-    reasons += _limits(cluster, job, by, take)
+        reasons += _against_n_training(by)
+    reasons += _broken_limits(cluster, job, by, take)
     return MeshVerdict(take == "mesh", take, tuple(reasons))
 
 
-def _take(job: Distillation, ways: Sequence[MethodEstimate], aim: Aim) -> Method | None:
-    """Return the best method that distils; among equal ones the cheaper, then the simpler."""
-    order: tuple[Method, ...] = ("Online", "offline store", "mesh")
-    can = [way for way in ways if way.method in order and not way.why_not]
-    left = [way for way in can if way.within_limits(job)] or can
-    if not left:
+def _best_method(job: Distillation, ways: Sequence[MethodEstimate], aim: Aim) -> Method | None:
+    """Return the best method with a teacher.
+
+    Among methods that are equal by `aim`, it is the better one by the other value (time or cost),
+    then the simpler one.
+    """
+    by_simplicity: tuple[Method, ...] = ("Online", "offline store", "mesh")
+    possible = [way for way in ways if way.method in by_simplicity and not way.why_not]
+    best = [way for way in possible if way.within_limits(job)] or possible
+    if not best:
         return None
-    for place in range(2):
-        least = min(way.sort_key(aim)[place] for way in left)
-        left = [way for way in left if way.sort_key(aim)[place] <= EQUAL * least]
-    return min(left, key=lambda way: order.index(way.method)).method
+    for index in range(2):
+        least = min(way.sort_key(aim)[index] for way in best)
+        best = [way for way in best if way.sort_key(aim)[index] <= EQUAL * least]
+    return min(best, key=lambda way: by_simplicity.index(way.method)).method
 
 
 def _against_online(
     cluster: Cluster, job: Distillation, by: dict[Method, MethodEstimate], mesh: PlannedMesh
 ) -> list[str]:
-    online, ours = by["Online"], by["mesh"]
+    online, in_mesh = by["Online"], by["mesh"]
     if online.why_not:
         return [f"Online is impossible: {online.why_not}"]
-    faster = ours.samples_per_s / online.samples_per_s
-    sums = f"{money(ours.cost)} against {money(online.cost)} {cluster.currency}"
-    if ours.total_s * EQUAL < online.total_s:
-        words = f"the mesh is {_percent(faster - 1)} faster than Online"
-        if ours.cost <= online.cost * EQUAL:
-            return [f"{words} at no notable extra cost: {sums}"]
-        saved_h = (online.total_s - ours.total_s) / 3600
-        each = (ours.cost - online.cost) / saved_h
-        return [f"{words}; it costs {sums}: {money(each)} {cluster.currency} an hour saved"]
-    if ours.total_s <= online.total_s * EQUAL:
-        words = "the mesh is as fast as Online"
+    speedup = in_mesh.samples_per_s / online.samples_per_s
+    costs = f"{money(in_mesh.cost)} against {money(online.cost)} {cluster.currency}"
+    if in_mesh.total_s * EQUAL < online.total_s:
+        speed = f"the mesh is {_percent(speedup - 1)} faster than Online"
+        if in_mesh.cost <= online.cost * EQUAL:
+            return [f"{speed} at no notable extra cost: {costs}"]
+        saved_h = (online.total_s - in_mesh.total_s) / 3600
+        per_hour = (in_mesh.cost - online.cost) / saved_h
+        return [f"{speed}; it costs {costs}: {money(per_hour)} {cluster.currency} an hour saved"]
+    if in_mesh.total_s <= online.total_s * EQUAL:
+        speed = "the mesh is as fast as Online"
         return (
-            [f"{words} and cheaper: {sums}"]
-            if ours.cost * EQUAL < online.cost
-            else [f"{words}, needs {ours.teachers} more devices, and costs {sums}"]
+            [f"{speed} and cheaper: {costs}"]
+            if in_mesh.cost * EQUAL < online.cost
+            else [f"{speed}, needs {in_mesh.teachers} more devices, and costs {costs}"]
         )
-    crossing = crossover(cluster, job, mesh, online.samples_per_s)
-    words = f"Online is {_percent(1 / faster - 1)} faster than the mesh ({sums})"
-    if crossing is None:
-        return [f"{words}, and more teachers do not change that"]
+    enough = crossover(cluster, job, mesh, online.samples_per_s)
+    speed = f"Online is {_percent(1 / speedup - 1)} faster than the mesh ({costs})"
+    if enough is None:
+        return [f"{speed}, and more teachers do not change that"]
     return [
-        f"{words}; with {crossing} teachers or more the mesh is faster;"
-        f" the plan uses {ours.teachers}"
+        f"{speed}; with {enough} teachers or more the mesh is faster;"
+        f" the plan uses {in_mesh.teachers}"
     ]
 
 
 def _against_store(job: Distillation, by: dict[Method, MethodEstimate]) -> list[str]:
-    store, ours = by["offline store"], by["mesh"]
-    if store.why_not or store.total_s > ours.total_s * EQUAL:
+    store, in_mesh = by["offline store"], by["mesh"]
+    if store.why_not or store.total_s > in_mesh.total_s * EQUAL:
         return []
-    if store.cost * EQUAL < ours.cost:
-        less = _percent(1 - store.cost / ours.cost)
-        size = job.samples * job.label_bytes / 1e9
+    if store.cost * EQUAL < in_mesh.cost:
+        saved = _percent(1 - store.cost / in_mesh.cost)
+        size_gb = job.samples * job.label_bytes / 1e9
         return [
-            f"inputs are the same in each epoch: labels that are kept save {less} of the cost, for"
-            f" {size:,.3g} GB of disk"
+            f"inputs are the same in each epoch: labels that are kept save {saved} of the cost, for"
+            f" {size_gb:,.3g} GB of disk"
         ]
     return []
 
 
-def _against_none(by: dict[Method, MethodEstimate]) -> list[str]:
-    ours, alone = by["mesh"], by["N-training"]
-    more = ours.total_s / alone.total_s - 1
-    if more < EQUAL - 1:
-        return [f"it takes at most {_percent(EQUAL - 1)} longer than training without a teacher"]
-    return [f"it takes {_percent(more)} longer than training without a teacher"]
+def _against_n_training(by: dict[Method, MethodEstimate]) -> list[str]:
+    longer = by["mesh"].total_s / by["N-training"].total_s - 1
+    if longer < EQUAL - 1:
+        longest = _percent(EQUAL - 1)
+        return [f"the mesh takes at most {longest} longer than training without a teacher"]
+    return [f"the mesh takes {_percent(longer)} longer than training without a teacher"]
 
 
-def _limits(
+def _broken_limits(
     cluster: Cluster, job: Distillation, by: dict[Method, MethodEstimate], take: Method | None
 ) -> list[str]:
     if take is None or by[take].within_limits(job):
@@ -188,18 +192,18 @@ def crossover(cluster: Cluster, job: Distillation, mesh: PlannedMesh, rate: floa
     """Return how many teachers a mesh needs to be faster than `rate`.
 
     Args:
-        cluster: its devices.
+        cluster: the devices.
         job: the distillation.
-        mesh: the mesh; the number of its last kind of teachers is varied.
+        mesh: the mesh; the number of teachers in its last team is varied.
         rate: samples per second to exceed.
 
     Returns:
-        The number; None: no number suffices.
+        The number of teachers of all teams; None: no number up to `MOST` suffices.
     """
-    *before, last = mesh.teams
+    *other_teams, last = mesh.teams
 
     def exceeds(count: int) -> bool:
-        larger = replace(mesh, teams=(*before, DeviceGroup(last.kind, count)))
+        larger = replace(mesh, teams=(*other_teams, DeviceGroup(last.kind, count)))
         return predict(cluster, job, larger).samples_per_s > rate
 
     low, high = 0, 1
@@ -210,7 +214,7 @@ def crossover(cluster: Cluster, job: Distillation, mesh: PlannedMesh, rate: floa
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if exceeds(middle) else (middle, high)
-    return high + int(sum(team.count for team in before))
+    return high + int(sum(team.count for team in other_teams))
 
 
 def _percent(share: float) -> str:

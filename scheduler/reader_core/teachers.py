@@ -78,9 +78,9 @@ class TeacherStates:
     def look(self, waits: bool, now: float) -> None:
         """Apply what follows from time; `waits`: the training loop waits for labels."""
         ledger, links, usable = self._ledger, self.links, self._ledger.usable
-        owed = not usable or bool(ledger.at_work)
-        if now >= self._paths_at or not owed:
-            self._look_for_paths(owed, now)
+        is_answer_due = not usable or bool(ledger.at_work)
+        if now >= self._paths_at or not is_answer_due:
+            self._look_for_paths(is_answer_due, now)
         unusable = self._resting.union(ledger.on_trial)
         for hedge in self.lateness.look(waits, unusable, now):
             self._apply(hedge)
@@ -120,8 +120,9 @@ class TeacherStates:
         shut_out, reach = self.links.is_shut_out, self._reach
         return shut_out or reach.is_cut_off, shut_out or reach.may_be_cut_off(now)
 
-    def _look_for_paths(self, owed: bool, now: float) -> None:
-        reach, due = reachability.look(self._reach, self.links.wanted.values(), owed, now)
+    def _look_for_paths(self, is_answer_due: bool, now: float) -> None:
+        wanted = self.links.wanted.values()
+        reach, due = reachability.look(self._reach, wanted, is_answer_due, now)
         self._learn(reach)
         self._paths_at = reachability.next_look_at(reach)
         if due:
