@@ -1,4 +1,4 @@
-"""The teacher for waiting rows, the request that it gets, and the batch to blame for refusals."""
+"""Chooses the teacher and the rows of the next request, and the batch to blame for refusals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from heapq import heappop
 from typing import Literal
 
 from .events import Send, Span
-from .state import LedgerBatch, LedgerRequest, LedgerTeacher, Refusal, Tables, count, cut, runs
+from .state import (
+    LedgerBatch,
+    LedgerRequest,
+    LedgerTeacher,
+    Refusal,
+    Tables,
+    count_rows,
+    merge_adjacent,
+    take_rows,
+)
 
+#: See `judge`.
 Verdict = Literal["poison", "again", "wait"]
 
 #: A batch is to blame if this many teachers refuse it, or if it crashes a lone teacher this often.
@@ -23,20 +33,23 @@ def soonest(rows: int, able: Sequence[LedgerTeacher]) -> LedgerTeacher | None:
     seconds per row. A teacher of unknown speed counts as average.
 
     Args:
-        rows: waiting rows; a teacher gets as many of them as one request to it may have.
-        able: teachers that may have them and have room.
+        rows: number of waiting rows; a teacher gets as many of them as fit into one request.
+        able: teachers with room that may label these rows.
+
+    Returns:
+        The teacher; None: `able` is empty.
     """
     if len(able) < 2:
         return able[0] if able else None
     known = [t.seconds_per_row for t in able if t.seconds_per_row is not None]
-    usual = sum(known) / len(known) if known else 1.0  # no speed is known: all are equal
+    average = sum(known) / len(known) if known else 1.0  # no speed is known: all are equal
 
-    def through(teacher: LedgerTeacher) -> tuple[float, int]:
+    def finish_s(teacher: LedgerTeacher) -> tuple[float, int]:
         seconds = teacher.seconds_per_row
-        ahead = teacher.rows_in_flight + teacher.portion(rows)
-        return ahead * (usual if seconds is None else seconds), teacher.order
+        rows_to_do = teacher.rows_in_flight + teacher.portion(rows)
+        return rows_to_do * (average if seconds is None else seconds), teacher.order
 
-    return min(able, key=through)
+    return min(able, key=finish_s)
 
 
 def judge(
@@ -47,45 +60,49 @@ def judge(
 ) -> Verdict:
     """Decide about a batch that was refused.
 
-    It is poison once three teachers that label other batches have refused it, or all teachers if
-    there are fewer. Refusals by a teacher that has labelled nothing do not count: its settings may
-    be wrong. "All" excludes revoked teachers, which get nothing new, and those on trial, which may
-    not label. It includes resting teachers, which will return, and those that are `awaited`. A
-    batch without waiting rows has all missing rows in flight and may still be labelled.
+    The batch is poison once three teachers that label other batches have refused it, or all
+    teachers if there are fewer. Refusals by a teacher that has labelled nothing do not count: its
+    settings may be wrong. "All" excludes revoked teachers, which get nothing new, and those on
+    trial, which may not label. It includes resting teachers, which will return, and `awaited` ones.
+    A batch without waiting rows has all unlabelled rows in flight and may still be labelled.
 
     Args:
-        batch: refused or not.
+        batch: an unlabelled batch.
         teachers: all known teachers.
         awaited: number of teachers that may join at any moment.
         queue: the batches with waiting rows.
 
     Returns:
-        "poison"; "again" if only a teacher that it crashed is left; else "wait".
+        "poison": it will never be labelled; "again": only teachers are left whose predictors it
+        crashed, and one of them may get it again; "wait": decide later.
     """
     refusals = batch.refusals or {}
     counted = sum(refusal.counts for refusal in refusals.values())
     if counted >= POISON_REFUSALS:
         return "poison"
-    there = [teacher for teacher in teachers if teacher.may_label]
-    if not there or awaited or not batch.waiting or any(batch.may_go_to(t.name) for t in there):
+    able = [teacher for teacher in teachers if teacher.may_label]
+    if not able or awaited or not batch.waiting or any(batch.may_go_to(t.name) for t in able):
         return "wait"
-    crashed = [teacher for teacher in there if may_recur(refusals[teacher.name])]
+    crashed = [teacher for teacher in able if may_retry_crash(refusals[teacher.name])]
     if not crashed:
         return "poison" if counted else "wait"
     waiting = tuple(queue)
-    if any(refusals[t.name].counts or _may_retry(batch, t, waiting) for t in crashed):
+    if any(refusals[t.name].counts or _is_its_turn(batch, t, waiting) for t in crashed):
         return "again"
     return "wait"
 
 
-def may_recur(refusal: Refusal) -> bool:
-    """Whether a teacher that a batch crashed may get it again: until the third crash."""
-    few = refusal.crashes < POISON_REFUSALS or not refusal.counts
-    return refusal.crashes > 0 and few
+def may_retry_crash(refusal: Refusal) -> bool:
+    """Whether a teacher may get a batch again that crashed its predictor.
+
+    It may until the third crash, and without a limit while it has labelled nothing.
+    """
+    is_below_limit = refusal.crashes < POISON_REFUSALS or not refusal.counts
+    return refusal.crashes > 0 and is_below_limit
 
 
-def _may_retry(batch: LedgerBatch, teacher: LedgerTeacher, queue: Iterable[LedgerBatch]) -> bool:
-    """Whether a teacher without labels may get a batch again that crashed it.
+def _is_its_turn(batch: LedgerBatch, teacher: LedgerTeacher, queue: Iterable[LedgerBatch]) -> bool:
+    """Whether a teacher that has labelled nothing may now retry a batch that crashed it.
 
     First it gets the batches that it has not tried, then those that crashed it less often. Once it
     labels one of them, its crashes count against the others.
@@ -106,13 +123,13 @@ def is_useless(
 ) -> bool:
     """Whether to eject a teacher that has labelled nothing, for its refusals.
 
-    Three refused requests suffice if another teacher labels batches. Otherwise it first gets
-    everything that waits, because the first batches may be to blame.
+    Three refused requests suffice if another usable teacher has labelled something. Otherwise the
+    teacher first gets all waiting batches, because the first batches may be to blame.
     """
     if teacher.has_labelled or not teacher.refused:
         return False
     if teacher.refused >= POISON_REFUSALS and any(
-        one.has_labelled and one.usable for one in others
+        other.has_labelled and other.usable for other in others
     ):
         return True
     return teacher.idle and not any(batch.may_go_to(teacher.name) for batch in queue)
@@ -121,7 +138,7 @@ def is_useless(
 def next_request(
     tables: Tables, first: LedgerBatch, teacher: LedgerTeacher, number: int
 ) -> LedgerRequest:
-    """Make a request of the front of the queue, where `first` is."""
+    """Take rows for `teacher` from the front of the queue, where `first` is, as a request."""
     if len(first.waiting) == 1 and teacher.most_rows is None:  # the usual case
         start, stop, attempts = first.waiting.pop()
         heappop(tables.queue)
@@ -136,10 +153,10 @@ def next_request(
         batch = tables.batches[queue[0]]
         if batch is not first and not (first.may_join(batch) and batch.may_go_to(teacher.name)):
             break
-        pieces = cut(batch.waiting, room - rows)
+        pieces = take_rows(batch.waiting, room - rows)
         if not batch.waiting:
             heappop(queue)
-        for start, stop in runs(pieces):
+        for start, stop in merge_adjacent(pieces):
             spans.append(Span(batch.id, start, stop))
             owners.append(batch)
             rows += stop - start
@@ -150,17 +167,17 @@ def next_request(
 
 
 def best_for(batch: LedgerBatch, open_teachers: dict[str, LedgerTeacher]) -> LedgerTeacher | None:
-    """Return the teacher for the batch's waiting rows; None: all with room have refused it."""
+    """Return the teacher for the batch's waiting rows; None: all open teachers have refused it."""
     able: Iterable[LedgerTeacher] = open_teachers.values()
     if batch.refusals is not None:
         able = [teacher for teacher in able if batch.may_go_to(teacher.name)]
     elif len(open_teachers) == 1:
         return next(iter(able))
-    return soonest(count(batch.waiting), [*able])
+    return soonest(count_rows(batch.waiting), [*able])
 
 
 def put_in_flight(tables: Tables, request: LedgerRequest, teacher: LedgerTeacher) -> Send:
-    """Put the request into the teacher's window."""
+    """Put the request into the teacher's window; return the instruction to send it."""
     request.attempt += 1
     if not teacher.on_trial:
         request.holders.add(teacher.name)

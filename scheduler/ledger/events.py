@@ -6,9 +6,12 @@ by the ledger. Teachers are named by their id. After a `Hedge` several teachers 
 request; (request, teacher) identifies one copy.
 
 The driver owns the connections: it turns what happens into events and carries out instructions.
-Exactly one of `Answered`, `AttemptFailed`, `Refused` and `Cancelled` ends each `Send`, or the loss
-of its teacher does. After `TeacherGone` the driver must drop everything that arrives over the old
-connection: the teacher's next life begins with the next `TeacherJoined`.
+Each `Send` is ended by exactly one of `Answered`, `AttemptFailed`, `Refused` and `Cancelled`, or by
+the loss of its teacher. After `TeacherGone` the driver must drop everything that arrives over the
+old connection. The next `TeacherJoined` with the same id counts as a new teacher.
+
+A batch is *over* when no more labels are needed for it: it is labelled, poison, delivered without
+labels, or forgotten.
 
 Values created for every batch are named tuples: they take half the time of a frozen dataclass.
 """
@@ -61,7 +64,7 @@ class Accept(NamedTuple):
 class Discard:
     """Drop the labels of this teacher: they are late, a duplicate, of a trial, or no longer wanted.
 
-    It ends one copy; another teacher may still work on the request.
+    This ends one copy; another teacher may still work on the request.
     """
 
     request: int
@@ -76,7 +79,7 @@ class BatchLabelled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GoesUnlabelled:
-    """The batch goes without labels: drop those that it has; it may be released."""
+    """The batch is delivered without labels: drop its labels; it may be released."""
 
     batch: int
 
@@ -109,7 +112,7 @@ class LabelsRevoked:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Search the store for the batch's labels, and answer `StoreSearched`.
+    """Search the label store for the batch's labels, and answer `StoreSearched`.
 
     Until then no teacher gets the batch. A second search replaces the first one, which was for
     another model.
@@ -131,9 +134,10 @@ class TeacherJoined:
         teacher: its id.
         window: most requests in flight (>= 1).
         most_rows: most rows of a request (>= 1): batches are cut and joined to come close to it.
-            None: a request has what one batch lacks. Copies are not cut: they may have more rows.
+            None: a request has all waiting rows of one batch. Copies are not cut: they may have
+            more rows.
         seconds_per_row: its measured device time per row; None: unknown.
-        on_trial: it gets only copies for which a `Hedge` names it, until `Readmitted`.
+        on_trial: it gets only copies that a `Hedge` addresses to it, until `Readmitted`.
         has_labelled: it labelled something before its connection was lost.
     """
 
@@ -149,7 +153,7 @@ class TeacherJoined:
 class Awaited:
     """The number of teachers that have not answered their first probe: they may join at any moment.
 
-    While there are some, a batch cannot count as refused by all teachers.
+    While it is above 0, a batch cannot count as refused by all teachers.
 
     Attributes:
         teachers: the number from now on; 0 before the first such event.
@@ -167,14 +171,14 @@ class TeacherRevoked:
 
 @dataclass(frozen=True, slots=True)
 class TeacherGone:
-    """The teacher is gone with all its requests in flight; unknown names are allowed."""
+    """The teacher is gone with all its requests in flight; an unknown id is allowed."""
 
     teacher: str
 
 
 @dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """The teacher may have `window` requests in flight (>= 1); requests above that finish."""
+    """The teacher may have `window` requests in flight (>= 1); more that are in flight finish."""
 
     teacher: str
     window: int
@@ -197,10 +201,10 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Ejected:
-    """The teacher goes on trial: it gets only copies for which a `Hedge` names it.
+    """The teacher goes on trial: it gets only copies that a `Hedge` addresses to it.
 
     Its requests in flight go on and count. Answers to requests sent during the trial never count:
-    each is discarded, for the driver to compare or to time.
+    the ledger discards them, and the driver may compare or time them.
     """
 
     teacher: str
@@ -215,7 +219,7 @@ class Readmitted:
 
 @dataclass(frozen=True, slots=True)
 class InvalidateTeacher:
-    """Eject the teacher, and let others label its rows again that are not released.
+    """Eject the teacher, and label all rows again that it labelled and that are not released.
 
     Answers to its requests in flight are discarded. The teacher may be unknown, as it may have been
     lost before.
@@ -234,12 +238,13 @@ class Queued(NamedTuple):
         batch: its id.
         nbytes: bytes of its inputs.
         rows: number of rows (>= 1); a batch that cannot be cut counts as a single row.
-        missing: rows that need labels, as disjoint (start, stop) in ascending order; None: all; ():
-            none, the batch is labelled already.
+        missing: rows that need labels, as disjoint (start, stop) in ascending order; None: all
+            rows; (): none, the batch is labelled already.
         row_nbytes: bytes of one row's labels, as far as known; answers update it.
         kind: only batches of one kind are joined: their rows have equal shapes and dtypes.
-        is_call: its labels were asked for by a call, outside the training loop.
-        is_withheld: a label store is searched for it: no row is sent before `StoreSearched`.
+        is_call: a call outside the training loop asked for its labels.
+        is_withheld: its labels are searched in a label store; no row is sent before
+            `StoreSearched`.
     """
 
     batch: int
@@ -254,7 +259,7 @@ class Queued(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchRestored:
-    """The trainer has this batch with its labels since before the engine restarted.
+    """A previous engine has offered this batch with its labels to the trainer, which kept both.
 
     A poison batch has no labels; the volume counts its inputs until it is taken.
 
@@ -264,7 +269,7 @@ class BatchRestored:
         rows: number of rows (>= 1).
         kind: as in `Queued`.
         makers: teachers that made its labels. If one of them is no longer trusted, the whole batch
-            is labelled again, because this engine cannot add to labels that lie there.
+            is labelled again, because this engine cannot replace single rows of these labels.
         row_nbytes: bytes of one row's labels.
     """
 
@@ -308,15 +313,16 @@ class Answered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """A retryable failure: the rows are sent again, here or elsewhere, and the teacher rests.
+    """A retryable failure: the rows are sent again, to this or another teacher.
 
-    It gets nothing new until `Resumed` or `TeacherJoined`; its other requests go on.
+    The teacher rests: it gets nothing new until `Resumed` or `TeacherJoined`, and its other
+    requests go on.
 
     Attributes:
         teacher: its id.
         request: number of the request.
-        crash: the teacher's message if the request crashed its predictor: a batch that is alone in
-            the request counts as refused. Empty: any other failure.
+        crash: the teacher's message if the request crashed its predictor; empty: any other failure.
+            If the request has rows of a single batch, this batch then counts as refused.
     """
 
     teacher: str
@@ -326,10 +332,10 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The teacher will never answer this request, for a reason.
+    """The teacher will never answer this request; `reason` is its message.
 
     If the request has several batches, or more rows than the teacher now gets at once, no batch is
-    to blame: they are sent again one by one, or in smaller pieces.
+    to blame: the batches are sent again one by one, or in smaller pieces.
     """
 
     teacher: str
@@ -354,10 +360,10 @@ class Hedge:
     """Send the same spans to another teacher too; the first answer counts.
 
     The copy is sent before anything that is queued, as soon as there is room at a teacher that does
-    not have the request and has not refused its batches. It lapses when the request is over or
-    unknown. If some batches of the request are over, the other rows are sent as new requests
-    instead. With `teacher` the copy goes to that teacher alone, which may be resting or on trial: a
-    canary, or a probe.
+    not have the request and has not refused its batches. The copy lapses when the request is
+    answered or unknown. If some batches of the request are over, the other rows are sent as new
+    requests instead. With `teacher` the copy goes to that teacher alone, for a comparison of
+    labels; this teacher may be resting or on trial.
     """
 
     request: int
@@ -374,17 +380,17 @@ class BatchConsumed(NamedTuple):
 
 
 class Released(NamedTuple):
-    """The student may consume a labelled or poison batch: it is final now."""
+    """The student may consume a labelled or poison batch, whose labels no longer change."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverUnlabelled:
-    """Deliver this batch without labels: it becomes `GoesUnlabelled` and counts as labelled.
+    """Deliver this batch without labels: `GoesUnlabelled` follows, and it counts as labelled.
 
-    Its labels are dropped, and later answers are discarded. No effect on a batch that is labelled,
-    poisoned or over. A `Relabel` before its release reverses it.
+    Its labels are dropped, and later answers are discarded. No effect on a batch that is over. A
+    `Relabel` before its release reverses the effect.
     """
 
     batch: int
@@ -395,7 +401,7 @@ class InvalidateBatch:
     """Label this labelled or poison batch again: none of its labels can be trusted.
 
     For batches with averaged labels of several services, which cannot be separated. No effect on a
-    batch that is unlabelled, released or over.
+    batch that is unlabelled, released or forgotten.
     """
 
     batch: int
@@ -403,7 +409,7 @@ class InvalidateBatch:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The student left the epoch: every batch is forgotten, teachers stay.
+    """The student left the epoch: forget every batch; teachers stay.
 
     Requests in flight keep their places in the windows until they end.
     """
@@ -411,16 +417,16 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Relabel:
-    """The teachers' model was exchanged: label everything that is not released again, in order.
+    """The teachers' model was exchanged: label all batches again, in order, that are not released.
 
-    Labels of these batches are void, also those that were present when the batch was queued, and so
-    are refusals: the driver drops the labels of every batch that is not released. Requests in
-    flight keep their places in the windows until they end; their answers are discarded. So no batch
-    mixes two models, and an ordered stream changes over at one batch.
+    The labels of these batches are void, also labels that a batch had when it was queued, and the
+    driver drops them. Refusals are void too. Requests in flight keep their places in the windows
+    until they end; their answers are discarded. So no batch mixes two models, and an ordered stream
+    changes over at one batch.
 
     Attributes:
-        stored: a store may have labels of the new model: batches are looked up before any row is
-            sent (`LookUp`).
+        stored: a label store may have labels of the new model: batches are looked up (`LookUp`)
+            before any row is sent.
     """
 
     stored: bool = False

@@ -1,8 +1,8 @@
 """State machine of the rows of a stream: takes events, returns instructions.
 
-A batch is unlabelled, then labelled, released, and gone when the student has taken it. Each row of
-an unlabelled batch waits, or is in flight in one request, or has its label. Whatever teachers do,
-no row is lost, labelled twice, or given the label of another row:
+A batch is unlabelled, then labelled, then released, and forgotten when the student has taken it.
+Each row of an unlabelled batch waits, or is in flight in one request, or has its label. Whatever
+teachers do, no row is lost, labelled twice, or given the label of another row:
 
 * Lost rows return to the *front* of the queue. Ids grow, so the front is the lowest id: the queue
   is a heap, and the batch that the student waits for is always sent next.
@@ -15,11 +15,11 @@ no row is lost, labelled twice, or given the label of another row:
 * A batch is poison once three teachers that label other batches have refused it, or all teachers if
   there are fewer. Refusals by a teacher that has labelled nothing do not count. A teacher that
   rests, or may join at any moment, may still label the batch, so the ledger waits for it. A batch
-  that crashes predictors counts as refused by each of them; if no other teacher is left, one
-  teacher gets it up to three times. A teacher that has labelled nothing gets all other batches
-  before it gets that one again.
+  that crashes the predictor of a teacher counts as refused by this teacher. If no other teacher is
+  left, the teacher gets the batch again, three times in all. A teacher that has labelled nothing
+  gets all other batches before it gets a batch again that crashed it.
 
-Nothing here waits, and no event takes time that grows with the number of past batches.
+No method blocks, and no event takes time that grows with the number of past batches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from heapq import heappop, heappush
 from typing import assert_never
 
 from . import events as ev
-from .dispatch import best_for, judge, may_recur, next_request, put_in_flight, soonest
+from .dispatch import best_for, judge, may_retry_crash, next_request, put_in_flight, soonest
 from .state import (
     LABELLED,
     POISONED,
@@ -40,8 +40,8 @@ from .state import (
     LedgerTeacher,
     Refusal,
     Tables,
-    count,
-    pieces_of,
+    count_rows,
+    waiting_rows,
 )
 from .view import LedgerView
 
@@ -53,8 +53,8 @@ class Ledger(LedgerView):
         """Apply one event; return the instructions that follow, in order.
 
         Raises:
-            ValueError: the event is impossible: ids that do not grow, rows outside of the batch, a
-                batch that is released before it is labelled, or taken before it is released.
+            ValueError: the event is impossible: an id does not grow, rows are outside of the batch,
+                or a batch is released before it is labelled, or taken before it is released.
         """
         out: list[ev.Instruction] = []
         match event:  # events of every batch come first
@@ -63,13 +63,13 @@ class Ledger(LedgerView):
             case ev.Queued():
                 self._on_queued(event)
             case ev.BatchConsumed():
-                self._on_taken(event)
+                self._on_consumed(event)
                 return out  # no instructions follow
             case ev.Released():
                 self._on_released(event)
                 return out
             case ev.AttemptFailed() | ev.Refused() | ev.Cancelled():
-                self._on_given_up(event)
+                self._on_unanswered(event)
             case ev.Hedge():
                 self._on_hedge(event)
             case ev.BatchRestored():
@@ -119,10 +119,10 @@ class Ledger(LedgerView):
 
     def _on_queued(self, event: ev.Queued) -> None:
         tables = self._tables
-        rows, waiting = event.rows, pieces_of(event.rows, event.missing)
+        rows, waiting = event.rows, waiting_rows(event.rows, event.missing)
         if event.is_withheld:
             waiting = []
-        lacking = rows if event.missing is None else count(waiting)
+        lacking = rows if event.missing is None else count_rows(waiting)
         batch = LedgerBatch(
             event.batch,
             rows,
@@ -177,7 +177,7 @@ class Ledger(LedgerView):
         for span in spans:
             self._tables.label(span, event.teacher, event.row_nbytes)
 
-    def _on_given_up(self, event: ev.AttemptFailed | ev.Refused | ev.Cancelled) -> None:
+    def _on_unanswered(self, event: ev.AttemptFailed | ev.Refused | ev.Cancelled) -> None:
         teacher, request = self._end_copy(event.teacher, event.request)
         if teacher is None or request is None:
             return
@@ -199,7 +199,11 @@ class Ledger(LedgerView):
     def _on_refused(
         self, teacher: LedgerTeacher, request: LedgerRequest, reason: str, *, is_crash: bool = False
     ) -> None:
-        """Blame the batch, or send its rows so that the next refusal shows which batch it is."""
+        """Blame the batch, or make the next refusal show which batch is to blame.
+
+        No batch is blamed for a request with more rows than the teacher takes: it is sent again in
+        smaller pieces.
+        """
         # A batch with gaps has several spans in a request, but counts one refusal.
         unlabelled = dict.fromkeys(b for b in request.batches if b.stage is UNLABELLED)
         if request.joined:
@@ -239,11 +243,11 @@ class Ledger(LedgerView):
 
     # -------------------------------------------------------------------------- the student
 
-    def _on_taken(self, event: ev.BatchConsumed) -> None:
+    def _on_consumed(self, event: ev.BatchConsumed) -> None:
         tables = self._tables
         batch = tables.batches.get(event.batch)
         if batch is None:
-            return  # of an epoch that was left
+            return  # it belongs to an epoch that the student left
         if batch.stage is not RELEASED:
             raise ValueError(f"batch {batch.id} was taken, but it is {batch.stage.value}")
         del tables.batches[batch.id]
@@ -253,7 +257,7 @@ class Ledger(LedgerView):
     def _on_released(self, event: ev.Released) -> None:
         batch = self._tables.batches.get(event.batch)
         if batch is None:
-            return  # of an epoch that was left
+            return  # it belongs to an epoch that the student left
         if batch.stage is POISONED:
             del self._tables.batches[batch.id]
         elif batch.stage is LABELLED:
@@ -282,22 +286,22 @@ class Ledger(LedgerView):
     # ------------------------------------------------------------------------ what follows
 
     def _send_what_waits(self, out: list[ev.Instruction]) -> None:
-        """Send rows, the lowest batch first, while a suitable teacher has room.
+        """Send waiting rows, the lowest batch first, while a suitable teacher has room.
 
         A free place in a window is filled at once, even with few rows.
         """
         tables = self._tables
-        queue, kept = tables.queue, []  # kept: refused by every open teacher; they are few
+        queue, refused = tables.queue, []  # refused: by every open teacher; there are few
         while queue and tables.open:
             batch = tables.batches[queue[0]]
             if (teacher := best_for(batch, tables.open)) is None:
-                kept.append(heappop(queue))
+                refused.append(heappop(queue))
                 continue
             self.sent += 1
             request = next_request(tables, batch, teacher, self.sent)
             self.resends += request.attempt > 0
             out.append(put_in_flight(tables, request, teacher))
-        for batch_id in kept:
+        for batch_id in refused:
             heappush(queue, batch_id)
 
     def _send_copies(self, out: list[ev.Instruction]) -> None:
@@ -324,7 +328,7 @@ class Ledger(LedgerView):
                 out.append(put_in_flight(tables, request, teacher))
 
     def _judge_refused(self) -> None:
-        """Poison batches that enough teachers refused, or allow retries if no teacher is left."""
+        """Poison batches that enough teachers refused, or allow crashed teachers to retry them."""
         tables = self._tables
         for batch_id in sorted(tables.refused):
             batch = tables.refused[batch_id]
@@ -334,7 +338,7 @@ class Ledger(LedgerView):
                     tables.finish(batch, POISONED)
                 case "again":
                     for refusal in (batch.refusals or {}).values():
-                        refusal.again = may_recur(refusal)
+                        refusal.again = may_retry_crash(refusal)
                 case "wait":
                     pass
 
@@ -400,7 +404,7 @@ def _invalidate_teacher(tables: Tables, event: ev.InvalidateTeacher) -> None:
 
 
 def _relabel(tables: Tables, event: ev.Relabel, out: list[ev.Instruction]) -> None:
-    """Queue, or withhold, everything that is not released, like new batches."""
+    """Queue or withhold all batches that are not released, as if they were new."""
     tables.void_requests()
     tables.queue.clear()
     tables.refused.clear()
@@ -413,12 +417,12 @@ def _relabel(tables: Tables, event: ev.Relabel, out: list[ev.Instruction]) -> No
 
 
 def _store_searched(tables: Tables, event: ev.StoreSearched) -> None:
-    """Send the rows that the store lacks to teachers."""
+    """Queue the rows whose labels the store lacks."""
     if (batch := tables.withheld.pop(event.batch, None)) is None:
         return
-    waiting = pieces_of(batch.rows, event.missing)
+    waiting = waiting_rows(batch.rows, event.missing)
     batch.row_nbytes = event.row_nbytes
-    batch.unlabelled_rows = count(waiting)
+    batch.unlabelled_rows = count_rows(waiting)
     if waiting:
         tables.enqueue(batch, waiting)
     else:
@@ -426,16 +430,17 @@ def _store_searched(tables: Tables, event: ev.StoreSearched) -> None:
 
 
 def _invalidate_batch(tables: Tables, event: ev.InvalidateBatch) -> None:
-    """Drop all labels of a labelled or poison batch; refusals remain."""
+    """Label a labelled or poison batch again; its refusals remain."""
     known = tables.batches.get(event.batch)
     if known is not None and known.stage in (LABELLED, POISONED):
-        # A new object: a request in flight may still refer to the old one, if the batch went
-        # without labels. Its answer must not label the rows that are sent again now.
+        # A new object: if the batch was left without labels, a request in flight may still refer to
+        # the old object. Its answer must not label the rows that are sent again now.
         batch = tables.batches[known.id] = replace(known, waiting=[], unlabelled_rows=0)
         tables.reopen(batch, batch.drop_all_labels())
 
 
 def _start_over(tables: Tables, batch: LedgerBatch, stored: bool) -> None:
+    """Treat a batch like a new one; `stored`: its labels are searched in the store first."""
     batch.waiting.clear()
     batch.labels, batch.restored_labellers, batch.refusals, batch.send_alone = (), (), None, False
     if stored:

@@ -1,8 +1,8 @@
 """The ledger's batches, requests and teachers, and the tables that keep them consistent.
 
 Some tables are redundant for speed: `open`, `queue`, `refused` and the counters could be derived
-from `batches` and `teachers`. Each method updates both sides at once; tests derive and compare
-them (`tests/scheduler/ledger/invariants.py`).
+from `batches` and `teachers`. Each method keeps them consistent; tests derive them and compare
+(`tests/scheduler/ledger/invariants.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .events import BatchLabelled, GoesUnlabelled, Instruction, LabelsRevoked, P
 
 #: Weight of the newest answer in a teacher's speed estimate.
 SPEED_GAIN = 0.25
-#: Rows [start, stop) of a batch that wait for a teacher, and how often they were sent. A plain
-#: tuple, because one is made for every batch.
+#: Rows that wait for a teacher: (start, stop, number of times that they were sent). A plain tuple,
+#: because one is made for every batch.
 WaitingRows = tuple[int, int, int]
 
 
@@ -26,7 +26,7 @@ class BatchStage(Enum):
     """The stage of a batch; if its labels are revoked, the batch is unlabelled again."""
 
     UNLABELLED = "unlabelled"  # some of its rows wait or are in flight
-    LABELLED = "labelled"  # until it is released
+    LABELLED = "labelled"  # or left without labels; until it is released
     POISONED = "poisoned"  # until it is released
     RELEASED = "released"  # until the student has taken it
 
@@ -70,16 +70,16 @@ class LedgerBatch:
     kind: int = 0
     is_call: bool = False
     stage: BatchStage = UNLABELLED
-    #: Rows that teachers have labelled, with the teacher.
+    #: Rows that teachers have labelled, each span with its teacher.
     labels: tuple[tuple[Span, str], ...] = ()
-    #: By teacher. None instead of an empty dict, because refusals are rare.
+    #: By teacher; None: there are none, the usual case.
     refusals: dict[str, Refusal] | None = None
     send_alone: bool = False  # it was in a refused request of several batches: do not join it again
     restored_labellers: tuple[str, ...] = ()  # teachers of labels that are trusted only as a whole
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the inputs and labels."""
+        """Bytes of the inputs and labels, as far as the size of labels is known."""
         return self.input_bytes + self.rows * self.row_nbytes
 
     def may_go_to(self, teacher: str) -> bool:
@@ -152,8 +152,8 @@ class LedgerTeacher:
     revoked: bool = False
     resting: bool = False  # failed, and not resumed yet
     has_labelled: bool = False  # so its refusals count against batches
-    usable: bool = True  # may get requests other than copies that name it; see `Tables.refresh`
-    refused: int = 0  # requests of its size, since it joined
+    usable: bool = True  # it is not revoked, resting or on trial; see `Tables.refresh`
+    refused: int = 0  # number of refused requests within its limit of rows, since it joined
     in_flight: dict[int, LedgerRequest] = field(default_factory=dict)  # in the order of sending
     rows_in_flight: int = 0
 
@@ -164,7 +164,7 @@ class LedgerTeacher:
 
     @property
     def room(self) -> int:
-        """Number of free places in the window."""
+        """Number of further requests that fit into the window."""
         return max(self.window - len(self.in_flight), 0)
 
     @property
@@ -178,7 +178,7 @@ class LedgerTeacher:
         return not (self.revoked or self.on_trial)
 
     def portion(self, rows: int) -> int:
-        """Return how many of `rows` one request to the teacher may have."""
+        """Return how many of `rows` fit into one request to the teacher."""
         return rows if self.most_rows is None else min(rows, self.most_rows)
 
     def may_copy(self, request: LedgerRequest) -> bool:
@@ -198,7 +198,7 @@ class LedgerTeacher:
             self.seconds_per_row += SPEED_GAIN * (seconds - self.seconds_per_row)
 
 
-def cut(pieces: list[WaitingRows], most_rows: int) -> list[WaitingRows]:
+def take_rows(pieces: list[WaitingRows], most_rows: int) -> list[WaitingRows]:
     """Remove and return the first `most_rows` rows (>= 1), or all, of `pieces`."""
     taken = []
     while pieces and most_rows:
@@ -213,8 +213,8 @@ def cut(pieces: list[WaitingRows], most_rows: int) -> list[WaitingRows]:
     return taken
 
 
-def runs(pieces: Iterable[WaitingRows]) -> list[tuple[int, int]]:
-    """Return the rows of `pieces` in ascending order, adjacent ones joined."""
+def merge_adjacent(pieces: Iterable[WaitingRows]) -> list[tuple[int, int]]:
+    """Return (start, stop) of `pieces`, which are in ascending order, with adjacent ones joined."""
     joined: list[tuple[int, int]] = []
     for start, stop, _ in pieces:
         if joined and joined[-1][1] == start:
@@ -224,7 +224,7 @@ def runs(pieces: Iterable[WaitingRows]) -> list[tuple[int, int]]:
     return joined
 
 
-def pieces_of(rows: int, missing: Sequence[tuple[int, int]] | None) -> list[WaitingRows]:
+def waiting_rows(rows: int, missing: Sequence[tuple[int, int]] | None) -> list[WaitingRows]:
     """Return the waiting rows of a new batch: the `missing` ones, or all.
 
     Raises:
@@ -242,8 +242,8 @@ def pieces_of(rows: int, missing: Sequence[tuple[int, int]] | None) -> list[Wait
     return [(start, stop, 0) for start, stop in missing or ()]
 
 
-def count(pieces: Iterable[WaitingRows]) -> int:
-    """Return the number of rows."""
+def count_rows(pieces: Iterable[WaitingRows]) -> int:
+    """Return the number of rows in `pieces`."""
     return sum(stop - start for start, stop, _ in pieces)
 
 
@@ -253,16 +253,17 @@ class Tables:
 
     Attributes:
         teachers: all but those that are lost, or revoked and finished.
-        open: usable teachers with free places.
+        open: usable teachers with room in their window.
         batches: all from `Queued` or `BatchRestored` to `BatchConsumed`, by id, in order; poison
-            until `Released`.
+            batches until `Released`.
         batch_instructions: instructions about batches from the current event.
         queue: a heap of the ids of batches with waiting rows: the lowest is the front.
         refused: unlabelled batches that a teacher refused.
-        withheld: unlabelled batches that wait for a search of the store.
-        hedges: requests to copy, in the order of their rows; to a named teacher or to any.
+        withheld: unlabelled batches that wait for a search of the label store.
+        hedges: copies to send, in the order of their rows: the request, and the teacher that gets
+            the copy (None: any teacher).
         unlabelled: number of unlabelled batches.
-        unlabelled_calls: number of those of calls.
+        unlabelled_calls: how many of `unlabelled` belong to calls outside the training loop.
         volume_bytes: bytes of labelled and released batches of the training loop.
         last_id: id of the latest batch.
         last_rows: rows of the training loop's batch that was queued last; 0 before any.
@@ -291,7 +292,7 @@ class Tables:
     # ---------------------------------------------------------------------------- the batches
 
     def admit(self, batch: LedgerBatch) -> None:
-        """Register a new batch; the caller queues or finishes it."""
+        """Register a new batch; the caller queues, withholds or finishes it."""
         if batch.id <= self.last_id:
             raise ValueError(f"batch {batch.id} comes after batch {self.last_id}: ids must grow")
         self.batches[batch.id] = batch
@@ -307,17 +308,20 @@ class Tables:
             insort(batch.waiting, piece)
 
     def reopen(self, batch: LedgerBatch, spans: Iterable[Span], sent: int = 1) -> None:
-        """Label these rows of the batch again; they had labels."""
+        """Label these rows of the batch again; `batch.unlabelled_rows` must not include them.
+
+        `sent` is the number of times that they count as sent.
+        """
         pieces = [(start, stop, sent) for _, start, stop in spans]
-        self._mark_unlabelled(batch, whole=count(pieces) == batch.rows)
-        batch.unlabelled_rows += count(pieces)
+        self._mark_unlabelled(batch, whole=count_rows(pieces) == batch.rows)
+        batch.unlabelled_rows += count_rows(pieces)
         if pieces:
             self.enqueue(batch, pieces)
         if batch.refusals:
             self.refused[batch.id] = batch
 
     def label(self, span: Span, teacher: str, row_nbytes: int) -> None:
-        """Record labels of an unlabelled batch, from this teacher."""
+        """Record labels of `teacher` for rows of an unlabelled batch."""
         number, start, stop = span
         batch = self.batches[number]
         batch.labels += ((span, teacher),)
@@ -338,7 +342,7 @@ class Tables:
         return (self.batches[number] for number in self.queue)
 
     def unqueue(self, batch: LedgerBatch) -> None:
-        """Remove the waiting rows of the batch; its requests in flight no longer matter."""
+        """Let no rows of the batch wait for a teacher any more."""
         if batch.waiting:
             batch.waiting.clear()
             self.queue.remove(batch.id)
@@ -374,7 +378,7 @@ class Tables:
         self.withheld[batch.id] = batch
 
     def _mark_unlabelled(self, batch: LedgerBatch, *, whole: bool) -> None:
-        """Make a batch unlabelled."""
+        """Make a batch unlabelled; `whole`: drop all its labels."""
         if batch.stage is not UNLABELLED:
             if batch.stage is not POISONED and not batch.is_call:
                 self.volume_bytes -= batch.nbytes
@@ -386,7 +390,7 @@ class Tables:
     # --------------------------------------------------------------------------- the requests
 
     def give_up(self, request: LedgerRequest, teacher: LedgerTeacher) -> None:
-        """Ignore the answer of `teacher`; without another copy, the rows wait again."""
+        """Ignore the answer of `teacher`; if no other copy counts, the rows wait again."""
         if teacher.name not in request.holders:
             return
         request.holders.discard(teacher.name)
@@ -429,7 +433,7 @@ class Tables:
                     self.refused.pop(batch.id, None)
 
     def refresh(self, teacher: LedgerTeacher) -> None:
-        """Update the tables after any change to the teacher; remove it if it is finished."""
+        """Update the tables after a change to the teacher; remove it if it is revoked and idle."""
         teacher.usable = not (teacher.revoked or teacher.resting or teacher.on_trial)
         if teacher.usable and len(teacher.in_flight) < teacher.window:
             self.open[teacher.name] = teacher

@@ -20,7 +20,7 @@ class InFlight:
         spans: its rows.
         attempt: attempt of the latest copy.
         teachers: teachers with a copy that still counts, sorted; empty once the request is answered
-            or not wanted.
+            or not wanted any more.
     """
 
     request: int
@@ -39,11 +39,12 @@ class LedgerLoad(NamedTuple):
 
     Attributes:
         volume_bytes, queued, unlabelled: as in `LedgerView`.
-        queued_calls, unlabelled_calls: number of those batches that are of calls.
+        queued_calls, unlabelled_calls: how many of `queued` and `unlabelled` belong to calls
+            outside the training loop.
         batch_bytes: size of the training loop's largest batch so far: inputs, and labels as far as
             known.
-        window_batches: batches of the loop's latest size that fill the windows of usable teachers.
-            Before the first batch, only of teachers that take whole batches.
+        window_batches: number of batches of the loop's latest size that fill the windows of usable
+            teachers. Before the first batch, teachers with a limit of rows do not count.
         free_windows: requests that could be sent now; 0 also without a usable teacher.
         teachers: number of teachers that are not revoked.
         idle: number of usable teachers with nothing in flight.
@@ -65,8 +66,8 @@ class LedgerView:
     """Read access to a ledger; nothing here changes it.
 
     Attributes:
-        sent: number of requests sent so far, resends included, copies not.
-        resends: number of those with rows that had been sent before.
+        sent: number of requests sent so far, with resends, without copies.
+        resends: number of these requests with rows that had been sent before.
         hedges: number of copies sent to any free teacher.
         named_copies: number of copies sent to a named teacher, for comparisons.
         accepted: number of answers that counted.
@@ -92,25 +93,28 @@ class LedgerView:
         return len(self._tables.batches) - self._tables.unlabelled
 
     def has_next(self, *, ordered: bool) -> bool:
-        """Whether the next batch of the student is labelled or released: the first one, or any."""
+        """Whether the training loop's next batch needs no more labels.
+
+        With `ordered` the next batch is the first one, else any.
+        """
         if not self.labelled:
             return False
-        loop = (batch for batch in self._tables.batches.values() if not batch.is_call)
-        done = (batch.stage is not UNLABELLED for batch in loop)
+        loop_batches = (batch for batch in self._tables.batches.values() if not batch.is_call)
+        done = (batch.stage is not UNLABELLED for batch in loop_batches)
         return next(done, False) if ordered else any(done)
 
     @property
     def queued(self) -> int:
-        """Number of batches with rows that wait for a teacher or for the store."""
+        """Number of batches with rows that wait for a teacher or for the label store."""
         return len(self._tables.queue) + len(self._tables.withheld)
 
     @property
     def withheld(self) -> Collection[int]:
-        """Batches that wait for a search of the store."""
+        """Batches that wait for a search of the label store."""
         return self._tables.withheld.keys()
 
     def awaits_store(self, batch: int) -> bool:
-        """Whether the store is searched for a batch before teachers get it."""
+        """Whether a batch waits for a search of the label store, in the ledger or before it."""
         tables = self._tables
         return batch in tables.withheld or batch not in tables.batches
 
@@ -153,7 +157,7 @@ class LedgerView:
 
     @property
     def in_flight(self) -> int:
-        """Number of copies in flight, unwanted ones included: they fill windows too."""
+        """Number of copies in flight; unwanted ones count, because they fill windows too."""
         return sum(len(teacher.in_flight) for teacher in self._tables.teachers.values())
 
     def in_flight_at(self, teacher: str) -> tuple[int, ...]:
@@ -164,8 +168,8 @@ class LedgerView:
     def request(self, request: int) -> InFlight | None:
         """Return the request in flight with this number; None: there is none."""
         for teacher in self._tables.teachers.values():
-            if (found := teacher.in_flight.get(request)) is not None:
-                return _described(found)
+            if (in_flight := teacher.in_flight.get(request)) is not None:
+                return _described(in_flight)
         return None
 
     def requests_at(self, teacher: str) -> Iterator[InFlight]:
@@ -179,18 +183,18 @@ class LedgerView:
     def load(self) -> LedgerLoad:
         """The input of flow control, which is needed after every few answers."""
         tables = self._tables
-        usual = tables.last_rows
-        rows = free = there = idle = 0
+        batch_rows = tables.last_rows  # 0: no batch yet
+        rows = free = present = idle = 0
         for teacher in tables.teachers.values():
-            there += not teacher.revoked
+            present += not teacher.revoked
             if not teacher.usable:
                 continue
-            taken, window = len(teacher.in_flight), teacher.window
-            free += max(window - taken, 0)
-            idle += not taken
+            in_flight, window = len(teacher.in_flight), teacher.window
+            free += max(window - in_flight, 0)
+            idle += not in_flight
             if teacher.most_rows is None:
-                rows += window * (usual or 1)
-            elif usual:
+                rows += window * (batch_rows or 1)
+            elif batch_rows:
                 rows += window * teacher.most_rows
         queued_calls = 0
         if tables.unlabelled_calls:
@@ -203,9 +207,9 @@ class LedgerView:
             queued_calls,
             tables.unlabelled,
             tables.unlabelled_calls,
-            -(-rows // (usual or 1)),
+            -(-rows // (batch_rows or 1)),
             free,
-            there,
+            present,
             idle,
         )
 
@@ -221,7 +225,7 @@ class LedgerView:
 
     @property
     def on_trial(self) -> tuple[str, ...]:
-        """Teachers that get only copies that name them."""
+        """Teachers that get only copies that are addressed to them."""
         teachers = self._tables.teachers.items()
         return tuple(name for name, t in teachers if t.on_trial and not t.revoked)
 
