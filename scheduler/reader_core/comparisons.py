@@ -1,8 +1,8 @@
 """Runs the comparisons of answers that `scheduler.canaries` decides about.
 
-While several teachers label a request, the driver keeps its labels and says which of them agree,
-until each teacher has answered, or is known not to answer. The windows bound the number of such
-requests.
+While several teachers label a request, the driver keeps the labels of each, and reports with each
+answer which kept ones agree with it. It drops them once every teacher has answered or will not
+answer. The windows bound the number of such requests.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .instructions import Disputed, DropAllAnswers, DropAnswers, Instruction, Ke
 
 @dataclass(slots=True)
 class _ComparedRequest:
-    """A request that is compared.
+    """A request whose answers are compared.
 
     Attributes:
-        asked: teachers that work on it.
+        working: teachers that have the request in flight.
         planned: teachers that will get a copy.
         copied: teachers that got a copy in memory of its own.
         answered: teachers that have answered.
         agreeing: pairs of teachers that agree.
         judged: teachers that had answered at the latest judgement.
-        is_kept: the driver keeps answers to it.
+        is_kept: the driver keeps answers to the request.
     """
 
-    asked: set[str]
+    working: set[str]
     planned: set[str]
     copied: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
@@ -45,14 +45,15 @@ class _ComparedRequest:
 class Comparisons:
     """The comparisons of one service.
 
-    Methods that may lead to verdicts return them; carry them out in order.
+    Methods that may lead to verdicts return them; the caller carries them out in order.
 
     Args:
-        rule: the settings; None: compare nothing.
+        config: the settings; None: compare nothing.
         ledger: the ledger of the service, only read here.
-        rng: draws the sample.
+        rng: draws the sample of requests.
         emit: takes an instruction for the driver.
-        resting: teachers that get no copies, as a request failed there; the caller changes it.
+        resting: teachers that get no copies, because a request failed there; the caller updates
+            the set.
 
     Attributes:
         panel: knows which teachers are trusted.
@@ -60,13 +61,13 @@ class Comparisons:
 
     def __init__(
         self,
-        rule: CanaryConfig | None,
+        config: CanaryConfig | None,
         ledger: Ledger,
         rng: RandomLike,
         emit: Callable[[Instruction], None],
         resting: set[str],
     ) -> None:
-        self._rule = rule
+        self._config = config
         self._ledger = ledger
         self._rng = rng
         self._emit = emit
@@ -79,7 +80,7 @@ class Comparisons:
 
     def joined(self, name: str, numerics_id: str) -> bool:
         """Add a teacher unless it is known; return whether it is on trial."""
-        if self._rule is None:
+        if self._config is None:
             return False
         if (known := self.panel.members.get(name)) is not None:
             return known.trial
@@ -87,13 +88,16 @@ class Comparisons:
         return self.panel.join(name)
 
     def left(self, *names: str) -> list[ComparisonVerdict]:
-        """Remove teachers and their answers, so those that leave together are not compared."""
+        """Remove teachers and their answers.
+
+        Remove teachers that leave together by one call: then they are not compared with each other.
+        """
         verdicts = [self.panel.leave(*names)]
         for name in names:
             self._numerics.pop(name, None)
         for case in self._cases.values():
-            for known in (case.asked, case.planned, case.answered, case.judged):
-                known.difference_update(names)
+            for teachers in (case.working, case.planned, case.answered, case.judged):
+                teachers.difference_update(names)
             case.agreeing = {pair for pair in case.agreeing if pair.isdisjoint(names)}
         for request, case in list(self._cases.items()):
             verdicts += self._close(request, case)
@@ -101,36 +105,36 @@ class Comparisons:
 
     def tolerance(self, name: str, numerics_id: str, other: str) -> float:
         """Return the tolerated difference between `name`, with this numerics_id, and `other`."""
-        assert self._rule is not None
+        assert self._config is not None
         numerics_id = numerics_id or self._numerics.get(name, "")
-        return self._rule.tolerance(numerics_id, self._numerics.get(other, ""))
+        return self._config.tolerance(numerics_id, self._numerics.get(other, ""))
 
     # --- requests
 
     def copies_for_trials(self) -> list[ev.Hedge]:
-        """Return copies of one request in flight for teachers on trial.
+        """Return copies of one request in flight, for teachers on trial.
 
-        Without it they would wait for the next request, which may take long to come.
+        Without these copies they would wait for the next new request, which may take long.
         """
         for name in self.panel.trusted:
-            for one in self._ledger.requests_at(name):
-                if one.attempt == 1 and name in one.teachers and one.request not in self._cases:
-                    return self._copies(one.request, name)
+            for sent in self._ledger.requests_at(name):
+                if sent.attempt == 1 and name in sent.teachers and sent.request not in self._cases:
+                    return self._copies(sent.request, name)
         return []
 
     def sent(self, send: ev.Send) -> tuple[bool, list[ev.Hedge]]:
-        """Record a sent request; return whether it is a copy for a comparison, and further copies.
+        """Record a sent request; return whether it is a copy for a comparison, and copies to send.
 
-        A copy gets memory of its own, because the memory of the batch may be reused before it is
-        answered: the first answer is delivered without waiting for the comparison.
+        A copy gets memory of its own, because the memory of the batch may be reused before the copy
+        is answered: the first answer is delivered without waiting for the comparison.
         """
-        if self._rule is None:
+        if self._config is None:
             return False, []
         if (case := self._cases.get(send.request)) is None:
             if send.attempt > 1 or len(self.panel.members) < 2:
                 return False, []
             return False, self._copies(send.request, send.teacher)
-        case.asked.add(send.teacher)
+        case.working.add(send.teacher)
         if is_copy := send.teacher in case.planned:
             case.planned.discard(send.teacher)
             case.copied.add(send.teacher)
@@ -141,16 +145,16 @@ class Comparisons:
     ) -> list[ComparisonVerdict]:
         """Record an answer, and compare it unless it may be about other samples.
 
-        An answer of which a part was not accepted may be about other samples: the memory of a batch
-        is reused once no answer is needed, and a late teacher reads what is there then. Copies have
-        their own memory.
+        If part of an answer was not accepted, it may be about other samples: the memory of a batch
+        is reused once no answer is needed, and a late teacher then reads the inputs of another
+        batch. Copies have their own memory.
         """
         name, request = answer.teacher, answer.request
         if (case := self._cases.get(request)) is None:
             return []
         if answer.numerics_id:
             self._numerics[name] = answer.numerics_id
-        case.asked.discard(name)
+        case.working.discard(name)
         is_whole = sum(span.rows for span in accepted) == answer.rows
         if name not in self.panel.members or not (is_whole or name in case.copied):
             self.panel.ended(name)
@@ -167,23 +171,23 @@ class Comparisons:
         """Record that a teacher will not answer a request."""
         if (case := self._cases.get(request)) is None:
             return []
-        case.asked.discard(name)
+        case.working.discard(name)
         self.panel.ended(name)
         return self._close(request, case)
 
     def clear(self) -> None:
-        """Forget all comparisons, because requests in flight are of no use any more."""
+        """Forget all comparisons, because answers to requests in flight are no longer used."""
         for case in self._cases.values():
-            self._release_copies({*case.asked, *case.planned, *case.answered})
+            self._release_copies({*case.working, *case.planned, *case.answered})
         if self._cases:
             self._emit(DropAllAnswers())
         self._cases.clear()
 
-    # --- within
+    # --- internal
 
     def _copies(self, request: int, teacher: str) -> list[ev.Hedge]:
-        assert self._rule is not None
-        chosen = self.panel.copies(teacher, self._rng, self._rule)
+        assert self._config is not None
+        chosen = self.panel.copies(teacher, self._rng, self._config)
         if not chosen:  # the usual case
             return []
         self._release_copies(self._resting.intersection(chosen))
@@ -193,12 +197,12 @@ class Comparisons:
 
     def _close(self, request: int, case: _ComparedRequest) -> list[ComparisonVerdict]:
         """Judge a request once nothing more is expected, and forget it."""
-        found = self._ledger.request(request)
-        # It is answered or not wanted any more, so the ledger sends no more copies.
-        if found is None or not found.teachers:
+        in_flight = self._ledger.request(request)
+        # If it is answered or not wanted any more, the ledger sends no more copies.
+        if in_flight is None or not in_flight.teachers:
             self._release_copies(case.planned)
             case.planned.clear()
-        if case.asked or case.planned or self._cases.get(request) is not case:
+        if case.working or case.planned or self._cases.get(request) is not case:
             return []
         del self._cases[request]
         verdicts: list[ComparisonVerdict] = []
@@ -221,5 +225,6 @@ class Comparisons:
         return [verdict]
 
     def _release_copies(self, names: Collection[str]) -> None:
+        """Let these teachers get other copies."""
         for name in names:
             self.panel.ended(name)

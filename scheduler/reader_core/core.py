@@ -48,7 +48,7 @@ class CoreConfig:
         ordered: the student takes batches in the order of the source.
         deterministic: use only teachers of one numerics_id.
         canaries: settings for comparing teachers' answers; None: compare nothing.
-        stored: there is a label store; it is searched before batches are labelled again.
+        stored: there is a label store, which is searched before batches are labelled again.
         remembered: number of latest events that `ReaderCore.story` covers; ticks without
             instructions do not count.
     """
@@ -65,7 +65,7 @@ class CoreConfig:
 
 
 class Step(NamedTuple):
-    """An event of the core and the instructions that followed; not a training step.
+    """An event and the instructions that followed; it is not a training step.
 
     Attributes:
         stimulus: number of the event.
@@ -101,9 +101,10 @@ class ReaderCore:
         decision: latest decision of flow control.
         memory: state of flow control between decisions.
         starves: the student starves, as reported to the coordinator.
-        is_cut_off: the reader is cut off, as reported; see `TeacherStates.cut_off`.
+        is_cut_off: the reader is cut off, as reported to the coordinator; see
+            `TeacherStates.cut_off`.
         waiting_since: since when the training loop waits for a batch; None: it does not.
-        calls: number of calls that wait for their labels.
+        calls: number of calls outside the training loop that wait for their labels.
         source_ended: the source has nothing more for this epoch.
         epoch: highest (term, counter) of an assignment so far; not an epoch of the data.
         stimulus: number of the latest event.
@@ -142,8 +143,8 @@ class ReaderCore:
         self._now = 0.0
         self._load: LedgerLoad | None = None  # None: the inputs of decisions may have changed
         self._times = SampleTimes(None, None)
-        self._pace_s: float | None = None
-        self._awaited = 0  # as last told to the ledger
+        self._pace_s: float | None = None  # `StreamStats.pace_s` of these times
+        self._awaited = 0  # as the ledger knows it
         self._epoch_due = False  # `EpochDue` was emitted in this epoch
         self._looked_at = -inf
         self._reported: tuple[object, ...] = ()
@@ -226,7 +227,7 @@ class ReaderCore:
         if now >= links.next_probe_at:
             links.start_probes(now)
         if len(links.unanswered) != self._awaited:
-            self._tell_awaited()
+            self._update_awaited()
         if self.config.remembered and (out or not isinstance(event, events.Tick)):
             self._steps.append((self.stimulus, now, event, out))
         return out
@@ -235,7 +236,7 @@ class ReaderCore:
 
     @property
     def content_id(self) -> str:
-        """Content to report to the coordinator; empty: unknown, or the student may be moved."""
+        """Content to report to the coordinator; empty: unknown, or it may be exchanged now."""
         return self.model_switch.state.reported
 
     @property
@@ -246,7 +247,7 @@ class ReaderCore:
 
     @property
     def unavailable(self) -> frozenset[str]:
-        """Assigned teachers that give no labels."""
+        """Assigned teachers that give no labels; see `TeacherLinks.unavailable`."""
         return self._links.unavailable
 
     def measured(self, content_id: str) -> Measured:
@@ -261,8 +262,8 @@ class ReaderCore:
         """
         steps = []
         for stimulus, at, event, out in self._steps:
-            instructions = tuple(one for one in out if batch in _batches(one))
-            if instructions or batch in _batches(event):
+            instructions = tuple(item for item in out if batch in _batches_of(item))
+            if instructions or batch in _batches_of(event):
                 steps.append(Step(stimulus, at, event, instructions))
         return steps
 
@@ -303,8 +304,8 @@ class ReaderCore:
         if not self._links.record_message(name, answer.link):
             self._emit(Discard(answer.request, name))
             return
-        if (without := self.model_switch.record_numerics(name, answer.numerics_id)) is not None:
-            self._follow((without, False), now)
+        if (assigned := self.model_switch.record_numerics(name, answer.numerics_id)) is not None:
+            self._follow((assigned, False), now)
             teachers.cancelled(events.Cancelled(name, answer.request), now)
             return
         if answer.misfit:
@@ -317,8 +318,8 @@ class ReaderCore:
         in_flight = len(self.ledger.in_flight_at(name))
         emitted = len(self._out)
         self._apply(ev.Answered(name, answer.request, answer.row_nbytes, answer.device_s))
-        accepted = self._out[emitted]  # its first instruction says whether the answer counts
-        spans = accepted.spans if isinstance(accepted, ev.Accept) else ()
+        first = self._out[emitted]  # the ledger's first instruction: `Accept` or `Discard`
+        spans = first.spans if isinstance(first, ev.Accept) else ()
         if spans:
             self.stats.labelled(name)
             if not self.model_switch.kinds.is_firm:
@@ -332,7 +333,7 @@ class ReaderCore:
         """Carry out a change of the assignment.
 
         Args:
-            change: teachers to use from now on, and whether to label again all batches that are not
+            change: teachers to use from now on, and whether to label all batches again that are not
                 released; None: no change.
             now: seconds.
         """
@@ -341,7 +342,7 @@ class ReaderCore:
         assigned, again = change
         teachers = self.teachers
         lost, revoked = self._links.update(assigned, now)
-        self._tell_awaited()
+        self._update_awaited()
         teachers.forget_others({peer.teacher_id for peer in assigned.peers}.difference(lost))
         for name in (*lost, *revoked):  # before any of their rows are sent again
             self._apply(ev.TeacherRevoked(name))
@@ -353,44 +354,44 @@ class ReaderCore:
             teachers.comparisons.clear()
             self._apply(ev.Relabel(stored=self.config.stored))
 
-    def _tell_awaited(self) -> None:
-        """Tell the ledger how many teachers have a first probe under way, and may soon join."""
+    def _update_awaited(self) -> None:
+        """Report to the ledger how many teachers have not answered their first probe."""
         self._awaited = len(self._links.unanswered)
         self._apply(ev.Awaited(self._awaited))
 
     # --- time
 
-    def _look(self, look: events.Tick, now: float) -> None:
-        """Check what depends on time."""
+    def _look(self, tick: events.Tick, now: float) -> None:
+        """Check for changes that follow from time alone."""
         self._looked_at = now
         if self.stats.look(now):
             self._load = None
         usable = self.ledger.usable
-        self._follow(self.model_switch.look(now, look.coordinator_answers, usable), now)
-        if self.model_switch.moves_at_epoch and look.coordinator_answers and not self._epoch_due:
+        self._follow(self.model_switch.look(now, tick.coordinator_answers, usable), now)
+        if self.model_switch.moves_at_epoch and tick.coordinator_answers and not self._epoch_due:
             self._epoch_due = True
             self._emit(EpochDue())
         self.teachers.look(self.lacks_labels or self.calls > 0, now)
 
-    def _decide(self, look: events.Tick, now: float) -> None:
-        """Run an iteration of Algorithm 1; request a report if the coordinator must know."""
+    def _decide(self, tick: events.Tick, now: float) -> None:
+        """Run an iteration of Algorithm 1; request a report if something to report has changed."""
         content_id, unavailable = self.model_switch.state.reported, self._links.unavailable
         self.is_cut_off, may_be_cut_off = self.teachers.cut_off(now)
         if (load := self._load) is None:  # most decisions follow from time alone
             load = self._load = self.ledger.load
-            measured = self.measured(content_id or look.store_content)
+            measured = self.measured(content_id or tick.store_content)
             self._times = stream_stats.times(self._profile, measured, now + self._wall_ahead_s)
             self._pace_s = self.stats.pace_s(self._times.t_s_s)
         panel = self.teachers.comparisons.panel
         view = FlowView(  # by position: with names, this takes three times as long
             load.volume_bytes,
-            load.queued + look.in_store,
-            load.unlabelled + look.in_store,
+            load.queued + tick.in_store,
+            load.unlabelled + tick.in_store,
             load.window_batches,
             load.free_windows,
             load.idle,
             load.teachers,
-            # Calls that wait for room: another teacher would help them.
+            # Or calls wait for room in a window: another teacher would help them.
             self.lacks_labels or (self.calls > 0 and self.ledger.queued > 0),
             self.source_ended,
             self._times.t_t_s,
@@ -400,14 +401,14 @@ class ReaderCore:
             panel.judges if panel.disputed else 0,
             self._times.presumed,
             may_be_cut_off,
-            load.queued_calls + look.calls_in_store,
-            load.unlabelled_calls + look.calls_in_store,
+            load.queued_calls + tick.calls_in_store,
+            load.unlabelled_calls + tick.calls_in_store,
         )
         before = self.decision.want
         self.decision, self.memory = flow.decide(view, self.memory, now, self.config.flow)
         if (want := self.decision.want) != before:
-            words = f"want {want} teachers of {self.config.service}: {self.decision.reason}"
-            self._log("info", words, "")
+            text = f"want {want} teachers of {self.config.service}: {self.decision.reason}"
+            self._log("info", text, "")
         self._starvation = self._starvation.after(self.memory.starved_s, now)
         self.starves = starves = self._starvation.starves
         news = (want, unavailable, self.is_cut_off, self.model_switch.state.data_epoch, content_id)
@@ -424,25 +425,26 @@ class ReaderCore:
         self._out.append(LogMessage(level, text, teacher))
 
     def _apply(self, event: ev.Event) -> None:
-        """Apply an event to the ledger, emit what follows, and send copies for comparisons."""
+        """Apply an event to the ledger, emit its instructions, and send copies for comparisons."""
         self._load = None
         copies: list[ev.Hedge] = []
-        for one in self.ledger.handle(event):
-            if isinstance(one, ev.Send):
-                is_copy, more = self.teachers.comparisons.sent(one)
-                copies += more
-                self._out.append(SendRequest(self._links.number(one.teacher), one, is_copy))
-                self.pacing.sent(one.teacher, one.request, self._now)
+        for instruction in self.ledger.handle(event):
+            if isinstance(instruction, ev.Send):
+                send = instruction
+                is_copy, more_copies = self.teachers.comparisons.sent(send)
+                copies += more_copies
+                self._out.append(SendRequest(self._links.number(send.teacher), send, is_copy))
+                self.pacing.sent(send.teacher, send.request, self._now)
                 self.teachers.lateness.sent(self._now)
             else:
-                self._out.append(one)
+                self._out.append(instruction)
         for copy in copies:
             self._apply(copy)
 
 
-def _batches(one: Any) -> Iterator[int]:
+def _batches_of(item: Any) -> Iterator[int]:
     """Yield the batches that an event or an instruction concerns."""
-    if isinstance(batch := getattr(one, "batch", None), int):
+    if isinstance(batch := getattr(item, "batch", None), int):
         yield batch
-    for span in getattr(one, "spans", ()):
+    for span in getattr(item, "spans", ()):
         yield span.batch

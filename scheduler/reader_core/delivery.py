@@ -1,9 +1,10 @@
 """Delivery of batches to the training loop: order, number released ahead, batches without labels.
 
-A batch is complete once each service has labelled it or left it unlabelled. Then it is offered to
-the trainer in order, so that its labels survive a restart of the engine. The training loop may take
-a batch once it is released. Only as many are released as the loop may consume before the engine
-learns of it. All others can be withdrawn if a teacher turns out to lie or the model is exchanged.
+A batch is complete once each service has labelled it or left it unlabelled. Complete batches are
+offered to the trainer in order: it receives their labels, so these survive a restart of the engine.
+The training loop may take a batch once it is released. Only as many batches are released as the
+loop may consume before the engine learns of it. All others can be withdrawn if a teacher turns out
+to lie or the model is exchanged.
 """
 
 from __future__ import annotations
@@ -21,17 +22,20 @@ from ..stream_stats import STEP_WINDOW
 from . import instructions as do
 from .events import DeliverUnlabelled, InvalidateBatch, LoopWaiting, Released
 
-#: Seconds of work released ahead of the training loop, and bounds of that in batches.
+#: Seconds of the loop's work that are released ahead, and bounds of their number of batches.
 AHEAD_S: Final = 0.1
 FEWEST_AHEAD, MOST_AHEAD = 2, 64
 
 _WAIT_FOR_EVER: Final = Policy()
-#: The state while no student waits without a teacher.
+#: The state while the student does not wait for lack of teachers.
 _NOT_WAITING: Final = no_teacher.NoTeacherWait()
 
 
 def look_ahead(batch_s: float | None) -> int:
-    """Return how many batches to release ahead of a loop; `batch_s` None: unknown."""
+    """Return how many batches to release ahead of a loop.
+
+    `batch_s` is the loop's seconds per batch; None: unknown.
+    """
     if not batch_s:
         return FEWEST_AHEAD
     return max(rounded_up(min(AHEAD_S / batch_s, MOST_AHEAD)), FEWEST_AHEAD)
@@ -40,20 +44,21 @@ def look_ahead(batch_s: float | None) -> int:
 class Delivery:
     """The batches of one stream that the training loop has not taken. Use it from one thread.
 
-    The driver reports the stream, and what the ledgers say about batches (`handle`). Carry out the
-    returned instructions at once, in order.
+    The driver reports events of the stream, and the ledgers' instructions about batches (`handle`).
+    It carries out the returned instructions at once, in order.
 
     Args:
-        ledgers: of the services that label each batch; only read.
+        ledgers: ledgers of the services that label each batch; only read.
         ordered: batches are delivered in the order of the source; else when they are complete.
         policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
-        loop_delivery: delivery of the training loop's batches, if this is the delivery of calls;
-            call its `look` first. For a call the trainer uses an offer at once, so a batch is
-            offered only when it is released. None: this one is the training loop's.
+        loop_delivery: if this is the delivery of calls, the delivery of the training loop's
+            batches, whose `look` is to be called first. For a call the trainer uses an offer at
+            once, so a batch is offered only when it is released. None: this is the delivery of the
+            training loop's batches.
 
     Attributes:
-        unlabelled_by_service: number of batches released without labels of a service, by service.
+        unlabelled_by_service: by service, the number of batches released without its labels.
         partial: number of batches released with labels of some services.
         unlabelled: number of batches released without any labels.
     """
@@ -73,18 +78,20 @@ class Delivery:
         self._ordered = ordered
         self._at_once = loop_delivery is not None
         self._ensemble = ensemble or Ensemble(dict.fromkeys(ledgers, 1.0))
-        self._whole: Mixture | None = Mixture(self._ensemble.shares, 1.0)
-        watch = None if loop_delivery is None else loop_delivery._no_teacher
-        self._no_teacher: NoTeacherPolicy = NoTeacherPolicy(ledgers, policy, self._ensemble, watch)
-        #: Batches that are not offered, in order, with the services that have not labelled them.
+        self._full_mixture: Mixture | None = Mixture(self._ensemble.shares, 1.0)
+        of_loop = None if loop_delivery is None else loop_delivery._no_teacher
+        self._no_teacher: NoTeacherPolicy = NoTeacherPolicy(
+            ledgers, policy, self._ensemble, of_loop
+        )
+        #: Incomplete batches, in order, with the services that have not labelled them.
         self._lacking: dict[int, set[str]] = {}
         self._without: dict[int, set[str]] = {}  # services that a batch goes without
         self._poison: dict[int, tuple[str, ...]] = {}  # reasons, by poison batch
         self._restored: set[int] = set()  # batches that an earlier engine has offered
-        #: Complete and not released, in order; None: restored.
+        #: Batches that are complete and not released, in order; None: an earlier engine offered it.
         self._complete: dict[int, do.OfferBatch | do.OfferPoison | None] = {}
-        self._released: set[int] = set()  # and not taken
-        self._batch_s = RecentMean(STEP_WINDOW)  # a pause raises it for a while
+        self._released: set[int] = set()  # released and not taken
+        self._batch_s = RecentMean(STEP_WINDOW)  # the loop's seconds per batch
 
     # ------------------------------------------------------------------------ the trainer's side
 
@@ -106,7 +113,7 @@ class Delivery:
         self._no_teacher.loop_waits = waits
 
     def taken(self, batch: int, step_s: float | None) -> None:
-        """Record that the training loop took a batch; `step_s`: its work on the previous one."""
+        """Record that the training loop took a batch; `step_s`: seconds of the previous step."""
         if step_s:
             self._batch_s.add(step_s)
         self._no_teacher.loop_waits = False
@@ -117,8 +124,8 @@ class Delivery:
     def reset(self) -> None:
         """Forget every batch, because the student left the epoch."""
         self._no_teacher.loop_waits = False
-        for kept in (self._lacking, self._without, self._poison, self._complete):
-            kept.clear()
+        for batches in (self._lacking, self._without, self._poison, self._complete):
+            batches.clear()
         self._restored.clear()
         self._released.clear()
 
@@ -131,8 +138,8 @@ class Delivery:
             case do.LabelsRevoked():
                 return self._relabelled(service, batch)
             case do.Poison(_, reasons):
-                return self._condemn(service, batch, reasons)
-        if batch in self._poison:  # by another service
+                return self._on_poison(service, batch, reasons)
+        if batch in self._poison:  # for another service
             return [do.DropBatch(batch)]
         if (lacking := self._lacking.get(batch)) is None:
             return []
@@ -141,7 +148,7 @@ class Delivery:
         lacking.discard(service)
         return [] if lacking else self._offer(batch)
 
-    def _condemn(
+    def _on_poison(
         self, service: str, batch: int, reasons: tuple[str, ...]
     ) -> list[do.StreamInstruction]:
         """Offer an error in place of a batch that will never be labelled by one service."""
@@ -150,13 +157,17 @@ class Delivery:
         lacking.clear()
         self._poison[batch] = reasons
         offers = self._offer(batch)
-        return [do.DropBatch(batch), *offers, *self._others(service, DeliverUnlabelled(batch))]
+        return [
+            do.DropBatch(batch),
+            *offers,
+            *self._forward_to_others(service, DeliverUnlabelled(batch)),
+        ]
 
     def _relabelled(self, service: str, batch: int) -> list[do.StreamInstruction]:
         """Withdraw a batch, because a service labels it again.
 
-        All other services do too if the batch is poison, or if its labels cannot be separated by
-        service.
+        All other services label it again too if the batch is poison, or if its labels cannot be
+        separated by service.
         """
         out: list[do.StreamInstruction] = []
         if batch in self._complete:
@@ -172,14 +183,14 @@ class Delivery:
             self._poison.pop(batch, None)
             self._without.pop(batch, None)
             self._lacking[batch].update(self._services)
-            return [*out, *self._others(service, InvalidateBatch(batch))]
+            return [*out, *self._forward_to_others(service, InvalidateBatch(batch))]
         self._lacking[batch].add(service)
         if batch in self._without:
             self._without[batch].discard(service)
         return out
 
     def _offer(self, batch: int) -> list[do.StreamInstruction]:
-        """Record a complete batch and offer it; in order, once those before it are complete."""
+        """Offer a complete batch; if batches are ordered, once all earlier ones are complete."""
         complete: list[int] = []
         if self._ordered:
             for number, lacking in self._lacking.items():
@@ -196,22 +207,22 @@ class Delivery:
             if (reasons := self._poison.get(number)) is not None:
                 offer = do.OfferPoison(number, reasons)
             else:
-                mixed = self._whole
+                mixed = self._full_mixture
                 if without := self._without.get(number):
-                    gone = dict.fromkeys(without, -inf)  # missing for long enough
-                    mixed = mixture(self._ensemble, set(self._services) - without, gone, 0.0)
+                    missing = dict.fromkeys(without, -inf)  # for longer than any limit
+                    mixed = mixture(self._ensemble, set(self._services) - without, missing, 0.0)
                 offer = do.OfferBatch(number, mixed)
             self._complete[number] = offer
             if not self._at_once:
                 out.append(offer)
-        if self._ordered and complete and complete[0] < last:  # it had been withdrawn
+        if self._ordered and complete and complete[0] < last:  # it was withdrawn before
             self._complete = dict(sorted(self._complete.items()))
         return out
 
     # ---------------------------------------------------------------------------- what follows
 
     def look(self, now: float) -> list[do.StreamInstruction]:
-        """Decide what follows from the latest events or from time.
+        """Release batches, and apply the policy for missing teachers.
 
         Args:
             now: seconds of a clock that does not go back.
@@ -221,7 +232,7 @@ class Delivery:
         return out + self._no_teacher.look(self._lacking, self._without, has_next, now)
 
     def release(self) -> list[do.StreamInstruction]:
-        """Release the next batches, unless the loop has more than half of its quota."""
+        """Release the next batches, unless the loop still has more than half of its look-ahead."""
         if not self._complete:
             return []
         ahead = len(self._complete) if self._at_once else look_ahead(self._batch_s.value)
@@ -229,9 +240,9 @@ class Delivery:
             return []
         batches: list[int] = []
         room = ahead - len(self._released)
-        barrier = next(iter(self._lacking), inf) if self._ordered else inf
+        first_incomplete = next(iter(self._lacking), inf) if self._ordered else inf
         for number in self._complete:
-            if len(batches) == room or number > barrier:
+            if len(batches) == room or number > first_incomplete:
                 break
             batches.append(number)
         if not batches:
@@ -252,7 +263,7 @@ class Delivery:
         out.append(do.Release(tuple(batches)))
         return out
 
-    def _others(
+    def _forward_to_others(
         self, service: str, event: InvalidateBatch | DeliverUnlabelled
     ) -> list[do.StreamInstruction]:
         """Forward an event to the cores of all other services."""
@@ -260,14 +271,14 @@ class Delivery:
 
 
 class NoTeacherPolicy:
-    """Applies `scheduler.no_teacher`: lets batches go without labels of a service without teachers.
+    """Applies `scheduler.no_teacher`: delivers batches without labels while teachers are missing.
 
     Args:
-        ledgers: of the services, by name; only read.
+        ledgers: ledgers of the services, by name; only read.
         policy: the user's choice.
-        ensemble: the services, and what to do without one of several.
-        watch: another policy, which records since when services have no teacher; None: this one
-            records it.
+        ensemble: the services, and what to do if one of several is missing.
+        of_loop: the policy of the training loop's batches, if this is the policy of calls: it
+            records since when services have no teacher. None: this policy records it.
 
     Attributes:
         loop_waits: the training loop waits for a batch.
@@ -278,18 +289,19 @@ class NoTeacherPolicy:
         ledgers: Mapping[str, Ledger],
         policy: Policy,
         ensemble: Ensemble,
-        watch: NoTeacherPolicy | None,
+        of_loop: NoTeacherPolicy | None,
     ) -> None:
         self.loop_waits = False
         self._ledgers = ledgers
         self._policy = policy
         self._ensemble = ensemble
-        self._patience = _NOT_WAITING
-        self._watches = watch is None
-        self._alone_since: dict[str, float] = {} if watch is None else watch._alone_since
-        self._lacked: set[str] = set()  # services that had no teacher lately
+        self._wait = _NOT_WAITING
+        self._records_alone_since = of_loop is None
+        #: Since when each service without a usable teacher has none.
+        self._alone_since: dict[str, float] = {} if of_loop is None else of_loop._alone_since
+        self._last_alone: set[str] = set()  # services without a teacher, the last time any had none
         self._accepted: dict[str, int] = {}  # used answers of each service, at the latest decision
-        self._answers = 0  # those of services that had no teacher then
+        self._answers = 0  # sum of used answers, of each service while it is in `_last_alone`
 
     def look(
         self,
@@ -298,35 +310,35 @@ class NoTeacherPolicy:
         has_next: bool,
         now: float,
     ) -> list[do.StreamInstruction]:
-        """Let batches go that should not wait any longer, or give up.
+        """Deliver batches without labels that should not wait any longer, or give up.
 
         Args:
-            lacking: services that have not labelled each batch, in order of the batches; none: the
-                batch waits for those before it.
-            without: services that each batch goes without.
-            has_next: the loop may take a batch that is released.
+            lacking: for each batch, in order, the services that have not labelled it; none: the
+                batch waits for earlier batches.
+            without: for each batch, the services whose labels it is delivered without.
+            has_next: the loop can take a released batch.
             now: seconds of a clock that does not go back.
         """
-        for service, ledger in self._ledgers.items() if self._watches else ():
+        for service, ledger in self._ledgers.items() if self._records_alone_since else ():
             if ledger.usable:
                 self._alone_since.pop(service, None)
             else:
                 self._alone_since.setdefault(service, now)
-        if not self._alone_since and self._patience == _NOT_WAITING:
+        if not self._alone_since and self._wait == _NOT_WAITING:
             return []
         out: list[do.StreamInstruction] = []
         head = None
         for batch, services in lacking.items():
             if services and self._is_tolerated(batch, services, without.get(batch, ()), now):
                 out += [do.ForwardEvent(service, DeliverUnlabelled(batch)) for service in services]
-            elif services and head is None and not out:  # else the loop gets the one before it
+            elif services and head is None and not out:  # else the loop gets an earlier batch
                 head = batch
         return out + self._decide(None if has_next else head, now)
 
     def _is_tolerated(
         self, batch: int, lacking: Set[str], without: Collection[str], now: float
     ) -> bool:
-        """Whether a batch goes without the labels of missing services."""
+        """Whether a batch is delivered without the labels of missing services."""
         if self._ensemble.missing == "wait" or not self._alone_since:
             return False
         if any(self._ledgers[service].awaits_store(batch) for service in lacking):
@@ -335,20 +347,20 @@ class NoTeacherPolicy:
         return mixture(self._ensemble, labelled, self._alone_since, now) is not None
 
     def _decide(self, head: int | None, now: float) -> list[do.StreamInstruction]:
-        """Apply the policy to the first batch that a service has not labelled, if any."""
+        """Apply the policy to `head`, the loop's next batch if it lacks labels; else None."""
         ledgers = self._ledgers.values()
         accepted = {service: ledger.accepted for service, ledger in self._ledgers.items()}
-        self._answers += sum(accepted[name] - self._accepted[name] for name in self._lacked)
+        self._answers += sum(accepted[name] - self._accepted[name] for name in self._last_alone)
         self._accepted = accepted
-        self._lacked = {*self._alone_since} or self._lacked
+        self._last_alone = {*self._alone_since} or self._last_alone
         usable = [ledger.usable for ledger in ledgers]
-        action, self._patience = no_teacher.decide(
+        action, self._wait = no_teacher.decide(
             min(usable) if self._ensemble.missing == "wait" else max(usable),
             self.loop_waits
             and head is not None
             and not any(ledger.awaits_store(head) for ledger in ledgers),
             self._answers,
-            self._patience,
+            self._wait,
             now,
             self._policy,
         )

@@ -2,7 +2,7 @@
 
 The driver (live engine or simulator) turns I/O into events and carries out the returned
 instructions; it keeps no state that affects decisions. It reports the outcome of a request or probe
-with the number of its connection, so the core can ignore what arrives for a closed one.
+with the number of the connection, so the core can ignore outcomes over a closed connection.
 
 The ledger's events `Queued`, `StoreSearched`, `BatchRestored`, `Released`, `InvalidateBatch`,
 `DeliverUnlabelled` and `Cancelled` are used as they are.
@@ -27,12 +27,12 @@ from ..stream_stats import StreamProfile
 #:
 #: * "overwritten": the inputs were overwritten before the teacher had read them.
 #: * "refused": the teacher will never answer this request.
-#: * "full": the teacher has no room now.
+#: * "full": the teacher has no room for a request now.
 #: * "shut out": the teacher rejects the reader's credentials.
 #: * "crashed": the request crashed a predictor.
 #: * "failed": another failure that a retry may solve; the connection holds.
 #: * "bad answer": the answer fails its checks, or does not fit other labels of the batch.
-#: * "lost": the connection broke or is of no more use, or no answer came in time.
+#: * "lost": the connection broke or is no longer usable, or no answer came in time.
 FailureCause = Literal[
     "overwritten", "refused", "full", "shut out", "crashed", "failed", "bad answer", "lost"
 ]
@@ -40,7 +40,7 @@ FailureCause = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The address and facts of a teacher; facts are empty if only its address is known."""
+    """The address of a teacher, and its registered facts; these are empty if it is unregistered."""
 
     teacher_id: str
     address: str
@@ -48,7 +48,7 @@ class Peer:
     incarnation: int = 0
     content_id: str = ""
     protocol: str = ""  # as the registry names it; empty: `oip`
-    inputs: tuple[str, ...] = ()  # names, as registered for a foreign server that states none
+    inputs: tuple[str, ...] = ()  # names, registered for a foreign server that does not state them
     foreign: bool = False  # a server of another project, registered by a sidecar
     numerics_id: str = ""
 
@@ -58,10 +58,10 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What an assignment says about contents.
+    """What an assignment says about the content (model files, preprocessing) of teachers.
 
     Attributes:
-        content_id: content of all its teachers; empty: there are none, or it is unknown.
+        content_id: content of all its teachers; empty: there are no teachers, or it is unknown.
         next_content_id: content that the student moves to at its next epoch; empty: it stays.
         data_epoch: the student's epoch that the assignment was made for.
     """
@@ -76,12 +76,12 @@ class Assigned:
     """The teachers that this reader may use from now on.
 
     Attributes:
-        peers: all of them; a missing one is revoked, unless it is in `lost`.
+        peers: all these teachers; a missing one is revoked, unless it is in `lost`.
         lost: ids of teachers that are known to be dead.
         live: number of live teachers of the service, without draining ones.
         epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
         advice: what it says about contents.
-        barred: ids of peers of other numerics, which must not be asked; set by the core.
+        barred: ids of peers of other numerics, which must not get requests; set by the core.
     """
 
     peers: tuple[Peer, ...]
@@ -99,7 +99,7 @@ class PublishedKind(NamedTuple):
         output: name of the output.
         kind: "logits", "probabilities", "log-probabilities" or "other".
         is_label: the teacher sends these numbers as labels. False: it converts every kind to the
-            same kind of labels, so teachers of different kinds may be mixed.
+            same kind of labels, so teachers of another content may publish another kind.
     """
 
     output: str
@@ -114,11 +114,11 @@ class HandoffState:
     Attributes:
         content_id: as reported to the coordinator; empty if the student waited to be moved.
         bound: the epoch keeps that content.
-        assigned: the assignment that it followed; while it waited to be moved, the latest one.
-            Without `lost` and `barred`: the successor never had the lost teachers, and finds the
-            barred ones itself.
-        numerics_id: numerics that its labels are pinned to; empty: none.
-        kinds: how its labels are interpreted; empty: the stream has no labels yet.
+        assigned: the assignment that the core followed; while the student waited to be moved, the
+            latest one. Its `lost` and `barred` are empty: the successor never had the lost
+            teachers, and finds the barred ones itself.
+        numerics_id: numerics that the stream's labels are pinned to; empty: none.
+        kinds: how the stream's labels are interpreted; empty: it has no labels yet.
     """
 
     content_id: str = ""
@@ -132,7 +132,7 @@ class HandoffState:
 
 
 class Pulled(NamedTuple):
-    """The source yielded a batch of `samples` after `source_s`, with `rows` separable rows."""
+    """The source yielded a batch of `samples` with `rows` separable rows, in `source_s` seconds."""
 
     source_s: float
     samples: int
@@ -150,7 +150,7 @@ class Called(NamedTuple):
 
 
 class CallEnded(NamedTuple):
-    """A call got labels of `samples`, or ended without any (0); its batch was released."""
+    """A call got the labels of `samples`, or ended without labels (0); its batch was released."""
 
     batch: int
     samples: int
@@ -163,7 +163,13 @@ class LoopWaiting(NamedTuple):
 
 
 class BatchTaken(NamedTuple):
-    """The training loop took a batch. It worked `step_s` on the one before; None: the first one."""
+    """The training loop took a batch.
+
+    Attributes:
+        batch: its number.
+        samples: number of samples in it.
+        step_s: seconds of the loop's work on the previous batch; None: there was none.
+    """
 
     batch: int
     samples: int
@@ -175,7 +181,10 @@ class SourceEnded(NamedTuple):
 
 
 class EpochBegan(NamedTuple):
-    """The previous epoch was left: every batch is forgotten."""
+    """The student left the previous epoch, whose batches are forgotten, and began another.
+
+    `data_epoch` is the number of epochs that the student has begun.
+    """
 
     data_epoch: int
 
@@ -186,7 +195,7 @@ class EngineResumed:
 
     Attributes:
         data_epoch: number of epochs that the student has begun.
-        left: the previous engine's state.
+        left: the state that the previous engine left.
         ended: the source has nothing more for this epoch.
         waiting: the training loop waits for a batch.
     """
@@ -213,9 +222,9 @@ class Probed(NamedTuple):
     Attributes:
         teacher: its id.
         link: number of the connection.
-        most_rows: most rows that its model takes at once; None: unknown.
-        misfit: why the reader's settings do not fit its model; empty: they do.
-        kinds: what it publishes about the requested outputs.
+        most_rows: most rows that its model takes in one request; None: unknown.
+        misfit: why the reader's settings do not fit its model; empty: they fit.
+        kinds: the kinds that it publishes for the requested outputs.
     """
 
     teacher: str
@@ -226,7 +235,15 @@ class Probed(NamedTuple):
 
 
 class ProbeFailed(NamedTuple):
-    """A probe failed; `room_in_s`: when a full teacher expects to have room."""
+    """A probe failed.
+
+    Attributes:
+        teacher: its id.
+        link: number of the connection.
+        failure: how the probe failed.
+        reason: message.
+        room_in_s: seconds until a full teacher expects to have room; None: unknown.
+    """
 
     teacher: str
     link: int
@@ -244,11 +261,11 @@ class AnswerCame(NamedTuple):
         request: number of the request.
         rows: rows of the request.
         row_nbytes: bytes of one row's labels.
-        device_s: seconds of the teacher's device; <= 0: unknown.
+        device_s: seconds that the teacher's device needed; <= 0: unknown.
         samples: samples of the request; equal to `rows` if batches can be cut.
         numerics_id: identifies the numerics of the labels; empty: unknown.
         draining: the teacher is about to leave and asks for no more requests.
-        misfit: why these labels cannot be combined with others of the batch; empty: they can.
+        misfit: why these labels cannot be combined with others of the batch; empty: they can be.
         agrees: teachers with a kept answer to the request that agrees with this one.
     """
 
@@ -275,7 +292,7 @@ class RequestFailed(NamedTuple):
         failure: how it failed.
         reason: message.
         room_in_s: see `ProbeFailed`.
-        void: a batch of the request is over, so its memory may have been reused meanwhile.
+        void: a batch of the request was taken or forgotten, so its memory may have been reused.
     """
 
     teacher: str
@@ -300,13 +317,13 @@ class PathsTried(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """All events are reported, or time has passed: decide what follows.
+    """The driver has reported all events, or time has passed: decide what follows.
 
     Attributes:
-        in_store: batches that wait for a label store, before the ledger has them.
+        in_store: number of batches that wait for a label store before the ledger gets them.
         store_content: content of the stored labels that are searched; empty: unknown, or no store.
         coordinator_answers: the coordinator can be reached, so assignments are up to date.
-        calls_in_store: number of batches of calls among them.
+        calls_in_store: how many batches of `in_store` belong to calls.
     """
 
     in_store: int = 0

@@ -1,28 +1,29 @@
 """Hedging: late requests go to a second teacher. Also finds silent teachers and stragglers.
 
-A teacher processes its window in order. So a request begins when it is sent or, with others before
-it, when the latest of them is answered. The time from there to its own answer is its *turnaround*.
-Turnarounds are kept per row and per teacher: a teacher that is ten times slower is expected to take
-ten times as long, so it is not late for being slow and keeps its share of the work. The *stretch*
-of the pool is a high quantile, over the answers of all teachers, of actual over expected time.
+A teacher processes the requests of its window in order. So it begins with a request when the
+request is sent or, if others were sent before it, when the last of these is answered. The time from
+then to the answer of the request is its *turnaround*. Turnarounds are averaged per row and per
+teacher: a teacher that is ten times slower is expected to take ten times as long, so it is not late
+for being slow and keeps its share of the work. The *stretch* of the pool is a high quantile, over
+the answers of all teachers, of the ratio of actual to expected turnaround.
 
-A request is late when it takes longer than its teacher's expected time, times the stretch, times a
-patience. Patience is lower for the batch that the student waits for, and the expected time is then
-at most that of an idle teacher, because asking an idle teacher costs nothing.
+A request is late when it takes longer than its teacher's expected turnaround, times the stretch,
+times a *patience*. For the batch that the student waits for, the patience is lower, and the
+expected turnaround is at most that of an idle teacher, because using an idle teacher costs nothing.
 
-Hedges have a budget: a token bucket, counted in requests, that starts empty. At any time at most
-`SHARE` of the requests sent are hedged. Beyond the budget only requests of a *silent* teacher are
-hedged, all of them. A teacher is silent when it is late twice over while another one is in time. If
-all teachers are late, our own network or machine has stopped, and hedges would not help. A long gap
-between two looks (a stopped process) does not count as waiting.
+Hedges have a budget: a token bucket that starts empty, and gains `SHARE` of a hedge with each
+request sent. Beyond the budget only requests of a *silent* teacher are hedged, all of them. A
+teacher is silent when it has not answered for twice the limit of a late request, while another
+teacher is in time. If all teachers are late, the reader's own network or machine has stopped, and
+hedges would not help. A long gap between two looks (a stopped process) does not count as waiting.
 
-A *straggler* is much slower than the others, or silent. It keeps its work; operators want to know,
-because a throttled or shared device looks like this. A teacher is named once it has been `SLOWER`
-times as slow as the median of the others for `LASTING_S`, and at once when it is silent. It is
-cleared when it is less than `CLEARED` times as slow.
+A *straggler* is much slower than the others, or silent. It keeps its work, but operators want to
+know of it, because a throttled or shared device looks like this. A teacher is named as a straggler
+once it has been `SLOWER` times as slow as the median of the others for `LASTING_S`, and at once
+when it is silent. It is cleared when it is less than `CLEARED` times as slow.
 
 Most looks find nothing. So `Lateness` computes a lower bound of the next moment at which something
-can be late: the shortest expected time of any teacher times the lowest patience.
+can be late, from the shortest expected turnaround of any teacher and the lowest patience.
 """
 
 from __future__ import annotations
@@ -38,26 +39,26 @@ from ..ledger import InFlight, Ledger
 from ..ledger import events as ev
 from .request_pacing import RequestPacing, Turnarounds, began
 
-#: Hedges per sent request, and most hedges that can be saved up.
+#: Hedges that the budget gains per sent request, and most hedges that can be saved up.
 SHARE, BURST = 0.05, 8.0
 #: Patience for a request, and for one that the student waits for.
 PATIENCE, URGENCY = 3.0, 1.5
-#: No request is late, and no teacher silent, before so many seconds.
+#: Fewest seconds after which a request is late, and a teacher silent.
 FLOOR_S, SILENT_S = 0.1, 0.5
-#: A longer gap in seconds between two looks is not counted.
+#: A gap between two looks that is longer, in seconds, does not count as waiting.
 ASLEEP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A request in flight.
+    """A request in flight at one teacher.
 
     Attributes:
         request: its number.
         rows: number of rows.
-        batch: its first batch; lower ones are delivered earlier.
+        batch: its first batch; lower numbers are delivered earlier.
         sent_at: time of sending.
-        also_at: other teachers with a copy that would count as well.
+        also_at: other teachers with a copy whose answer would count.
         wanted: its answer would still be used.
     """
 
@@ -77,7 +78,7 @@ class BusyTeacher:
         name: its id.
         flights: requests in flight, in the order of sending.
         window: most requests in flight (>= 1).
-        answered_at: latest answer; minus infinity: none.
+        answered_at: time of its latest answer; minus infinity: none.
         usable: it may get requests; a revoked teacher still has flights.
     """
 
@@ -92,11 +93,11 @@ class Hedging:
     """Finds late requests.
 
     Attributes:
-        late: teachers with an oldest request that was late at the latest look.
-        silent: late teachers that have not answered for long, while another one is in time.
-        paid: requests in flight with a hedge that is paid for.
+        late: teachers whose oldest request was late at the latest look.
+        silent: late teachers that have not answered for long, while another teacher is in time.
+        paid: requests in flight whose hedge was paid from the budget.
         tokens: number of hedges that the budget allows now.
-        awake_since: earlier times do not count as waiting.
+        awake_since: time from which waiting counts; minus infinity: always.
     """
 
     def __init__(self, tokens: float = 0.0) -> None:
@@ -109,7 +110,7 @@ class Hedging:
         self._seen_at: float | None = None
 
     def elapse(self, now: float) -> None:
-        """Record that time has passed; a long gap between two calls is not counted."""
+        """Record that time has passed; a long gap between two calls does not count as waiting."""
         if self._seen_at is not None and now - self._seen_at > ASLEEP_S:
             self.awake_since = now
         self._seen_at = now
@@ -125,30 +126,30 @@ class Hedging:
         """Find late requests.
 
         Args:
-            teachers: all that have requests in flight or could have.
+            teachers: all teachers that have requests in flight or could have.
             times: turnarounds of the answers so far.
             sent: number of requests sent so far, without hedges; it never falls.
             awaited: the batch that the student waits for; None: it does not wait.
             now: seconds of a clock that does not go back.
 
         Returns:
-            Requests to hedge, the most urgent first. Each is returned at every look until it is
-            seen as hedged, or gone, and is paid for once. A request hedged to a teacher that has
-            become silent is returned again.
+            Requests to hedge, the most urgent first. A request is returned at every look until the
+            ledger has sent its copy or the request has ended; it is paid for once. If the teacher
+            with the copy has become silent too, the request is returned again.
         """
-        look = _PoolView(teachers, times, awaited, self.awake_since, now)
-        standing = {teacher.name: look.standing(teacher) for teacher in teachers}
-        self.late = frozenset(name for name, found in standing.items() if found != "in time")
-        self.silent = frozenset(name for name, found in standing.items() if found == "silent")
+        view = _PoolView(teachers, times, awaited, self.awake_since, now)
+        states = {teacher.name: view.classify(teacher) for teacher in teachers}
+        self.late = frozenset(name for name, state in states.items() if state != "in time")
+        self.silent = frozenset(name for name, state in states.items() if state == "silent")
         suspects: list[tuple[Flight, bool]] = []
         if any(teacher.usable and teacher.name not in self.late for teacher in teachers):
             for teacher in teachers:
                 if teacher.name in self.late:
                     beyond_budget = teacher.name in self.silent
-                    stuck = _stuck(teacher, self.silent)
-                    suspects += [(flight, beyond_budget) for flight in stuck]
+                    flights = _flights_to_hedge(teacher, self.silent)
+                    suspects += [(flight, beyond_budget) for flight in flights]
         else:
-            self.silent = frozenset()  # no teacher is in time: the cause is ours
+            self.silent = frozenset()  # no teacher is in time: the cause is on the reader's side
         self.tokens = min(self.tokens + SHARE * (sent - self._sent), BURST)
         self._sent = sent
         paid = set(self.paid & {f.request for t in teachers for f in t.flights})
@@ -164,8 +165,11 @@ class Hedging:
         return list(dict.fromkeys(hedge))
 
 
-def _stuck(teacher: BusyTeacher, silent: Set[str]) -> list[Flight]:
-    """Return what to hedge: all requests of a silent teacher, else its most urgent one."""
+def _flights_to_hedge(teacher: BusyTeacher, silent: Set[str]) -> list[Flight]:
+    """Return all requests of a silent teacher, or the most urgent one of a late teacher.
+
+    Requests with a copy at a teacher that is not silent are left out.
+    """
     wanted = sorted((f for f in teacher.flights if f.wanted), key=lambda flight: flight.batch)
     late = wanted if teacher.name in silent else wanted[:1]
     return [flight for flight in late if flight.also_at <= silent]
@@ -173,7 +177,7 @@ def _stuck(teacher: BusyTeacher, silent: Set[str]) -> list[Flight]:
 
 @dataclass(frozen=True, slots=True)
 class _PoolView:
-    """One look at the pool."""
+    """The pool at one look; the attributes are the arguments of `Hedging.find_late`."""
 
     teachers: Sequence[BusyTeacher]
     times: Turnarounds
@@ -181,8 +185,8 @@ class _PoolView:
     awake_since: float
     now: float
 
-    def standing(self, teacher: BusyTeacher) -> Literal["in time", "late", "silent"]:
-        """Classify a teacher by the oldest request that it has."""
+    def classify(self, teacher: BusyTeacher) -> Literal["in time", "late", "silent"]:
+        """Classify a teacher by its oldest request in flight."""
         if not teacher.flights:
             return "in time"
         first = teacher.flights[0]
@@ -191,7 +195,8 @@ class _PoolView:
             return "in time"
         limit_s = self._limit_s(teacher, expected_s)
         quiet_s = self._since(began(first.sent_at, teacher.answered_at))
-        # It may answer other requests and never this one, which may wait for a whole window.
+        # The second limit is for a teacher that answers other requests and never this one. A
+        # request may wait until the whole window before it is answered.
         if quiet_s < limit_s and self._since(first.sent_at) < teacher.window * limit_s:
             return "in time"
         longest_s = 2 * PATIENCE * self.times.stretch * expected_s
@@ -203,16 +208,19 @@ class _PoolView:
         if any(f.wanted and f.batch == self.awaited for f in teacher.flights):
             patience = URGENCY
             idle = [other for other in self.teachers if other.usable and not other.flights]
-            could_s = [self.times.expected_s(other.name, rows) or expected_s for other in idle]
-            expected_s = min([expected_s, *could_s])
+            idle_s = [self.times.expected_s(other.name, rows) or expected_s for other in idle]
+            expected_s = min([expected_s, *idle_s])
         return max(patience * self.times.stretch * expected_s, FLOOR_S)
 
     def _since(self, moment: float) -> float:
-        """Return the seconds since then, without gaps between looks."""
+        """Return the seconds since `moment`, without time before the latest long gap."""
         return self.now - max(moment, self.awake_since)
 
 
+#: A teacher this many times as slow as the median of the others is too slow; a named straggler is
+#: cleared below the second factor.
 SLOWER, CLEARED = 3.0, 2.0
+#: Seconds for which a teacher must be too slow to be named.
 LASTING_S = 5.0
 
 
@@ -235,7 +243,7 @@ def name_stragglers(
     """Update the stragglers of a pool; call it a few times per second.
 
     Args:
-        seconds_per_row: of each teacher that has answered.
+        seconds_per_row: mean turnaround per row of each teacher that has answered.
         silent: teachers that are silent while others answer.
         before: the previous state.
         now: seconds of a clock that does not go back.
@@ -246,30 +254,31 @@ def name_stragglers(
     slow = {
         name
         for name, seconds in seconds_per_row.items()
-        if seconds >= (CLEARED if name in before.named else SLOWER) * _usual(seconds_per_row, name)
+        if seconds
+        >= (CLEARED if name in before.named else SLOWER) * _median_of_others(seconds_per_row, name)
     }
     since = {name: before.since.get(name, now) for name in slow}
     lasting = {name for name in slow if name in before.named or now - since[name] >= LASTING_S}
     return Straggling(frozenset(lasting | silent), since)
 
 
-def _usual(seconds_per_row: Mapping[str, float], but: str) -> float:
+def _median_of_others(seconds_per_row: Mapping[str, float], excluded: str) -> float:
     """Return the lower median of the other teachers' times; infinity: there is no other."""
-    others = [seconds for name, seconds in seconds_per_row.items() if name != but]
+    others = [seconds for name, seconds in seconds_per_row.items() if name != excluded]
     return median_low(others) if others else inf
 
 
 #: Interval in seconds of the checks that depend on time alone.
 LOOK_EVERY_S: Final = 0.05
-#: Interval of comparing speeds while nothing is late.
+#: Interval in seconds of comparing speeds, unless a teacher becomes silent or ends to be.
 COMPARE_EVERY_S: Final = 1.0
 
 
 class Lateness:
-    """Watches the requests of one service.
+    """Finds late requests and stragglers of one service.
 
     Args:
-        ledger: knows what is in flight.
+        ledger: knows which requests are in flight; only read here.
         pacing: knows the expected times.
         log: writes a log message.
 
@@ -283,8 +292,9 @@ class Lateness:
         self._log = log
         self.hedging = Hedging()
         self._straggling = Straggling()
-        self._look_at = self._least_s = inf
-        self._waits = False
+        self._look_at = inf  # no request can be late earlier
+        self._shortest_limit_s = inf  # no request can be late sooner after it was sent
+        self._waits = False  # the training loop waits for labels
         self._compare_at = -inf
 
     @property
@@ -293,14 +303,14 @@ class Lateness:
         return sorted(self._straggling.named)
 
     def sent(self, now: float) -> None:
-        self._look_at = min(self._look_at, now + self._least_s)
+        self._look_at = min(self._look_at, now + self._shortest_limit_s)
 
     def answered(self, name: str) -> None:
-        """Record an answer: the teacher may now be the fastest one."""
-        known = self._pacing.times.of(name)
+        """Record an answer: the teacher may have become the fastest one."""
+        known = self._pacing.times.get(name)
         if known is None:
             return
-        if self._limit_s(known.expected_s(1)) < self._least_s:
+        if self._limit_s(known.expected_s(1)) < self._shortest_limit_s:
             self._look_at = min(self._look_at, self._due())
 
     def look(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
@@ -319,16 +329,16 @@ class Lateness:
         if now >= self._look_at:
             due = self._due()
             if self.hedging.late or due <= now:
-                hedges = self._find(waits, unusable, now)
+                hedges = self._find_late(waits, unusable, now)
                 due = now + LOOK_EVERY_S
             self._look_at = due
         if now >= self._compare_at:
             self._compare(now)
         return hedges
 
-    def _find(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
+    def _find_late(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
         ledger, pacing, hedges = self._ledger, self._pacing, self.hedging
-        asked = tuple(
+        teachers = tuple(
             BusyTeacher(
                 name,
                 tuple(self._flights(name, ledger.requests_at(name))),
@@ -339,20 +349,20 @@ class Lateness:
             for name in dict.fromkeys((*ledger.teachers, *ledger.at_work))
         )
         paid, silent = hedges.paid, hedges.silent
-        found = hedges.find_late(
-            asked, pacing.times, ledger.sent, ledger.head if waits else None, now
+        late = hedges.find_late(
+            teachers, pacing.times, ledger.sent, ledger.head if waits else None, now
         )
         for request in hedges.paid - paid:
             self._log("info", f"request {request} is late: it was sent to another teacher too", "")
         if hedges.silent != silent:
             self._compare_at = now
-        return [ev.Hedge(request) for request in found]
+        return [ev.Hedge(request) for request in late]
 
     def _compare(self, now: float) -> None:
         self._compare_at = now + COMPARE_EVERY_S
         times = self._pacing.times
-        known = {name: times.of(name) for name in self._ledger.teachers}
-        seconds = {name: one.seconds_per_row for name, one in known.items() if one is not None}
+        known = {name: times.get(name) for name in self._ledger.teachers}
+        seconds = {name: mean.seconds_per_row for name, mean in known.items() if mean is not None}
         before = self._straggling.named
         self._straggling = name_stragglers(seconds, self.hedging.silent, self._straggling, now)
         for name in self._straggling.named - before:
@@ -363,32 +373,35 @@ class Lateness:
         pacing = self._pacing
         names = dict.fromkeys((*self._ledger.teachers, *self._ledger.at_work))
         expected = [
-            known.expected_s(1) for name in names if (known := pacing.times.of(name)) is not None
+            known.expected_s(1) for name in names if (known := pacing.times.get(name)) is not None
         ]
         if not expected:
-            self._least_s = inf
+            self._shortest_limit_s = inf
             return inf
-        self._least_s = least_s = self._limit_s(min(expected))
+        self._shortest_limit_s = limit_s = self._limit_s(min(expected))
         due = inf
         for name in names:
             if (oldest := pacing.oldest(name)) is not None:
-                quiet = began(oldest, pacing.answered_at(name)) + least_s
-                due = min(due, quiet, oldest + pacing.window(name) * least_s)
+                quiet = began(oldest, pacing.answered_at(name)) + limit_s
+                due = min(due, quiet, oldest + pacing.window(name) * limit_s)
         return due
 
     def _limit_s(self, expected_s: float) -> float:
-        """Return a lower bound of the time that a request with this expected time may take."""
+        """Return a lower bound of the seconds after which a request is late.
+
+        `expected_s` is its expected turnaround.
+        """
         patience = URGENCY if self._waits else PATIENCE
         return max(patience * expected_s, FLOOR_S)
 
     def _flights(self, name: str, requests: Iterable[InFlight]) -> Iterable[Flight]:
-        for one in requests:
-            if (sent_at := self._pacing.sent_at(name, one.request)) is not None:
+        for sent in requests:
+            if (sent_at := self._pacing.sent_at(name, sent.request)) is not None:
                 yield Flight(
-                    one.request,
-                    one.rows,
-                    one.spans[0].batch,
+                    sent.request,
+                    sent.rows,
+                    sent.spans[0].batch,
                     sent_at,
-                    also_at=frozenset(one.teachers) - {name},
-                    wanted=bool(one.teachers),
+                    also_at=frozenset(sent.teachers) - {name},
+                    wanted=bool(sent.teachers),
                 )

@@ -1,7 +1,7 @@
 """Instructions of `ReaderCore` and `Delivery` to their driver, which carries them out in order.
 
-The core passes on these of the ledger: `Accept`, `Discard`, `BatchLabelled`, `GoesUnlabelled`,
-`LabelsRevoked`, `Poison` and `LookUp`.
+Some are instructions of the ledger, which the core passes on: `Accept`, `Discard`, `BatchLabelled`,
+`GoesUnlabelled`, `LabelsRevoked`, `Poison` and `LookUp`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class SendRequest(NamedTuple):
     Attributes:
         link: number of the connection.
         send: the rows and the teacher.
-        in_own_memory: copy the rows, as the batches may be consumed before the teacher has read
-            them.
+        in_own_memory: copy the rows first, because the student may consume the batches before the
+            teacher has read them.
     """
 
     link: int
@@ -43,14 +43,14 @@ class SendRequest(NamedTuple):
 
 
 class OpenConnection(NamedTuple):
-    """Prepare a connection to a teacher; `Probe` follows when it is to be probed."""
+    """Prepare a connection to a teacher; a `Probe` over it follows later."""
 
     link: int
     peer: Peer
 
 
 class CloseConnection(NamedTuple):
-    """Close a connection; what still arrives over it is ignored."""
+    """Close a connection; the core ignores events that still arrive over it."""
 
     link: int
 
@@ -112,13 +112,13 @@ class DropCachedLabels(NamedTuple):
 
 
 class DropLabels(NamedTuple):
-    """Drop all labels that the trainer was not offered; later labels are of this content."""
+    """Drop all labels that were not offered to the trainer; later labels are of this content."""
 
     content_id: str
 
 
 class ReportNow(NamedTuple):
-    """Report to the coordinator now, not at the next regular time."""
+    """Report to the coordinator now, without waiting for the next regular time."""
 
 
 class EpochDue(NamedTuple):
@@ -138,7 +138,7 @@ class LogMessage:
     teacher: str = ""
 
 
-#: A batch has labels, or goes without them, or must be labelled again.
+#: A batch has labels, is delivered without labels, must be labelled again, or will have no labels.
 BatchSettled = BatchLabelled | GoesUnlabelled | LabelsRevoked | Poison
 Instruction = (
     BatchSettled
@@ -195,7 +195,7 @@ class OfferPoison:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Let the trainer forget the offer of a batch."""
+    """Make the trainer forget the offer of a batch."""
 
     batch: int
 
@@ -215,7 +215,7 @@ class DropBatch:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Raise an error: there has been no teacher for longer than the user allows."""
+    """Raise an error: the student has waited without a teacher for longer than the user allows."""
 
 
 StreamInstruction = (

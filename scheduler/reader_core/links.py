@@ -1,7 +1,7 @@
 """The connections to the teachers of one service, and the times of their probes.
 
 A teacher gets requests once it has answered a probe. A teacher that does not answer is probed again
-after growing pauses; a full one at the time at which it expects to have room.
+after growing pauses, and a full teacher at the time at which it expects to have room.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class LinkState:
     """The connection to one teacher.
 
     Attributes:
-        number: number of the connection; a new connection gets a new one.
+        number: number of the connection; each new connection gets a new number.
         peer: the teacher.
         leaves: it gets no more requests, but may have requests in flight.
-        probe_at: time of the next probe; infinity: none is planned, or it is under way.
+        probe_at: time of the next probe; infinity: none is planned, or a probe is under way.
         is_probed: a probe is under way.
         attempts: consecutive failed probes.
     """
@@ -47,11 +47,11 @@ class TeacherLinks:
         log: writes a log message.
 
     Attributes:
-        last_trouble: text of the latest loss of a teacher.
-        wanted: assigned teachers that may be asked.
-        out_of_reach: those of them that cannot be connected to.
-        unanswered: those of them with a first probe that has neither succeeded nor failed yet.
-        next_probe_at: time of the next planned probe.
+        last_trouble: text of the latest problem with a teacher; empty: none so far.
+        wanted: assigned teachers that may get requests.
+        out_of_reach: wanted teachers that cannot be connected to.
+        unanswered: wanted teachers whose first probe has neither succeeded nor failed yet.
+        next_probe_at: no probe is planned for an earlier time.
     """
 
     def __init__(self, rng: RandomLike, emit: Callable[[Instruction], None], log: Log) -> None:
@@ -65,10 +65,10 @@ class TeacherLinks:
         self._log = log
         self._links: dict[str, LinkState] = {}
         self._opened = 0
-        self._barred: frozenset[str] = frozenset()  # not to be asked
-        self._silent: set[str] = set()
-        self._refusing: set[str] = set()  # those of them that reject the reader
-        self._useless: set[str] = set()  # wrong or refusing answers, and no labels since
+        self._barred: frozenset[str] = frozenset()  # assigned, but must not get requests
+        self._silent: set[str] = set()  # have not answered, or were ejected; until a probe succeeds
+        self._refusing: set[str] = set()  # silent teachers that reject the reader's credentials
+        self._useless: set[str] = set()  # have answered without labels, and sent no labels since
         self._failures: dict[str, int] = {}  # since the latest labels
 
     def __len__(self) -> int:
@@ -80,10 +80,10 @@ class TeacherLinks:
         """Assigned teachers that give no labels.
 
         They have not answered the latest request or probe, cannot be connected to, answer with
-        something other than labels, or must not be asked.
+        something other than labels, or must not get requests.
         """
-        without = self._silent | self._useless | self.out_of_reach
-        return self._barred | (without & self.wanted.keys()) if without else self._barred
+        failing = self._silent | self._useless | self.out_of_reach
+        return self._barred | (failing & self.wanted.keys()) if failing else self._barred
 
     @property
     def all_useless(self) -> bool:
@@ -120,7 +120,7 @@ class TeacherLinks:
     # --- messages
 
     def record_message(self, name: str, number: int) -> bool:
-        """Record a message over connection `number`; return whether that is the current one."""
+        """Record a message over connection `number`; return whether this is the current one."""
         link = self._links.get(name)
         if link is None or link.number != number:
             return False
@@ -154,7 +154,7 @@ class TeacherLinks:
             self.last_trouble = f"teacher {name} does not answer: {event.reason}"
 
     def mark_useless(self, name: str) -> None:
-        """Record an answer that is no label: others are needed until the teacher sends labels."""
+        """Record an answer without labels: the teacher counts as unavailable until it labels."""
         self._useless.add(name)
 
     def has_labelled(self, name: str) -> None:
@@ -185,16 +185,16 @@ class TeacherLinks:
         self.connect(name, now, pause_s)
 
     def probe_now(self, name: str, now: float) -> None:
-        """End the pause before a teacher's first probe, if it waits for that."""
+        """Probe a teacher now if it waits for its first probe since it was connected or ejected."""
         link = self._links.get(name)
         if link is not None and not link.leaves and not link.attempts and link.probe_at < inf:
             self._plan(link, min(link.probe_at, now))
 
     def retry(self, event: RequestFailed, least_s: float, now: float) -> None:
-        """Probe a teacher before it gets more, after a failed request over a working connection.
+        """Probe a teacher before its next request, as one failed over a working connection.
 
-        Concurrent requests that fail together count as one failure. The pause is at least
-        `least_s`.
+        Concurrent requests that fail together count as one failure. The pause before the probe is
+        at least `least_s` seconds.
         """
         name = event.teacher
         if event.failure == "shut out":
@@ -216,12 +216,15 @@ class TeacherLinks:
     # --- membership
 
     def update(self, assigned: Assigned, now: float) -> tuple[list[str], list[str]]:
-        """Follow an assignment; return the names of lost teachers, and of revoked ones."""
+        """Follow an assignment; return the names of lost teachers, and of revoked ones.
+
+        A teacher with a new address or other new facts is lost, and gets a new connection.
+        """
         peers = {peer.teacher_id: peer for peer in assigned.peers}
         self.wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
-        new, self._barred = assigned.barred - self._barred, assigned.barred
-        for known in (self._silent, self._refusing, self._useless):
-            known.intersection_update(self.wanted)
+        new_barred, self._barred = assigned.barred - self._barred, assigned.barred
+        for names in (self._silent, self._refusing, self._useless):
+            names.intersection_update(self.wanted)
         self._failures = {name: n for name, n in self._failures.items() if name in self.wanted}
         lost, revoked = [], []
         for name, link in list(self._links.items()):
@@ -242,17 +245,16 @@ class TeacherLinks:
                 known_link.leaves = False
                 self.connect(name, now)
         self.unanswered = {name for name in self.unanswered if self.is_assigned(name)}
-        if new:
-            names = ", ".join(sorted(new))
+        if new_barred:
             self.last_trouble = (
-                "not used, because their numerics differ from those of this deterministic stream:"
-                f" {names}"
+                "teachers are not used because their numerics differ from those of this"
+                f" deterministic stream: {', '.join(sorted(new_barred))}"
             )
             self._log("warning", self.last_trouble, "")
         return lost, revoked
 
     def leave(self, name: str) -> None:
-        """Send the teacher nothing more; its connection stays while it has requests in flight."""
+        """Send no more requests to the teacher; its connection stays until they have ended."""
         if (link := self._links.get(name)) is not None:
             link.leaves = True
 
@@ -264,7 +266,7 @@ class TeacherLinks:
             self._log("warning", self.last_trouble, name)
 
     def reconnect(self, event: RequestFailed, least_s: float, now: float) -> None:
-        """Retry over a new connection, because the old one broke or had wrong data; see `retry`."""
+        """Connect again after a broken connection or a wrong answer; for the pause see `retry`."""
         name = event.teacher
         peer = self._links[name].peer
         self._silent.add(name)
@@ -274,7 +276,7 @@ class TeacherLinks:
             self._open(peer, now, max(pause_s, least_s))
 
     def reconnect_now(self, name: str, now: float) -> None:
-        """Reconnect to a teacher that is reachable again: data on old connections is lost."""
+        """Reconnect to a teacher that is reachable again: data on its old connection is lost."""
         self.drop(name, "it could not be reached")
         self._failures.pop(name, None)
         if (peer := self.wanted.get(name)) is not None:
@@ -283,7 +285,7 @@ class TeacherLinks:
     def close_if_leaving(self, name: str, now: float) -> bool:
         """Close the connection of a teacher without requests in flight, if it leaves.
 
-        Open a new one if the teacher is assigned again. Returns whether it was leaving.
+        Open a new connection if the teacher is assigned again. Returns whether it was leaving.
         """
         link = self._links.get(name)
         if link is None or not link.leaves:
@@ -295,7 +297,7 @@ class TeacherLinks:
         return True
 
     def _count_failure(self, name: str) -> int:
-        """Count a failure; return the number before, so the first retry is immediate."""
+        """Count a failure; return the number of earlier ones, so the first retry is immediate."""
         before = self._failures.get(name, 0)
         self._failures[name] = before + 1
         return before

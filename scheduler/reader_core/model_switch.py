@@ -1,21 +1,23 @@
 """The model content, numerics and output kinds of a stream's labels.
 
-A service moves to another content in one of two ways. *At the epoch*: the coordinator announces the
-next content. A student that begins an epoch after that sends nothing to the old teachers and waits
-until it is moved, so an epoch has labels of one content. *Now*: the content of the assignment
-changes. Batches that are not delivered are labelled again, so the stream changes over at one batch.
-A student that had begun its epoch before the announcement, or that went on because no coordinator
-answered, is *bound*: it keeps its content until the epoch ends or until no teacher of that content
-is left. In the latter case it changes within the epoch, because a stream must go on.
+A service moves to another *content* (model files, preprocessing) in one of two ways. *At the
+epoch*: the coordinator announces the next content. A student that begins an epoch after that sends
+nothing to the old teachers, and waits until it is moved, so an epoch has labels of one content.
+*Now*: the content of the assignment changes. Batches that are not released are labelled again, so
+the stream changes over at one batch. A student that had begun its epoch before the announcement, or
+that went on because no coordinator answered, is *bound*: it keeps its content until the epoch ends
+or until no teacher of that content is left. In the latter case it changes within the epoch, because
+a stream must go on.
 
-A deterministic stream is *pinned* to one numerics_id, because only its teachers produce equal bits.
-It takes the most frequent one among the first teachers, which leaves the most replacements, and
-keeps it until the service moves to another model. Teachers of other or unknown numerics are
-barred. A teacher that is in no registry gets requests until an answer states its numerics_id.
-Teachers with a numerics_id that promises nothing are barred as well: if requests are merged with
-others', or run on different devices, bits depend on more than the request.
+A deterministic stream is *pinned* to one numerics_id (backend, precision, and all else that affects
+bits), because only teachers of one numerics_id produce equal bits. It is the most frequent
+numerics_id of the first teachers, which leaves the most replacements, and stays until the service
+moves to another content. Teachers of other or unknown numerics are *barred*: they get no requests.
+A teacher that is in no registry gets requests until an answer states its numerics_id. Teachers with
+a numerics_id that promises nothing are barred as well: if requests are merged with other requests,
+or run on different devices, bits depend on more than the request.
 
-Every reader interprets the numbers of an output as one kind, whichever teachers come and go.
+A reader interprets the numbers of an output as one kind, whichever teachers come and go.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ AWAY_S = 5.0
 #: that are full, or that a new engine connects to, need a moment.
 ALONE_S = 5.0
 
-#: "follow": use the teachers of the latest assignment; "relabel": the same, and label again what is
-#: not released; "hold": use no teacher; "stay": change nothing.
+#: "follow": use the teachers of the latest assignment; "relabel": the same, and label all batches
+#: again that are not released; "hold": use no teacher; "stay": change nothing.
 SwitchAction = Literal["follow", "relabel", "hold", "stay"]
 
 
@@ -44,13 +46,13 @@ class ContentState:
     """Which content a student uses.
 
     Attributes:
-        content_id: content of this epoch's labels; empty while it is open.
+        content_id: content of this epoch's labels; empty: not known yet.
         data_epoch: number of epochs that the student has begun.
         advice: the latest advice.
-        held_since: since when it waits to be moved; None: it does not.
+        held_since: since when the student waits to be moved to another content; None: it does not.
         bound: this epoch keeps `content_id`.
-        alone_since: since when no teacher of the content that it is bound to is usable; None: one
-            is, or the coordinator names no other content.
+        alone_since: since when a bound student has no usable teacher while the coordinator names
+            another content; None: this is not so.
     """
 
     content_id: str = ""
@@ -62,19 +64,19 @@ class ContentState:
 
     @property
     def reported(self) -> str:
-        """The content to report; empty: the student may be moved now."""
+        """The content to report; empty: unknown, or the student waits to be moved."""
         return "" if self.held_since is not None else self.content_id
 
     @property
     def awaited(self) -> str:
-        """The content that its teachers must serve; empty: unknown."""
+        """The content that the student's teachers must serve; empty: unknown."""
         if self.held_since is not None:
             return self.advice.next_content_id
         return self.content_id or self.advice.content_id
 
 
 def begin(state: ContentState, data_epoch: int, now: float) -> tuple[ContentState, SwitchAction]:
-    """Begin an epoch, before any of it is sent."""
+    """Begin an epoch, before any of its batches is sent."""
     state = replace(state, data_epoch=data_epoch, bound=False, held_since=None, alone_since=None)
     if _is_to_be_moved(state, state.advice):
         return replace(state, held_since=now), "hold"
@@ -82,7 +84,7 @@ def begin(state: ContentState, data_epoch: int, now: float) -> tuple[ContentStat
 
 
 def resume(
-    state: ContentState, data_epoch: int, left: ContentState, heard: bool, now: float
+    state: ContentState, data_epoch: int, left: ContentState, is_advice_newer: bool, now: float
 ) -> tuple[ContentState, SwitchAction]:
     """Continue an epoch of a previous engine.
 
@@ -90,11 +92,11 @@ def resume(
         state: state of this engine.
         data_epoch: number of epochs that the student has begun.
         left: state of the previous engine: content (`reported`), advice and `bound`.
-        heard: this engine's advice is at least as new as the previous engine's; else the previous
-            engine's counts.
+        is_advice_newer: this engine's advice is at least as new as that of the previous engine.
+            False: use the advice of the previous engine.
         now: seconds of the same clock as in `begin`.
     """
-    advice = state.advice if heard else left.advice
+    advice = state.advice if is_advice_newer else left.advice
     state = replace(state, data_epoch=data_epoch, content_id=left.content_id, bound=left.bound)
     return advise(state, advice, now)
 
@@ -127,7 +129,7 @@ def look(
     Args:
         state: the state.
         now: seconds of the same clock as in `begin`.
-        away_since: since when no coordinator answers; None: one does.
+        away_since: since when no coordinator answers; None: one answers.
         usable: number of teachers that can get requests.
     """
     if state.held_since is not None:
@@ -158,17 +160,17 @@ def promises(numerics_id: str) -> bool:
     return bool(numerics_id) and not numerics_id.startswith(NO_PROMISE)
 
 
-def pinned(now: str, offered: Iterable[str]) -> str:
+def pinned(current: str, offered: Iterable[str]) -> str:
     """Return the numerics_id that a stream is pinned to; empty: no teacher promises equal bits.
 
     Args:
-        now: the present one; empty: none yet.
+        current: the numerics_id that it is pinned to so far; empty: none yet.
         offered: numerics_ids of the teachers; empty: unknown.
     """
-    if now:
-        return now
+    if current:
+        return current
     counts = Counter(filter(promises, offered))
-    return min(counts, key=lambda one: (-counts[one], one), default="")
+    return min(counts, key=lambda numerics_id: (-counts[numerics_id], numerics_id), default="")
 
 
 def admits(pinned_to: str, numerics_id: str) -> bool:
@@ -177,7 +179,7 @@ def admits(pinned_to: str, numerics_id: str) -> bool:
 
 
 def kinds_compatible(one: str, other: str) -> bool:
-    """Whether a loss treats both kinds alike: log-probabilities are valid logits."""
+    """Whether a loss treats both kinds in the same way: log-probabilities are valid logits."""
     return one == other or {one, other} == {"logits", "log-probabilities"}
 
 
@@ -188,29 +190,32 @@ class NumericsPin:
         is_deterministic: the reader is deterministic; else no teacher is barred.
 
     Attributes:
-        is_deterministic: as given.
-        pinned: the numerics_id; empty while it is open.
+        is_deterministic: see above.
+        pinned: the numerics_id; empty: none yet.
     """
 
     def __init__(self, is_deterministic: bool) -> None:
         self.is_deterministic = is_deterministic
         self.pinned = ""
-        self._seen: dict[str, str] = {}  # numerics_ids in answers
+        self._answered: dict[str, str] = {}  # by teacher, the numerics_id of its latest answer
 
     def barred(self, peers: Iterable[Peer]) -> frozenset[str]:
         """Pin the stream if a peer allows it; return the ids of peers that must not label.
 
-        A peer that is not in the registry may be asked until an answer states its numerics_id.
+        A peer that is not in the registry (incarnation 0) may label until an answer states its
+        numerics_id.
         """
         if not self.is_deterministic:
             return frozenset()
         peers = [*peers]
-        for gone in self._seen.keys() - {peer.teacher_id for peer in peers}:
-            del self._seen[gone]
+        for gone in self._answered.keys() - {peer.teacher_id for peer in peers}:
+            del self._answered[gone]
         known = {
-            peer.teacher_id: peer.numerics_id if peer.incarnation else self._seen[peer.teacher_id]
+            peer.teacher_id: peer.numerics_id
+            if peer.incarnation
+            else self._answered[peer.teacher_id]
             for peer in peers
-            if peer.incarnation or peer.teacher_id in self._seen
+            if peer.incarnation or peer.teacher_id in self._answered
         }
         self.pinned = pinned(self.pinned, known.values())
         return frozenset(name for name, own in known.items() if not admits(self.pinned, own))
@@ -221,7 +226,7 @@ class NumericsPin:
 
     def record(self, teacher: str, numerics_id: str) -> bool:
         """Record the numerics_id of an answer; return whether its labels may be used."""
-        self._seen[teacher] = numerics_id
+        self._answered[teacher] = numerics_id
         self.pinned = pinned(self.pinned, [numerics_id])
         return admits(self.pinned, numerics_id)
 
@@ -229,13 +234,13 @@ class NumericsPin:
 class LabelKinds:
     """How the numbers of each output are interpreted.
 
-    The first teacher that publishes a kind decides: labels interpreted in two ways would be wrong
-    in part. Teachers of another kind must not label. The decision is open again if no fitting
-    teacher is left before anything is labelled. With another model content it is open for outputs
-    from which the teachers make the labels, because these are comparable for any kind.
+    The first teacher that publishes a kind decides: labels interpreted in two ways would be partly
+    wrong. Teachers that publish another kind must not label. The decision is dropped if no fitting
+    teacher is left before anything is labelled. A change of the content drops it for outputs that
+    teachers convert to labels, because converted labels are comparable whatever the kind.
 
     Attributes:
-        settled: by output; replaced as a whole.
+        settled: the kinds, by output; the dict is replaced as a whole.
         is_firm: the stream has labels.
     """
 
@@ -246,44 +251,44 @@ class LabelKinds:
 
     def record(self, teacher: str, published: Iterable[PublishedKind]) -> str:
         """Record what a teacher publishes; return why it must not label, or an empty text."""
-        self.forget_others(self._fitting - {teacher})  # what it published before counts no more
-        for one in published:
-            known = self.settled.get(one.output)
-            if known is not None and not kinds_compatible(known.kind, one.kind):
+        self.forget_others(self._fitting - {teacher})  # its earlier kinds no longer count
+        for new in published:
+            known = self.settled.get(new.output)
+            if known is not None and not kinds_compatible(known.kind, new.kind):
                 return (
-                    f"it publishes that output {one.output!r} is {one.kind}, but other teachers of"
+                    f"it publishes that output {new.output!r} is {new.kind}, but other teachers of"
                     f" its service published {known.kind}, and the labels of this stream are read"
-                    " as that. If this teacher is wrong, restart it with"
-                    f" --output {one.output}=KIND. If the others are wrong, restart them with"
-                    " it, and then the training"
+                    f" as {known.kind}. If this teacher is wrong, restart it with"
+                    f" --output {new.output}=KIND. If the others are wrong, restart them with this"
+                    " option, and then the training"
                 )
-        for one in published:
-            self.settled = {one.output: one, **self.settled}
+        for new in published:
+            self.settled = {new.output: new, **self.settled}
             self._fitting |= {teacher}
         return ""
 
     def forget_others(self, teachers: Set[str]) -> None:
-        """Forget all other teachers."""
+        """Forget all teachers but `teachers`."""
         self._fitting &= teachers
         if not self._fitting and not self.is_firm:
             self.settled = {}
 
     def content_changed(self) -> None:
-        """Open the kinds that another content may change."""
-        self.settled = {output: one for output, one in self.settled.items() if one.is_label}
+        """Drop the kinds that another content may change."""
+        self.settled = {output: kind for output, kind in self.settled.items() if kind.is_label}
 
 
 class ModelSwitch:
     """Decides which assignment a reader follows while its service changes the model content.
 
     Args:
-        numerics: which of the teachers may be asked.
+        numerics: decides which teachers are barred.
         log: writes a log message.
 
     Attributes:
         state: the content state.
         kinds: how outputs are interpreted.
-        handoff_state: for a successor of this engine; replaced as a whole.
+        handoff_state: state for a successor of this engine; the object is replaced as a whole.
     """
 
     def __init__(self, numerics: NumericsPin, log: Log) -> None:
@@ -302,13 +307,17 @@ class ModelSwitch:
         return self.state.held_since is None and bool(self.state.advice.next_content_id)
 
     def assigned(self, assigned: Assigned, now: float) -> tuple[Assigned, bool]:
-        """Apply a new assignment; return the teachers to use, and whether to label again first."""
+        """Apply a new assignment.
+
+        Returns the teachers to use from now on, and whether to label all batches again that are not
+        released.
+        """
         self._latest = assigned
         self.state, step = advise(self.state, assigned.advice, now)
         return self._carry_out(step, assigned.lost)
 
     def epoch_began(self, data_epoch: int, now: float) -> tuple[Assigned, bool] | None:
-        """Begin an epoch; None: the teachers stay the same."""
+        """Begin an epoch; returns as `assigned`. None: the teachers stay the same."""
         if data_epoch == self.state.data_epoch:
             return None
         self.state, step = begin(self.state, data_epoch, now)
@@ -317,23 +326,27 @@ class ModelSwitch:
     def resumed(self, data_epoch: int, left: HandoffState, now: float) -> tuple[Assigned, bool]:
         """Continue from the state of the previous engine; returns as `assigned`.
 
-        Its teachers are used until the coordinator sends something newer.
+        Its teachers are used until the coordinator sends a newer assignment.
         """
-        there = left.assigned
+        assigned = left.assigned
         self._content_id, self._numerics.pinned = left.content_id, left.numerics_id
-        self.kinds.settled = {one.output: one for one in left.kinds}
+        self.kinds.settled = {kind.output: kind for kind in left.kinds}
         self.kinds.is_firm = bool(left.kinds)
-        heard = self._latest.epoch >= there.epoch
-        before = ContentState(left.content_id, advice=there.advice, bound=left.bound)
-        self.state, step = resume(self.state, data_epoch, before, heard, now)
-        if not heard:
-            self._latest = there
+        is_advice_newer = self._latest.epoch >= assigned.epoch
+        before = ContentState(left.content_id, advice=assigned.advice, bound=left.bound)
+        self.state, step = resume(self.state, data_epoch, before, is_advice_newer, now)
+        if not is_advice_newer:
+            self._latest = assigned
         if step == "stay":
-            self._followed = there
+            self._followed = assigned
         return self._carry_out(step, frozenset())
 
     def record_numerics(self, teacher: str, numerics_id: str) -> Assigned | None:
-        """Record a numerics_id; return the teachers to use if its labels must not be used."""
+        """Record the numerics_id of an answer.
+
+        Returns the teachers to use from now on if the labels of the answer must not be used; else
+        None.
+        """
         if not self._numerics.is_deterministic:
             return None
         before = self._numerics.pinned
@@ -349,7 +362,7 @@ class ModelSwitch:
         self._update_handoff_state()
 
     def record_kinds(self, teacher: str, kinds: Iterable[PublishedKind]) -> str:
-        """Record what a teacher publishes; see `LabelKinds.record`."""
+        """Record the kinds that a teacher publishes; see `LabelKinds.record`."""
         misfit = self.kinds.record(teacher, kinds)
         self._update_handoff_state()
         return misfit
@@ -357,7 +370,7 @@ class ModelSwitch:
     def look(
         self, now: float, coordinator_answers: bool, usable: int
     ) -> tuple[Assigned, bool] | None:
-        """Check what depends on time; None: no change."""
+        """Check for changes that follow from time; returns as `assigned`. None: no change."""
         if coordinator_answers:
             self._away_since = None
         elif self._away_since is None:
@@ -367,8 +380,8 @@ class ModelSwitch:
         if step == "follow":
             self._log(
                 "warning",
-                f"an epoch begins with content {self.state.content_id}: no coordinator answers"
-                f" that could move it to {before.awaited}",
+                f"an epoch begins with content {self.state.content_id}, because no coordinator"
+                f" answers that could move this reader to content {before.awaited}",
                 "",
             )
         return None if step == "stay" else self._carry_out_change(step)
@@ -390,14 +403,14 @@ class ModelSwitch:
                 peers = tuple(p for p in self._followed.peers if p.teacher_id not in lost)
                 self._followed = replace(self._followed, peers=peers, lost=lost)
         if step == "relabel":
-            self._log("warning", f"from here on labels are of content {self.state.content_id}", "")
+            self._log("warning", f"from now on labels are of content {self.state.content_id}", "")
         self._settle()
         return self._followed, step == "relabel"
 
     def _settle(self) -> None:
         """Update the barred teachers, the kinds, and the state for a successor."""
         numerics = self._numerics
-        if content_id := self.state.content_id:  # empty: no teacher is known, the model may stay
+        if content_id := self.state.content_id:  # empty: unknown, possibly the same content
             if self._content_id not in ("", content_id):
                 numerics.pinned = ""
                 self.kinds.content_changed()
@@ -411,13 +424,13 @@ class ModelSwitch:
         """Update the state for a successor."""
         state = self.state
         if state.held_since is None:
-            there, pinned = self._followed, self._numerics.pinned
+            assigned, pinned = self._followed, self._numerics.pinned
         else:
-            there, pinned = self._latest, ""
+            assigned, pinned = self._latest, ""
         if state.content_id != self._content_id:
-            pinned = ""  # without its content, a successor could not tell when the pin ends
+            pinned = ""  # without its content, a successor would not know when the pin ends
         kinds = tuple(self.kinds.settled.values()) if self.kinds.is_firm else ()
-        there = replace(there, lost=frozenset(), barred=frozenset())
-        left = HandoffState(state.reported, state.bound, there, pinned, kinds)
+        assigned = replace(assigned, lost=frozenset(), barred=frozenset())
+        left = HandoffState(state.reported, state.bound, assigned, pinned, kinds)
         if left != self.handoff_state:
             self.handoff_state = left

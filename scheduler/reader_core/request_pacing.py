@@ -1,4 +1,8 @@
-"""The speed of each teacher's answers, and the number and size of requests that follow from it."""
+"""The speed of each teacher's answers, and the number and size of requests that follow from it.
+
+The *turnaround* of a request is the time from when its teacher begins with it to the answer; see
+`hedging`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,8 @@ GAIN = 0.125
 MOST_SLOWDOWN = 4.0
 #: Lower bound of seconds per row.
 LEAST_S = 1e-9
-#: The stretch is this quantile of actual over expected time, over this number of answers.
+#: The stretch (see `hedging`) is this quantile of the ratio of actual to expected turnaround, over
+#: this number of answers.
 STRETCH_ANSWERS, STRETCH_QUANTILE = 256, 0.95
 #: Upper bound of the stretch: with a larger one nothing would ever be late.
 MOST_STRETCH = 4.0
@@ -31,15 +36,15 @@ class Turnaround(NamedTuple):
     """Mean turnaround of one teacher.
 
     Attributes:
-        seconds_per_row: mean seconds per row of its requests (> 0).
-        rows: mean rows of its requests (> 0).
+        seconds_per_row: mean turnaround in seconds per row of its requests (> 0).
+        rows: mean number of rows of its requests (> 0).
     """
 
     seconds_per_row: float
     rows: float
 
     def expected_s(self, rows: int) -> float:
-        """Return the seconds for a request of `rows`, or of its usual size if that is larger."""
+        """Return the seconds for a request of `rows`, or of mean size if that is larger."""
         return self.seconds_per_row * max(rows, self.rows)
 
 
@@ -56,7 +61,7 @@ class Turnarounds:
         Args:
             teacher: the teacher.
             rows: rows of the request (>= 1).
-            seconds: its turnaround (>= 0), see `began`.
+            seconds: its turnaround (>= 0).
         """
         if rows < 1 or not 0 <= seconds < inf:
             return
@@ -77,7 +82,7 @@ class Turnarounds:
         """Forget a teacher that is gone; another machine may return under its name."""
         self._teachers.pop(teacher, None)
 
-    def of(self, teacher: str) -> Turnaround | None:
+    def get(self, teacher: str) -> Turnaround | None:
         return self._teachers.get(teacher)
 
     def expected_s(self, teacher: str, rows: int) -> float | None:
@@ -96,7 +101,7 @@ class Turnarounds:
 
     @property
     def stretch(self) -> float:
-        """Quantile of actual over expected time, at least 1."""
+        """The stretch, from 1 to `MOST_STRETCH`."""
         value = self._stretches.value
         return 1.0 if value is None else min(max(value, 1.0), MOST_STRETCH)
 
@@ -105,8 +110,8 @@ def began(sent_at: float, answered_at: float) -> float:
     """Return when a teacher began with its oldest request.
 
     Args:
-        sent_at: time at which it was sent.
-        answered_at: the teacher's latest answer; minus infinity: none.
+        sent_at: time at which the request was sent.
+        answered_at: time of the teacher's latest answer; minus infinity: none.
     """
     assert isfinite(sent_at)
     return max(sent_at, answered_at)
@@ -118,10 +123,11 @@ class _Teacher:
 
     window: Window
     size: RequestSize | None  # None: `most_rows` is fixed
-    most_rows: int | None  # of a request; None: it is one batch
-    model_rows: int | None  # most that the model takes; None: unknown
+    most_rows: int | None  # of a request; None: a request is one batch
+    model_rows: int | None  # most rows that the model takes; None: unknown
+    #: By request in flight: time of sending, and `most_rows` at that time.
     sent: dict[int, tuple[float, int | None]] = field(default_factory=dict)
-    answered_at: float = -inf
+    answered_at: float = -inf  # time of the latest answer
 
 
 class RequestPacing:
@@ -133,7 +139,7 @@ class RequestPacing:
             each teacher.
 
     Attributes:
-        times: turnarounds, for finding late requests.
+        times: turnarounds of the teachers, for finding late requests.
     """
 
     def __init__(self, config: WindowConfig, rows: int | Literal["auto"] | None) -> None:
@@ -148,9 +154,9 @@ class RequestPacing:
         self._usual_rows = rows
 
     def joined(self, name: str, now: float, most_rows: int | None) -> ev.TeacherJoined:
-        """Add a teacher with a model that takes `most_rows`; return the ledger's event.
+        """Add a teacher with a model that takes `most_rows`; return the event for the ledger.
 
-        A known one keeps its window and size, unless `most_rows` has changed.
+        A known teacher keeps its window and size, unless `most_rows` has changed.
         """
         if self.has_joined(name, most_rows):
             known = self._teachers[name]
@@ -190,18 +196,18 @@ class RequestPacing:
                 yield ev.WindowChanged(name, window)
 
     def sent_at(self, name: str, request: int) -> float | None:
-        """Return when an open request was sent."""
+        """Return when a request in flight was sent; None: it is not in flight at this teacher."""
         known = self._teachers.get(name)
         sent = None if known is None else known.sent.get(request)
         return None if sent is None else sent[0]
 
     def oldest(self, name: str) -> float | None:
-        """Return when the oldest open request was sent; None: there is none."""
+        """Return when the oldest request in flight was sent; None: there is none."""
         known = self._teachers.get(name)
         return next(iter(known.sent.values()))[0] if known is not None and known.sent else None
 
     def answered_at(self, name: str) -> float:
-        """Return the time of a teacher's latest answer."""
+        """Return the time of a teacher's latest answer; minus infinity: none."""
         known = self._teachers.get(name)
         return -inf if known is None else known.answered_at
 
@@ -212,7 +218,7 @@ class RequestPacing:
         sent = None if known is None else known.sent.pop(answer.request, None)
         if known is None or sent is None:
             return
-        sent_at, asked = sent
+        sent_at, rows_limit = sent
         turnaround_s = now - began(sent_at, known.answered_at)
         known.answered_at = now
         self.times.answered(name, rows, turnaround_s)
@@ -220,9 +226,9 @@ class RequestPacing:
         known.window = known.window.answered(rows, turnaround_s, device_s, in_flight >= before, now)
         if (window := known.window.size) != before:
             yield ev.WindowChanged(name, window)
-        if known.size is not None and asked is not None:
+        if known.size is not None and rows_limit is not None:
             size_before = known.most_rows
-            known.size = known.size.answered(asked, rows, device_s, now)
+            known.size = known.size.answered(rows_limit, rows, device_s, now)
             known.most_rows = most_rows = known.size.rows
             if most_rows != size_before:
                 yield ev.RequestSizeChanged(name, most_rows)

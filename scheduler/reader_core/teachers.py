@@ -35,7 +35,7 @@ class TeacherStates:
         pacing: windows and request sizes.
         stats: measurements of the stream.
         canaries: settings of comparing answers; None: compare nothing.
-        rng: jitters probes, and draws the sample that is compared.
+        rng: jitters probes, and draws the requests that are compared.
         emit: takes an instruction for the driver.
         apply: applies an event to the ledger.
         log: writes a log message.
@@ -43,7 +43,7 @@ class TeacherStates:
     Attributes:
         links: the connections.
         breakers: the circuit breakers.
-        lateness: late requests and teachers.
+        lateness: finds late requests and stragglers.
         comparisons: comparisons of labels.
     """
 
@@ -70,13 +70,13 @@ class TeacherStates:
         self._resting: set[str] = set()  # since a request failed, until they answer a probe
         self.comparisons = Comparisons(canaries, ledger, rng, emit, self._resting)
         self._reach = _REACHABLE
-        self._paths_at = -inf  # from then on a connection may have to be tried
+        self._paths_at = -inf  # time of the next check whether connections have to be tried
         self._was_silent = False
 
     # --- time
 
     def look(self, waits: bool, now: float) -> None:
-        """Apply what follows from time; `waits`: the training loop waits for labels."""
+        """Apply changes that follow from time; `waits`: the student waits for labels."""
         ledger, links, usable = self._ledger, self.links, self._ledger.usable
         is_answer_due = not usable or bool(ledger.at_work)
         if now >= self._paths_at or not is_answer_due:
@@ -91,14 +91,15 @@ class TeacherStates:
             for name in self.breakers.look(ledger.teachers, silent, names, now):
                 self._eject(name, "does not answer", now)
         if not usable:
-            for name in self.breakers.half_open(usable, now):  # it may be earlier than planned
+            # Without a usable teacher, pauses are shorter than planned.
+            for name in self.breakers.half_open(usable, now):
                 links.probe_now(name, now)
         if ledger.on_trial:
             self._judge([self.comparisons.panel.look(self._answering, now)], now)
 
     @property
     def _answering(self) -> frozenset[str]:
-        """Teachers expected to answer now, those on trial included."""
+        """Teachers that can be expected to answer now, also on trial."""
         return frozenset(self._ledger.teachers) - self._resting - self.lateness.hedging.late
 
     def _pause_s(self, name: str, now: float) -> float:
@@ -108,11 +109,11 @@ class TeacherStates:
 
     @property
     def silent_since(self) -> float | None:
-        """Since when no teacher can be reached; None: one can."""
+        """Since when no teacher can be reached; None: one can, or it is not known yet."""
         return self._reach.silent_since if self._reach.is_cut_off else None
 
     def cut_off(self, now: float) -> tuple[bool, bool]:
-        """Return whether the reader is cut off, and whether it may be (not known yet).
+        """Return whether the reader is known to be cut off, and whether it may be.
 
         It is cut off if no teacher can be reached, or none accepts it: then more teachers do not
         help.
@@ -123,7 +124,7 @@ class TeacherStates:
     def _look_for_paths(self, is_answer_due: bool, now: float) -> None:
         wanted = self.links.wanted.values()
         reach, due = reachability.look(self._reach, wanted, is_answer_due, now)
-        self._learn(reach)
+        self._set_reachability(reach)
         self._paths_at = reachability.next_look_at(reach)
         if due:
             self._emit(TryPaths(due, now))
@@ -131,26 +132,26 @@ class TeacherStates:
     def paths_tried(self, event: PathsTried, now: float) -> None:
         """Handle the results of connection attempts."""
         links, reach = self.links, self._reach
-        again = []
+        to_reconnect = []
         for peer, refusal in event.refusals.items():
             reach, reconnects = reachability.attempted(reach, peer, event.began_at, not refusal)
             if refusal:
                 links.last_trouble = f"teacher {peer.teacher_id} cannot be reached: {refusal}"
             if reconnects and links.wanted.get(peer.teacher_id) == peer:
-                again.append(peer.teacher_id)
-        self._learn(reach)
-        for name in again:  # TCP may wait long before it retransmits
+                to_reconnect.append(peer.teacher_id)
+        self._set_reachability(reach)
+        for name in to_reconnect:  # TCP may wait long before it retransmits
             self.lost([name], now)
             links.reconnect_now(name, now)
 
-    def _heard(self, name: str) -> None:
-        """Record that the teacher is reachable."""
+    def _record_reachable(self, name: str) -> None:
+        """Record that the teacher has answered, so it is reachable."""
         if not self._reach.attempts:  # the usual case
             self._reach, self._paths_at = _REACHABLE, -inf
         else:
-            self._learn(reachability.answered(self._reach, self.links.peer(name)))
+            self._set_reachability(reachability.answered(self._reach, self.links.peer(name)))
 
-    def _learn(self, reach: Reachability[Peer]) -> None:
+    def _set_reachability(self, reach: Reachability[Peer]) -> None:
         self._reach, self._paths_at = reach, -inf
         before = self.links.out_of_reach
         after = frozenset(peer.teacher_id for peer in reach.unreachable)
@@ -166,9 +167,9 @@ class TeacherStates:
 
     def probed(self, event: Probed, now: float) -> None:
         name, links = event.teacher, self.links
-        self._heard(name)
+        self._record_reachable(name)
         if event.misfit and links.is_assigned(name):
-            self._does_not_fit(name, event.misfit, now)
+            self._eject_misfit(name, event.misfit, now)
         else:
             self._ready(event, now)
         self.close_if_leaving(name, now)
@@ -177,56 +178,56 @@ class TeacherStates:
         name, links = event.teacher, self.links
         links.probe_answered(name)
         if (pause_s := self._pause_s(name, now)) > 0:
-            links.connect(name, now, pause_s)  # ejected since the probe began: probe it again
+            links.connect(name, now, pause_s)  # it was ejected after the probe began
             return
         if not links.is_assigned(name):
             return  # it is leaving
         on_trial = self.comparisons.joined(name, links.peer(name).numerics_id)
-        rested = self._only_rested(name, event.most_rows)
+        has_only_rested = self._has_only_rested(name, event.most_rows)
         self._resting.discard(name)
         self.breakers.probed(name, now)
-        if rested:
+        if has_only_rested:
             self._apply(ev.Resumed(name))
         else:
             joined = self._pacing.joined(name, now, event.most_rows)
             has_labelled = name in self.breakers.labellers
             self._apply(replace(joined, on_trial=on_trial, has_labelled=has_labelled))
         if on_trial:
-            for refuser in sorted(self._ledger.refusers):  # this teacher can label its requests
+            for refuser in sorted(self._ledger.refusers):  # the new teacher may label their batches
                 self._judge([self.comparisons.panel.refused(refuser)], now)
             for copy in self.comparisons.copies_for_trials():
                 self._apply(copy)
 
-    def _only_rested(self, name: str, most_rows: int | None) -> bool:
-        """Whether a teacher returns from a rest as it was: in the pool, and with the same model.
+    def _has_only_rested(self, name: str, most_rows: int | None) -> bool:
+        """Whether a teacher returns from a rest unchanged: in the pool, and with the same model.
 
-        Then the ledger keeps its refusals: a batch that crashed its predictor is not sent again
-        before all others.
+        Then the ledger keeps its refusals: a batch that crashed its predictor is sent again only
+        after all others.
         """
         if name not in self._resting or self.breakers.is_open(name):
             return False
         return name in self._ledger.teachers and self._pacing.has_joined(name, most_rows)
 
-    def _does_not_fit(self, name: str, words: str, now: float) -> None:
-        """Send nothing to a teacher with a model that contradicts the reader's settings.
+    def _eject_misfit(self, name: str, misfit: str, now: float) -> None:
+        """Eject a teacher whose model contradicts the reader's settings.
 
-        If every teacher does, the settings are wrong.
+        If the models of all teachers contradict them, the settings are wrong.
         """
         links = self.links
         links.probe_answered(name)
         if self.breakers.convict(name, "refused", now):
-            self._log("warning", f"teacher {name} does not fit: {words}", name)
+            self._log("warning", f"teacher {name} does not fit: {misfit}", name)
         links.mark_useless(name)
-        self._eject(name, f"does not fit: {words}", now)
+        self._eject(name, f"does not fit: {misfit}", now)
         if links.all_useless and not self._ledger.sent:
-            self._emit(RefuseSettings(f"teacher {name}: {words}"))
+            self._emit(RefuseSettings(f"teacher {name}: {misfit}"))
 
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
         self.links.probe_failed(event, now)
         self.close_if_leaving(event.teacher, now)
 
     def forget_others(self, names: Iterable[str]) -> None:
-        """Forget the breakers of all other teachers: their names may return on other machines."""
+        """Forget all breakers but those of `names`: a machine may join under a forgotten name."""
         self.breakers.forget_others({*names})
         self._paths_at = -inf
 
@@ -236,7 +237,8 @@ class TeacherStates:
         for name in names:
             self._forget(name)
             self._apply(ev.TeacherGone(name))
-        self._judge(self.comparisons.left(*names), now)  # after all: a lost one has no link
+        # After all are removed: verdicts must not be about lost teachers, which have no link.
+        self._judge(self.comparisons.left(*names), now)
 
     def revoked(self, name: str, now: float) -> None:
         """Send this teacher no more requests."""
@@ -252,7 +254,7 @@ class TeacherStates:
             self._forget(name)
 
     def _forget(self, name: str) -> None:
-        self._stats.forget_teacher(name)  # again: a leaving one may have answered
+        self._stats.forget_teacher(name)  # once more: a leaving teacher may have answered since
         self._resting.discard(name)
         self._pacing.forget(name)
 
@@ -261,8 +263,8 @@ class TeacherStates:
     def answered(
         self, answer: AnswerCame, in_flight: int, spans: tuple[ev.Span, ...], now: float
     ) -> None:
-        """Handle labels of a teacher with `in_flight` requests; `spans`: those that are used."""
-        self._heard(answer.teacher)
+        """Handle labels of a teacher with `in_flight` requests; `spans` are the accepted rows."""
+        self._record_reachable(answer.teacher)
         self.links.has_labelled(answer.teacher)
         self.breakers.answered(answer.teacher, now)
         for event in self._pacing.answered(answer, in_flight, now):
@@ -278,11 +280,12 @@ class TeacherStates:
         links = self.links
         self._pacing.ended(name, request)
         if failure == "overwritten" or (failure == "bad answer" and event.void):
-            # The batch may be of an epoch that was left: its memory may have been reused while it
-            # was sent.
+            # Not the teacher's fault: if the student has left the epoch of the batch, its memory
+            # may have been reused while it was sent.
             self._apply(ev.Cancelled(name, request))
         elif failure == "refused":
-            self._judge([self.comparisons.panel.refused(name)], now)  # before the ledger is told
+            # Admit a teacher on trial first: else the ledger may find that all teachers refused.
+            self._judge([self.comparisons.panel.refused(name)], now)
             self._apply(ev.Refused(name, request, reason))
             is_in = links.is_assigned(name) and not self.breakers.is_open(name)
             if is_in and self._ledger.is_useless(name):
@@ -296,7 +299,7 @@ class TeacherStates:
             self.lost([name], now)
             links.reconnect(event, self._pause_s(name, now), now)
         else:  # not the batch's fault
-            self._resting.add(name)  # first: what is sent again now is not copied to it
+            self._resting.add(name)  # first: requests that are sent again now are not copied to it
             self._apply(ev.AttemptFailed(name, request, reason if failure == "crashed" else ""))
             if failure == "full":
                 for change in self._pacing.refused(name, now):
@@ -318,27 +321,27 @@ class TeacherStates:
         self.close_if_leaving(event.teacher, now)
 
     def _eject(self, name: str, why: str, now: float) -> None:
-        """Take a teacher out of the pool, and probe it after a pause."""
+        """Take a teacher out of the pool, and probe it after its pause."""
         self._apply(ev.Ejected(name))
         self._judge(self.comparisons.left(name), now)
         self.links.probe(name, self._pause_s(name, now), why, now)
 
     def _judge(self, verdicts: Iterable[ComparisonVerdict], now: float) -> None:
         """Carry out verdicts of comparisons: put teachers on trial, readmit or convict them."""
-        waiting = deque(verdicts)
-        while waiting:
-            verdict = waiting.popleft()
+        pending = deque(verdicts)
+        while pending:
+            verdict = pending.popleft()
             for name in verdict.readmit:
                 self._log("info", f"teacher {name} is admitted", name)
                 self._apply(ev.Readmitted(name))
             for name in verdict.trial:
-                words = "is on trial: its labels contradict those of another teacher"
-                self._log("warning", f"teacher {name} {words}", name)
+                state = "is on trial: its labels contradict those of another teacher"
+                self._log("warning", f"teacher {name} {state}", name)
                 self._apply(ev.Ejected(name))
             for name in verdict.liars:
                 self.breakers.convict(name, "lied", now)
                 self._apply(ev.InvalidateTeacher(name))
-                waiting.extend(self.comparisons.left(name))
+                pending.extend(self.comparisons.left(name))
                 self._emit(DropCachedLabels(name))
                 pause_s = self._pause_s(name, now)
                 self.links.probe(name, pause_s, "sent labels that contradict the others", now)

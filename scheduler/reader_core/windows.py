@@ -1,25 +1,25 @@
 """Window (number of requests in flight) and request size (rows) of each teacher.
 
-Both settings are found by hill climbing on a ladder of values, stable under noise. The current
-setting is measured, then a neighbour, then the current one again, so that a slowdown of the machine
-affects both. A larger setting must be clearly cheaper, as it needs more memory; a smaller one may
-cost the same. After a step, the next one in the same direction is tried at once. When neither
-neighbour is better, the search rests; the rest doubles each time, and ends early if the cost
-changes.
+Both settings are found by hill climbing on a ladder of values; it is stable under noise. The
+current setting is measured, then a neighbour, then the current setting again, so that a slowdown of
+the machine affects both. A larger setting must be clearly cheaper, as it needs more memory; a
+smaller setting may cost the same. After a step, the next one in the same direction is tried at
+once. When neither neighbour is better, the search rests. Each rest is twice as long as the last
+one, and ends early if the cost changes.
 
-A *window* has the fewest requests that keep a teacher just busy, at least two. With one request in
-flight a teacher idles while its answer travels; two hide the transfer while it is shorter than the
-computation. If it is longer, or the teacher processes several requests at once, more are needed:
-the window grows while that brings more rows per second, and shrinks when the teacher has no room
-for a request. The measured cost is the time from one answer to the next while the window is full. A
-teacher with a window of two and a device that worked all of that time is just busy, and nothing is
-tried.
+A *window* has the fewest requests that keep a teacher busy, at least two. With one request in
+flight a teacher idles while its answer travels; two requests hide the transfer if it is shorter
+than the computation. If the transfer is longer, or the teacher processes several requests at once,
+more requests are needed: the window grows while that brings more rows per second, and shrinks when
+the teacher has no room for a request. The measured cost is the time from one answer to the next,
+per row, while the window is full. If the window is the smallest and the device worked all of that
+time, the teacher is just busy, and no other window is tried.
 
 With `teacher_batch_size="auto"` the rows of a request are optimised too. A device labels more rows
-per second in larger requests until it is full; above that they only take longer. So the smallest
-size with the full rate is sought, on powers of two, by the device seconds of the answers. Bounds
-are the model's limit and the time that one request may occupy a device: the loss of a teacher loses
-that much work, and the head of the line waits for it.
+per second in larger requests until it is full; larger requests only take longer. So the smallest
+size with the full rate is sought, on powers of two, by the device seconds of the answers. The size
+is limited by the model and by the seconds that one request may occupy a device: so much work is
+lost with a teacher, and the batch that the student waits for may have to wait that long.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from typing import Final, NamedTuple, Self
 
 #: Relative cost that a smaller setting may add.
 ALLOWED_EXTRA_COST: Final = 0.01
-#: First rest in seconds after neither neighbour was better; it doubles up to the longest.
+#: First rest in seconds after neither neighbour was better, and the longest rest.
 REST_S: Final = 30.0
 LONGEST_REST_S: Final = 600.0
 #: Seconds after which a trial is given up, because it cannot be measured.
 TRIAL_S: Final = 20.0
 #: A cost that changed by this factor since the last decision ends a rest.
 CHANGE: Final = 1.5
+#: Smallest window by default.
 SMALLEST_WINDOW: Final = 2
-#: A device that worked for this part of the time between answers processes one request at a time.
+#: A device that worked for this share of the time between answers processes one request at a time
+#: and never idles.
 BUSY_FROM: Final = 0.98
 BUSY_TO: Final = 1.02
-#: Weight of the newest answer in the busy part.
+#: Weight of the newest answer in the busy share.
 GAIN: Final = 1 / 16
-#: A request filled to less than this part of its size is no measurement of the size.
+#: A request filled to less than this share of its size is no measurement of the size.
 FILLED: Final = 0.9
 #: Largest tried request in rows, and its longest device time in seconds.
 MOST_ROWS: Final = 1024
@@ -55,9 +57,9 @@ class HillClimbRule:
     """Settings of a search.
 
     Attributes:
-        ladder: the possible values, ascending (at least one).
-        samples: number of measurements of a cost.
-        gain: relative cost that a larger setting must save.
+        ladder: the possible settings, ascending (at least one).
+        samples: number of measurements for the cost of a setting.
+        gain: share of the cost that a larger setting must save.
     """
 
     ladder: tuple[int, ...]
@@ -75,8 +77,8 @@ class HillClimb(NamedTuple):
         up: the current or next trial is the larger neighbour.
         costs: measurements of the setting in force.
         before: cost of `step` before the trial; None: not measured.
-        tried: cost of the finished trial, while `step` is measured again.
-        directions_tried: their number since the last step.
+        tried: cost of the finished trial while `step` is measured again; None: it is not.
+        directions_tried: number of directions that were tried since the last step.
         since: time at which the current setting came into force.
         rest_until: no trial before this time.
         rest_s: the latest rest.
@@ -96,7 +98,7 @@ class HillClimb(NamedTuple):
 
     @classmethod
     def start(cls, rule: HillClimbRule, setting: int, now: float) -> Self:
-        """Begin at the greatest step up to `setting`, or at the first."""
+        """Begin at the largest value of the ladder up to `setting`, or at the smallest value."""
         below = [step for step, value in enumerate(rule.ladder) if value <= setting]
         return cls(rule, below[-1] if below else 0, since=now)
 
@@ -111,7 +113,7 @@ class HillClimb(NamedTuple):
         return self._replace(trial=None)._turned(now)
 
     def refused(self, now: float) -> HillClimb:
-        """Leave a setting that the teacher has no room for: end its trial, or take a step down.
+        """Leave a setting for which the teacher has no room: end its trial, or take a step down.
 
         The next larger setting is tried again after a rest.
         """
@@ -123,13 +125,13 @@ class HillClimb(NamedTuple):
         )
 
     def measured(self, used: int, cost: float, now: float, most: int) -> HillClimb:
-        """Record a cost.
+        """Record a measured cost.
 
         Args:
             used: the measured setting; unless it is the current one, the cost is ignored.
             cost: the cost to minimise (> 0).
             now: seconds of a clock that does not go back.
-            most: largest allowed setting; the search leaves larger ones.
+            most: largest allowed setting; from larger ones the search steps down.
         """
         rule = self.rule
         if used != self.setting or cost <= 0:
@@ -138,34 +140,34 @@ class HillClimb(NamedTuple):
         climb = self._replace(costs=costs)
         if len(costs) < rule.samples:
             return climb
-        usual, error = _mean_with_error(costs)
+        mean, error = _mean_with_error(costs)
         if climb.trial is not None:
-            # A larger setting must be better beyond its error.
-            tried = usual + error if climb.up else usual
+            # A larger setting must be better by more than its error.
+            tried = mean + error if climb.up else mean
             return climb._replace(trial=None, tried=tried, costs=(), since=now)
         if climb.tried is not None:
-            return climb._compared(climb.tried, usual, now)
+            return climb._compared(climb.tried, mean, now)
         if rule.ladder[climb.step] > most and climb.step > 0:
             return HillClimb(rule, climb.step - 1, up=False, since=now)
-        if climb.before is not None and not 1 / CHANGE <= usual / climb.before <= CHANGE:
+        if climb.before is not None and not 1 / CHANGE <= mean / climb.before <= CHANGE:
             climb = climb._replace(directions_tried=0, rest_until=now, rest_s=0.0)
         if now < climb.rest_until:
             return climb._replace(costs=())  # measure again
-        return climb._replace(before=usual)._next_trial(now, most)
+        return climb._replace(before=mean)._next_trial(now, most)
 
     def _next_trial(self, now: float, most: int) -> HillClimb:
-        """Try the neighbour in this direction if there is one."""
+        """Try the neighbour in the current direction, if it exists and is allowed."""
         trial, ladder = self.step + (1 if self.up else -1), self.rule.ladder
         if not 0 <= trial < len(ladder) or ladder[trial] > most:
             return self._turned(now)
         return self._replace(trial=trial, costs=(), since=now)
 
     def _compared(self, tried: float, again: float, now: float) -> HillClimb:
-        """Compare the trial with the better one of two measurements of the step around it."""
+        """Compare the cost of a trial with that of the step, the lower one before and after it."""
         step_cost = min(again, again if self.before is None else self.before)
         if tried < step_cost * (1 - self.rule.gain if self.up else 1 + ALLOWED_EXTRA_COST):
             step = self.step + (1 if self.up else -1)
-            # Do not step straight back; keep the rest, so that wandering by noise becomes rare.
+            # Do not try the previous step again. Keep `rest_s`, so that steps by noise become rare.
             return HillClimb(
                 self.rule, step, up=self.up, directions_tried=1, since=now, rest_s=self.rest_s
             )
@@ -189,8 +191,8 @@ class HillClimb(NamedTuple):
 def _mean_with_error(costs: tuple[float, ...]) -> tuple[float, float]:
     """Return the mean of costs and two standard errors.
 
-    An eighth at either end is left out, so a pause has little effect, and answers that come in
-    pairs count as their mean.
+    The eighth with the lowest and the eighth with the highest costs are left out, so a pause has
+    little effect. A mean, because answers may come in pairs: one cost is then short, one is long.
     """
     cut = len(costs) // 8
     kept = sorted(costs)[cut : len(costs) - cut]
@@ -205,7 +207,7 @@ class WindowConfig:
 
     Attributes:
         least: initial and smallest window.
-        most: largest window; equal to `least` it is fixed, as determinism requires.
+        most: largest window; if it equals `least`, the window is fixed, as determinism requires.
     """
 
     least: int = SMALLEST_WINDOW
@@ -218,7 +220,7 @@ class Window(NamedTuple):
     Attributes:
         climb: the search for the window with most rows per second.
         size: most requests in flight now.
-        busy: part of the time between answers that the device worked; None: unknown.
+        busy: share of the time between answers in which the device worked; None: unknown.
     """
 
     climb: HillClimb
@@ -227,7 +229,7 @@ class Window(NamedTuple):
 
     @classmethod
     def start(cls, config: WindowConfig, now: float) -> Self:
-        """Return the window of a teacher that joins; a wider one must bring 3 % more rows."""
+        """Return the window of a teacher that joins; a larger one must save 3 % of the time."""
         rule = HillClimbRule(tuple(range(config.least, config.most + 1)), samples=32, gain=0.03)
         climb = HillClimb.start(rule, config.least, now)
         return cls(climb, climb.setting)
@@ -239,7 +241,7 @@ class Window(NamedTuple):
 
         Args:
             rows: rows of the request (>= 1).
-            turnaround_s: seconds since the answer before it (see `hedging`).
+            turnaround_s: seconds since the previous answer (see `hedging`).
             device_s: seconds that the device worked on it; <= 0: unknown.
             full: the window was full until now, so the teacher was not short of requests.
             now: seconds of a clock that does not go back.
@@ -249,8 +251,8 @@ class Window(NamedTuple):
             return self
         busy = self.busy
         if device_s > 0:
-            part = min(device_s / turnaround_s, 2 * BUSY_TO)
-            busy = part if busy is None else busy + GAIN * (part - busy)
+            share = min(device_s / turnaround_s, 2 * BUSY_TO)
+            busy = share if busy is None else busy + GAIN * (share - busy)
         if busy is not None and BUSY_FROM <= busy <= BUSY_TO and self.size == least:
             most = least
         climb = self.climb.look(now).measured(self.size, turnaround_s / rows, now, most)
@@ -285,18 +287,18 @@ class RequestSize(NamedTuple):
         """Most rows of a request now."""
         return self.climb.setting
 
-    def answered(self, asked: int, used: int, device_s: float, now: float) -> RequestSize:
+    def answered(self, limit: int, used: int, device_s: float, now: float) -> RequestSize:
         """Return the size after an answer.
 
         Args:
-            asked: limit of rows when the request was sent.
+            limit: most rows of a request when the request was sent.
             used: rows of the request (>= 1).
             device_s: seconds that the device worked on it; <= 0: unknown.
             now: seconds of a clock that does not go back.
         """
         climb = self.climb.look(now)
-        if device_s > 0 and used >= FILLED * asked:
+        if device_s > 0 and used >= FILLED * limit:
             seconds_per_row = device_s / used
             most = int(min(LONGEST_REQUEST_S / seconds_per_row, climb.rule.ladder[-1]))
-            climb = climb.measured(asked, seconds_per_row, now, most)
+            climb = climb.measured(limit, seconds_per_row, now, most)
         return RequestSize(climb)

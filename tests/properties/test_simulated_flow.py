@@ -177,7 +177,7 @@ def named_at(result: SimulationResult) -> dict[str, float]:
         taken_s = one.answered_s - began(one.sent_s, last.get(one.teacher, 0.0))
         last[one.teacher] = one.answered_s
         times.answered(one.teacher, one.rows, taken_s)
-        known = {name: times.of(name) for name in last}
+        known = {name: times.get(name) for name in last}
         speeds = {name: of.seconds_per_row for name, of in known.items() if of is not None}
         seen = hedging.name_stragglers(speeds, frozenset(), seen, one.answered_s)
         for name in seen.named:

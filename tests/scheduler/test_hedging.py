@@ -220,7 +220,7 @@ class TestTurnarounds:
         times = Turnarounds()
         for rows, seconds in ((0, 1.0), (1, -1.0), (1, nan), (1, inf), (1, 0.0)):
             times.answered("a", rows, seconds)
-        assert times.of("a") is None
+        assert times.get("a") is None
         assert began(10.0, -inf) == 10.0
         assert began(10.0, 12.0) == 12.0
         times = Turnarounds()
@@ -237,7 +237,7 @@ class TestTurnarounds:
         assert 1 <= times.stretch <= MOST_STRETCH
         greatest = max((s / r for _, r, s in answers), default=0.0)
         for name in "abc":
-            if (known := times.of(name)) is not None:
+            if (known := times.get(name)) is not None:
                 assert LEAST_S <= known.seconds_per_row <= max(greatest * (1 + 1e-9), LEAST_S)
 
 
