@@ -23,12 +23,12 @@ from typing import Literal
 from .backoff import RandomLike, delay_s
 
 #: Most concurrent probes.
-AT_ONCE = 64
+MAX_PROBES = 64
 #: Most concurrent probes of teachers that were probed before; the others are reserved for new ones.
-AGAIN_AT_ONCE = 48
+MAX_REPEATED_PROBES = 48
 #: Seconds after which an unanswered probe counts as lost.
-LOST_S = 15.0
-#: Bounds of the wait before a refused teacher is probed again, in seconds.
+PROBE_TIMEOUT_S = 15.0
+#: A refused teacher is probed again after `_BASE_S` seconds plus a random wait of at most `_CAP_S`.
 _BASE_S, _CAP_S = 0.5, 30.0
 
 
@@ -138,20 +138,21 @@ class Admission:
         """Return the teachers to probe now, and mark them as being probed.
 
         New teachers come first, then those that have waited longest. Repeated probes never take all
-        of `AT_ONCE`, so many unreachable teachers cannot keep out a new one.
+        of `MAX_PROBES`, so many unreachable teachers cannot keep out a new one.
         """
         running = running_repeated = 0
         ready: list[tuple[float, _PendingTeacher]] = []  # with the time since which each waits
         for pending in self._pending.values():
-            lost_s = None if pending.probed_s is None else pending.probed_s + LOST_S
+            lost_s = None if pending.probed_s is None else pending.probed_s + PROBE_TIMEOUT_S
             if lost_s is not None and now < lost_s:
                 running += 1
                 running_repeated += pending.probes > 1
             elif pending.due_s is not None and pending.due_s <= now:
                 ready.append((pending.due_s if lost_s is None else lost_s, pending))
         ready.sort(key=lambda pair: pair[0])
-        new = [pending for _, pending in ready if not pending.probes][: max(0, AT_ONCE - running)]
-        room = min(AT_ONCE - running - len(new), AGAIN_AT_ONCE - running_repeated)
+        room = max(0, MAX_PROBES - running)
+        new = [pending for _, pending in ready if not pending.probes][:room]
+        room = min(MAX_PROBES - running - len(new), MAX_REPEATED_PROBES - running_repeated)
         chosen = new + [pending for _, pending in ready if pending.probes][: max(0, room)]
         for pending in chosen:
             pending.probed_s = now
@@ -276,9 +277,9 @@ def after_check(
     """
     if result == "well":
         tested_s = now if mode == "test" else health.tested_s
-        step: RegistryAction = "stay" if health.registered or mode == "ask" else "register"
-        registered = health.registered or step == "register"
-        return HealthCheck(registered, 0, 0, tested_s, now + settings.every_s), step
+        action: RegistryAction = "stay" if health.registered or mode == "ask" else "register"
+        registered = health.registered or action == "register"
+        return HealthCheck(registered, 0, 0, tested_s, now + settings.every_s), action
     if not health.registered:
         return _after_failure(health, now, settings, rng), "stay"
     strikes = health.strikes + 1

@@ -1,10 +1,10 @@
 """Measurements of a stream, and a profile of them for the next run of its job.
 
-The first batches of a training tell little: the student compiles, caches are cold, and one teacher
-works where five are needed. With the times of the last run n = ceil(t_t / t_s) is known before the
-first batch. Times of the same service and job are used for `BELIEVED_S`; t_t is not used if the
-service is known to serve another content. Measured times replace both once they rest on enough
-data.
+The first batches of a training are not typical: the student compiles, caches are cold, and one
+teacher works where five are needed. With the times of the last run n = ceil(t_t / t_s) is known
+before the first batch. Times of the same service and job are used for `BELIEVED_S`; t_t is not used
+if the service is known to serve another content. Measured times replace both once they rest on
+enough data.
 
 A store of profiles keeps the latest profile, as `facts_of` returns it, under (service, job).
 """

@@ -168,11 +168,6 @@ class LedgerTeacher:
         return max(self.window - len(self.in_flight), 0)
 
     @property
-    def free(self) -> int:
-        """Number of requests that may be sent to the teacher now."""
-        return self.room if self.usable else 0
-
-    @property
     def may_label(self) -> bool:
         """Whether the teacher can label, now or after a rest."""
         return not (self.revoked or self.on_trial)

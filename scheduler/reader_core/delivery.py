@@ -370,7 +370,9 @@ class NoTeacherPolicy:
             return []
         self.loop_waits = False  # its batch is complete now
         return [
-            do.LogMessage("warning", f"batch {head} goes without soft labels: there is no teacher"),
+            do.LogMessage(
+                "warning", f"batch {head} is delivered without soft labels: no teacher is usable"
+            ),
             *(do.ForwardEvent(service, DeliverUnlabelled(head)) for service in self._ledgers),
             *(do.ForwardEvent(service, LoopWaiting(False)) for service in self._ledgers),
         ]

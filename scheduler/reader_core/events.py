@@ -58,7 +58,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What an assignment says about the content (model files, preprocessing) of teachers.
+    """The contents (model files, preprocessing) that an assignment names.
 
     Attributes:
         content_id: content of all its teachers; empty: there are no teachers, or it is unknown.
@@ -80,7 +80,7 @@ class Assigned:
         lost: ids of teachers that are known to be dead.
         live: number of live teachers of the service, without draining ones.
         epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
-        advice: what it says about contents.
+        advice: contents that belong to the assignment.
         barred: ids of peers of other numerics, which must not get requests; set by the core.
     """
 

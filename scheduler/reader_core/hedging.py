@@ -15,15 +15,16 @@ Hedges have a budget: a token bucket that starts empty, and gains `SHARE` of a h
 request sent. Beyond the budget only requests of a *silent* teacher are hedged, all of them. A
 teacher is silent when it has not answered for twice the limit of a late request, while another
 teacher is in time. If all teachers are late, the reader's own network or machine has stopped, and
-hedges would not help. A long gap between two looks (a stopped process) does not count as waiting.
+hedges would not help. A long gap between two calls of `look` (a stopped process) does not count as
+waiting.
 
 A *straggler* is much slower than the others, or silent. It keeps its work, but operators want to
 know of it, because a throttled or shared device looks like this. A teacher is named as a straggler
 once it has been `SLOWER` times as slow as the median of the others for `LASTING_S`, and at once
 when it is silent. It is cleared when it is less than `CLEARED` times as slow.
 
-Most looks find nothing. So `Lateness` computes a lower bound of the next moment at which something
-can be late, from the shortest expected turnaround of any teacher and the lowest patience.
+Most calls of `look` find nothing. So `Lateness` computes a lower bound of the next moment at which
+something can be late, from the shortest expected turnaround of any teacher and the lowest patience.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SHARE, BURST = 0.05, 8.0
 PATIENCE, URGENCY = 3.0, 1.5
 #: Fewest seconds after which a request is late, and a teacher silent.
 FLOOR_S, SILENT_S = 0.1, 0.5
-#: A gap between two looks that is longer, in seconds, does not count as waiting.
+#: A gap between two calls of `look` that is longer, in seconds, does not count as waiting.
 ASLEEP_S = 0.5
 
 
@@ -93,7 +94,7 @@ class Hedging:
     """Finds late requests.
 
     Attributes:
-        late: teachers whose oldest request was late at the latest look.
+        late: teachers whose oldest request was late at the latest check.
         silent: late teachers that have not answered for long, while another teacher is in time.
         paid: requests in flight whose hedge was paid from the budget.
         tokens: number of hedges that the budget allows now.
@@ -294,7 +295,7 @@ class Lateness:
         self._straggling = Straggling()
         self._look_at = inf  # no request can be late earlier
         self._shortest_limit_s = inf  # no request can be late sooner after it was sent
-        self._waits = False  # the training loop waits for labels
+        self._waits = False  # the training loop or a call waits for labels
         self._compare_at = -inf
 
     @property
@@ -317,7 +318,7 @@ class Lateness:
         """Return the requests to hedge.
 
         Args:
-            waits: the training loop waits for labels.
+            waits: the training loop or a call waits for labels.
             unusable: teachers that get no requests now.
             now: seconds of a clock that does not go back.
         """

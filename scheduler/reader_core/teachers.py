@@ -76,7 +76,10 @@ class TeacherStates:
     # --- time
 
     def look(self, waits: bool, now: float) -> None:
-        """Apply changes that follow from time; `waits`: the student waits for labels."""
+        """Apply changes that follow from time.
+
+        `waits`: the training loop or a call waits for labels.
+        """
         ledger, links, usable = self._ledger, self.links, self._ledger.usable
         is_answer_due = not usable or bool(ledger.at_work)
         if now >= self._paths_at or not is_answer_due:

@@ -6,7 +6,7 @@ import pytest
 
 from edl.coordinator.manager.prober import Verdict
 from edl.coordinator.registry import Plan
-from edl.scheduler.admission import LOST_S
+from edl.scheduler.admission import PROBE_TIMEOUT_S
 from edl.tests.stores import memory
 
 from .world import GRACE_S, LEADER_TTL_S, SERVICE, STEP_S, TTL_S, FakeProber, Student, World
@@ -168,7 +168,7 @@ def test_students_hear_of_a_teacher_when_it_is_admitted() -> None:
     world = World(prober=prober)
     world.teacher("a")
     student = world.student("j/0", want=1)
-    world.run(GRACE_S + LOST_S)
+    world.run(GRACE_S + PROBE_TIMEOUT_S)
     assert student.stream.teachers == []
     assert [(e.subject, e.text) for e in world.log("refused")] == [("a", f"refused: {NO.why}")]
     view = world.managers[0].leader.view

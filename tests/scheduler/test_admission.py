@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from edl.scheduler import leadership
 from edl.scheduler.admission import (
-    AGAIN_AT_ONCE,
-    AT_ONCE,
-    LOST_S,
+    MAX_PROBES,
+    MAX_REPEATED_PROBES,
+    PROBE_TIMEOUT_S,
     RETRY_S,
     STRIKES,
     Admission,
@@ -106,7 +106,7 @@ class TestAdmission:
     def test_lost_and_late_answers(self, admission: Admission) -> None:
         admission.appeared(A, 0.0)
         assert admission.due(0.0) == [A]
-        assert admission.due(LOST_S) == [A]
+        assert admission.due(PROBE_TIMEOUT_S) == [A]
         admission.appeared(A, 0.0)
         admission.due(0.0)
         admission.gone("a")
@@ -127,14 +127,14 @@ class TestAdmission:
             due = admission.due(now)
             ends.extend((now + 2.0, one) for one in due)  # each holds its place for so long
             asked.update(one.teacher_id for one in due)
-            assert len(ends) <= AT_ONCE
+            assert len(ends) <= MAX_PROBES
             return due
 
         for tick in range(10 * seconds):
             pass_by(tick / 10)
         assert min(asked[one.teacher_id] for one in crowd) >= 1
         assert max(asked.values()) - min(asked.values()) <= 2, "they take turns"
-        assert len(ends) == AGAIN_AT_ONCE
+        assert len(ends) == MAX_REPEATED_PROBES
         assert admission.waiting == 0
         admission.appeared(A, seconds)
         assert admission.waiting == 1
@@ -142,11 +142,12 @@ class TestAdmission:
         assert admission.answered(A, "ok", "", seconds + 0.1) == ProbeOutcome(A, True, "", True)
 
     def test_new_teacher_goes_before_lost_probes(self, admission: Admission) -> None:
-        for i in range(AT_ONCE + 1):
+        for i in range(MAX_PROBES + 1):
             admission.appeared(TeacherIdentity(f"t{i}", 1, f"h:{i}"), 0.0)
-        assert len(admission.due(0.0)) == AT_ONCE
+        assert len(admission.due(0.0)) == MAX_PROBES
         admission.appeared(A, 1.0)
-        assert [one.teacher_id for one in admission.due(LOST_S)][:2] == [f"t{AT_ONCE}", "a"]
+        due = admission.due(PROBE_TIMEOUT_S)
+        assert [identity.teacher_id for identity in due][:2] == [f"t{MAX_PROBES}", "a"]
 
 
 PATIENCE = HealthCheckSettings(every_s=1.0, test_every_s=15.0)

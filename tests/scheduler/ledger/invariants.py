@@ -102,7 +102,7 @@ def _in_teachers(tables: Tables) -> Iterator[str]:
             yield f"teacher {teacher.name} is revoked and done, and still listed"
         if teacher.usable is (teacher.revoked or teacher.resting or teacher.on_trial):
             yield f"teacher {teacher.name} is usable: {teacher.usable}, which its state contradicts"
-    free = {teacher.name for teacher in tables.teachers.values() if teacher.free}
+    free = {t.name for t in tables.teachers.values() if t.usable and t.room}
     if set(tables.open) != free:
         yield f"teachers {free} are free, listed are {set(tables.open)}"
     for request, name in tables.hedges:

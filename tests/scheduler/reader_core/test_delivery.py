@@ -261,7 +261,7 @@ class TestNoTeacher:
         assert delivery.look(100.0) == []
         news, *told = delivery.look(110.0)
         assert news == do.LogMessage(
-            "warning", "batch 0 goes without soft labels: there is no teacher"
+            "warning", "batch 0 is delivered without soft labels: no teacher is usable"
         )
         assert told == [
             *(do.ForwardEvent(name, ev.DeliverUnlabelled(0)) for name in "ab"),
