@@ -3,16 +3,16 @@
 A breaker is *closed* while its teacher gets requests, *open* while it gets none, and *half open*
 from the moment when a probe may be sent until it is answered. Teachers are ejected for lost work or
 for answers that cannot be trusted, never for being slow: a slow teacher gets few batches, and its
-labels still help (see `hedging` for stragglers). The causes:
+labels still help (see `hedging` for stragglers). The causes of an ejection:
 
-* "failed": several consecutive requests failed, for example because it restarts. A full teacher has
-  not failed.
-* "silent": it was silent for long while others answered (see `hedging`). Its requests have been
-  hedged already; the ejection lets the reader ask for another teacher.
-* "wrong": one answer that cannot be labels (shape, NaN, other content).
-* "lied": its labels differ from those of the majority (`canaries`).
-* "refused": it has labelled nothing, and has refused three requests while another teacher labels,
-  or all waiting ones. Or its model does not fit the reader's settings.
+* "failed": several consecutive requests failed, for example because the teacher restarts. Being
+  full does not count.
+* "silent": the teacher was silent for long while others answered (see `hedging`). Its requests have
+  been hedged already; the ejection lets the reader ask for another teacher.
+* "wrong": one answer cannot be labels (shape, NaN, other content).
+* "lied": the teacher's labels differ from those of the majority (`canaries`).
+* "refused": the teacher has labelled nothing, and has refused three requests while another teacher
+  labels, or all waiting batches. Or its model does not fit the reader's settings.
 
 The first two causes never eject the last usable teacher: a bad teacher is better than none. The
 other causes do, because wrong labels are worse than none. An ejected teacher is probed after a
@@ -53,6 +53,7 @@ PAUSE_S: dict[Cause, float] = {
 }
 #: Longest pause in seconds before a probe.
 LONGEST_PAUSE_S = 60.0
+#: The same, for teachers that were ejected because they lied.
 LONGEST_PAUSE_OF_LIARS_S = 600.0
 #: Consecutive failures that eject a teacher.
 FAILURES = 3
@@ -178,7 +179,7 @@ class CircuitBreakers:
         return self._breaker(name).cause is not None
 
     def half_open(self, usable: int, now: float) -> list[str]:
-        """Return the ejected teachers that may be probed by now."""
+        """Return the ejected teachers whose pause is over: they may be probed."""
         return [name for name in self.ejected if not self.pause_s(name, usable, now)]
 
     def answered(self, name: str, now: float) -> None:

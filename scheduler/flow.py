@@ -365,20 +365,20 @@ def follow_ratio(
     ceil(ratio) of that time that is nearest to n. An n that rests on times of an earlier run is
     replaced at once by measured times.
     """
-    replaced = memory.presumed and not view.presumed
+    is_now_measured = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:
         memory = memory._replace(presumed=view.presumed)
     n = latest = rounded_up(ratio)
     needed = memory.needed
     if n == needed:
-        off = memory.off_ratio_since is not None
-        return memory._replace(off_ratio_since=None) if off else memory
+        was_off = memory.off_ratio_since is not None
+        return memory._replace(off_ratio_since=None) if was_off else memory
     since, nearest = memory.off_ratio_since, memory.off_ratio_n
     if since is None or (nearest > needed) is not (n > needed):
         since, nearest = now, n
     nearest = min(nearest, n) if n > needed else max(nearest, n)
-    adjust = memory.adjust if needed else 0  # while n was unknown, adjust stood for it
-    if replaced:
+    adjust = memory.adjust if needed else 0  # while n was unknown, adjust stood for n
+    if is_now_measured:
         adjust = _adjust_after_move(adjust, n - needed)
     elif needed and ratio <= needed * (1 + RATIO_NOISE):
         patience_s = COOLDOWN_S if n > needed else SURPLUS_WINDOW_S
@@ -397,7 +397,7 @@ def follow_ratio(
 def _adjust_after_move(adjust: int, moved: int) -> int:
     """Return the correction `adjust` after n moved by `moved`.
 
-    A move in the direction of the correction replaces that part of it.
+    A move of n in the direction of the correction replaces an equal part of the correction.
     """
     if adjust > 0 < moved:
         return max(adjust - moved, 0)
@@ -429,7 +429,7 @@ def follow_load(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
 
 
 def hold_want(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowMemory:
-    """Keep the want from oscillating: if it fell to a number and rose again, hold it above that.
+    """Keep the want from oscillating: if it fell to a number and rose again, hold it above this.
 
     With constant rates the want settles: each number is tried at most once.
 
@@ -437,13 +437,13 @@ def hold_want(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowM
         memory: memory of this decision so far.
         ratio: t_t / t_s.
         before: the want of the previous decision.
-        want: the want of this one.
+        want: the want of this decision.
     """
     if want < before:
         return memory._replace(fell_to=want)
-    came_back = before == memory.fell_to
+    rose_again = before == memory.fell_to
     memory = memory._replace(fell_to=0)
-    if not came_back:
+    if not rose_again:
         return memory
     return memory._replace(held=before + 1, held_ratio=ratio, off_held_since=None)
 
@@ -451,8 +451,8 @@ def hold_want(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowM
 def release_want(memory: FlowMemory, ratio: float, now: float) -> FlowMemory:
     """Release a held want once clearly fewer teachers are needed than when it was held."""
     if ratio > (1 - RELEASE_DROP) * memory.held_ratio:
-        stays = memory.off_held_since is None
-        return memory if stays else memory._replace(off_held_since=None)
+        was_off = memory.off_held_since is not None
+        return memory._replace(off_held_since=None) if was_off else memory
     if memory.off_held_since is None:
         return memory._replace(off_held_since=now)
     if now - memory.off_held_since < SURPLUS_WINDOW_S:

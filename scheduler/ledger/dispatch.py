@@ -44,12 +44,12 @@ def soonest(rows: int, able: Sequence[LedgerTeacher]) -> LedgerTeacher | None:
     known = [t.seconds_per_row for t in able if t.seconds_per_row is not None]
     average = sum(known) / len(known) if known else 1.0  # no speed is known: all are equal
 
-    def finish_s(teacher: LedgerTeacher) -> tuple[float, int]:
+    def finish_key(teacher: LedgerTeacher) -> tuple[float, int]:
         seconds = teacher.seconds_per_row
         rows_to_do = teacher.rows_in_flight + teacher.portion(rows)
         return rows_to_do * (average if seconds is None else seconds), teacher.order
 
-    return min(able, key=finish_s)
+    return min(able, key=finish_key)
 
 
 def judge(
@@ -138,7 +138,10 @@ def is_useless(
 def next_request(
     tables: Tables, first: LedgerBatch, teacher: LedgerTeacher, number: int
 ) -> LedgerRequest:
-    """Take rows for `teacher` from the front of the queue, where `first` is, as a request."""
+    """Remove rows from the front of the queue; return a request with them for `teacher`.
+
+    `first` is the batch at the front.
+    """
     if len(first.waiting) == 1 and teacher.most_rows is None:  # the usual case
         start, stop, attempts = first.waiting.pop()
         heappop(tables.queue)

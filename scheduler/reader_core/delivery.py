@@ -299,9 +299,9 @@ class NoTeacherPolicy:
         self._records_alone_since = of_loop is None
         #: Since when each service without a usable teacher has none.
         self._alone_since: dict[str, float] = {} if of_loop is None else of_loop._alone_since
-        self._last_alone: set[str] = set()  # services without a teacher, the last time any had none
+        self._last_alone: set[str] = set()  # the latest services without a usable teacher
         self._accepted: dict[str, int] = {}  # used answers of each service, at the latest decision
-        self._answers = 0  # sum of used answers, of each service while it is in `_last_alone`
+        self._answers = 0  # used answers of the services in `_last_alone`, summed over time
 
     def look(
         self,
@@ -347,7 +347,7 @@ class NoTeacherPolicy:
         return mixture(self._ensemble, labelled, self._alone_since, now) is not None
 
     def _decide(self, head: int | None, now: float) -> list[do.StreamInstruction]:
-        """Apply the policy to `head`, the loop's next batch if it lacks labels; else None."""
+        """Apply the policy; `head` is the loop's next batch if it lacks labels, else None."""
         ledgers = self._ledgers.values()
         accepted = {service: ledger.accepted for service, ledger in self._ledgers.items()}
         self._answers += sum(accepted[name] - self._accepted[name] for name in self._last_alone)
@@ -368,7 +368,7 @@ class NoTeacherPolicy:
             return [do.GiveUp()]
         if action == "wait" or head is None:
             return []
-        self.loop_waits = False  # its batch is complete now
+        self.loop_waits = False  # the batch is complete now
         return [
             do.LogMessage(
                 "warning", f"batch {head} is delivered without soft labels: no teacher is usable"

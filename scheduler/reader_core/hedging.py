@@ -134,7 +134,7 @@ class Hedging:
             now: seconds of a clock that does not go back.
 
         Returns:
-            Requests to hedge, the most urgent first. A request is returned at every look until the
+            Requests to hedge, the most urgent first. A request is returned by every call until the
             ledger has sent its copy or the request has ended; it is paid for once. If the teacher
             with the copy has become silent too, the request is returned again.
         """
@@ -178,7 +178,7 @@ def _flights_to_hedge(teacher: BusyTeacher, silent: Set[str]) -> list[Flight]:
 
 @dataclass(frozen=True, slots=True)
 class _PoolView:
-    """The pool at one look; the attributes are the arguments of `Hedging.find_late`."""
+    """The arguments of a call of `Hedging.find_late`, and what follows from them."""
 
     teachers: Sequence[BusyTeacher]
     times: Turnarounds
@@ -271,7 +271,7 @@ def _median_of_others(seconds_per_row: Mapping[str, float], excluded: str) -> fl
 
 #: Interval in seconds of the checks that depend on time alone.
 LOOK_EVERY_S: Final = 0.05
-#: Interval in seconds of comparing speeds, unless a teacher becomes silent or ends to be.
+#: Interval in seconds of comparing speeds; a change of the silent teachers triggers it at once.
 COMPARE_EVERY_S: Final = 1.0
 
 
