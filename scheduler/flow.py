@@ -362,8 +362,8 @@ def follow_ratio(
     Measurements scatter, and a ratio near an integer must not make n oscillate. So n rises at once
     only if the ratio clearly exceeds n. Otherwise n rises once ceil(ratio) was above n for
     `COOLDOWN_S`, and falls once ceil(ratio) was below n for `SURPLUS_WINDOW_S`. The new n is the
-    ceil(ratio) of that time that is nearest to n. An n that rests on times of an earlier run is
-    replaced at once by measured times.
+    ceil(ratio) of that time that is nearest to the old n. An n that rests on times of an earlier
+    run is replaced as soon as both times are measured.
     """
     is_now_measured = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:

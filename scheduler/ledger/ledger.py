@@ -6,7 +6,7 @@ teachers do, no row is lost, labelled twice, or given the label of another row:
 
 * Lost rows return to the *front* of the queue. Ids grow, so the front is the lowest id: the queue
   is a heap, and the batch that the student waits for is always sent next.
-* A request has the missing rows of one batch, or rows cut and joined to the size of its teacher.
+* A request has the waiting rows of one batch, or rows cut and joined to the size of its teacher.
 * The first answer counts, whichever copy it belongs to; any other is discarded.
 * Rows go to the teacher that would finish first among those with room in their window.
 * If a teacher is no longer trusted, others label its rows again.

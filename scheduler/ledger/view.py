@@ -30,7 +30,6 @@ class InFlight:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return sum(span.rows for span in self.spans)
 
 

@@ -139,7 +139,7 @@ class ReaderCore:
         self._starvation = Starvation()
         self._profile: StreamProfile | None = None
         self._wall_ahead_s = 0.0  # wall clock minus the driver's clock
-        self._out: list[Instruction] = []
+        self._out: list[Instruction] = []  # instructions that follow from the current event
         self._now = 0.0
         self._load: LedgerLoad | None = None  # None: the inputs of decisions may have changed
         self._times = SampleTimes(None, None)
@@ -147,7 +147,7 @@ class ReaderCore:
         self._awaited = 0  # as the ledger knows it
         self._epoch_due = False  # `EpochDue` was emitted in this epoch
         self._looked_at = -inf
-        self._reported: tuple[object, ...] = ()
+        self._reported: tuple[object, ...] = ()  # at the latest decision, what reports contain
         #: The fields of each `Step`; objects are only made on demand.
         self._steps = deque[tuple[int, float, events.Event, list[Instruction]]](
             maxlen=config.remembered
@@ -411,10 +411,11 @@ class ReaderCore:
             self._log("info", text, "")
         self._starvation = self._starvation.after(self.memory.starved_s, now)
         self.starves = starves = self._starvation.starves
-        news = (want, unavailable, self.is_cut_off, self.model_switch.state.data_epoch, content_id)
-        if news != self._reported[:-1] or (starves and not self._reported[-1]):
+        data_epoch = self.model_switch.state.data_epoch
+        report = (want, unavailable, self.is_cut_off, data_epoch, content_id)
+        if report != self._reported[:-1] or (starves and not self._reported[-1]):
             self._emit(ReportNow())
-        self._reported = (*news, starves)
+        self._reported = (*report, starves)
 
     # --- output
 

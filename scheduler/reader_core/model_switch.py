@@ -178,9 +178,9 @@ def admits(pinned_to: str, numerics_id: str) -> bool:
     return promises(numerics_id) and pinned_to in ("", numerics_id)
 
 
-def kinds_compatible(one: str, other: str) -> bool:
+def kinds_compatible(kind: str, other: str) -> bool:
     """Whether a loss treats both kinds in the same way: log-probabilities are valid logits."""
-    return one == other or {one, other} == {"logits", "log-probabilities"}
+    return kind == other or {kind, other} == {"logits", "log-probabilities"}
 
 
 class NumericsPin:
