@@ -236,7 +236,7 @@ class ReaderCore:
 
     @property
     def content_id(self) -> str:
-        """Content to report to the coordinator; empty: unknown, or it may be exchanged now."""
+        """Content to report to the coordinator; empty: unknown, or the student waits to move."""
         return self.model_switch.state.reported
 
     @property

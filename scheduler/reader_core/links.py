@@ -191,7 +191,7 @@ class TeacherLinks:
             self._plan(link, min(link.probe_at, now))
 
     def retry(self, event: RequestFailed, least_s: float, now: float) -> None:
-        """Probe a teacher before its next request, as one failed over a working connection.
+        """Probe a teacher before its next request, after a failure over a working connection.
 
         Concurrent requests that fail together count as one failure. The pause before the probe is
         at least `least_s` seconds.
