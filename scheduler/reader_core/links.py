@@ -37,6 +37,11 @@ class LinkState:
     is_probed: bool = False
     attempts: int = 0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no probe is planned or under way."""
+        return not self.is_probed and self.probe_at == inf
+
 
 class TeacherLinks:
     """One connection for each assigned teacher, by teacher id.
@@ -170,13 +175,10 @@ class TeacherLinks:
         If it is being probed already, only a pause of 0 has an effect: probing starts again.
         """
         link = self._links[name]
-        if not link.is_probed and link.probe_at == inf:
-            link.attempts = 0
-            self._plan(link, now + pause_s)
-        elif not pause_s:
+        if link.is_idle or not pause_s:
             link.attempts = 0
             if not link.is_probed:
-                self._plan(link, now)
+                self._plan(link, now + pause_s)
 
     def probe(self, name: str, pause_s: float, why: str, now: float) -> None:
         """Probe an ejected teacher after a pause; it returns to the pool when it answers."""
@@ -201,8 +203,7 @@ class TeacherLinks:
             self._record_silence(event)
         else:
             self.last_trouble = f"teacher {name} failed: {event.reason}"
-        link = self._links[name]
-        if not link.is_probed and link.probe_at == inf:
+        if self._links[name].is_idle:
             self.connect(name, now, max(self._pause_s(self._count_failure(name), event), least_s))
 
     def start_probes(self, now: float) -> None:
