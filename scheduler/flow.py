@@ -8,8 +8,8 @@ Details that the paper leaves open:
 * A pause stops only the pulling of *new* batches. The ledger also sends batches again during a
   pause, so the oldest batch always gets its labels. Pulling never pauses while the buffer is empty:
   an `ut` below one batch, or `lt` = 0, slows the stream down and never stops it.
-* Batches in flight when a pause begins are still labelled. So the volume can exceed `ut` by the
-  batches that fill the windows of all teachers (by one batch if there is no teacher).
+* Batches in flight when a pause begins are still labelled. So the volume can exceed `ut`, at most
+  by the batches that fill the windows of all teachers (by one batch if there is no teacher).
 * Batches in flight do not count in the volume, and their number grows with the number of teachers.
   So `buffer_bytes` limits all batches of the buffer, labelled or not.
 * "volume == 0" in the paper is taken to mean that the student waits and its next batch has no
