@@ -439,15 +439,9 @@ def load_of(
 ) -> ServiceLoad:
     """Return the load of a service.
 
-    Its `t_t_s` is the mean over the students, weighted by the samples per second that each trains,
-    and unknown unless every student reports both of its times.
-
-    Args:
-        students: the latest report of each student.
-        waits: total waits of all students.
-        serving: see `ServiceLoad`.
-        starting: see `ServiceLoad`.
-        recovering: see `ServiceLoad`.
+    `students` has the latest report of each student, `waits` the total waits of all; the other
+    arguments are those of `ServiceLoad`. Its `t_t_s` is the mean over the students, weighted by the
+    samples per second that each trains, and unknown unless every student reports both of its times.
     """
     loads = tuple(students)
     known = bool(loads) and all(load.t_t_s > 0 and load.t_s_s > 0 for load in loads)
