@@ -1,4 +1,4 @@
-"""The protocol of a backend, its `ModelSpec`, and its runs in micro-batches."""
+"""`Backend`, the interface of a loaded model, and functions that run one in micro-batches."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec
 from ...runtime.errors import BadAnswer
 
-#: Prefix of the word of `numerics` that states the micro-batch.
+#: Prefix of the entry of `numerics` that states the micro-batch.
 _MICRO_BATCH = "micro-batch="
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model as its backend runs it.
+    """The description of a model and of how its backend runs it.
 
     Attributes:
         platform: framework and format, as "paddle_inference".
         inputs: in the model's order.
         outputs: in the model's order.
         content_id: hash of the model's content; equal within a service.
-        numerics: everything that must be equal for equal bits, in words ("fp32", "threads=1", ...).
-        preprocessing: what the sender and the backend do to the inputs before the network, in
-            order, in words.
+        numerics: every setting that can change bits of the labels, such as "fp32" and "threads=1".
+        preprocessing: descriptions of the steps that the sender and the backend apply to the inputs
+            before the network, in order.
     """
 
     platform: str
@@ -42,7 +42,7 @@ class ModelSpec:
 
     @property
     def numerics_id(self) -> str:
-        """The first two words of `numerics`, for people, and a hash of all words."""
+        """The first two entries of `numerics`, for people, and a hash of all entries."""
         return _id_of(self.numerics)
 
     def rows_per_run(self, micro_batch: int) -> int:
@@ -51,21 +51,23 @@ class ModelSpec:
         return min(fixed, default=micro_batch)
 
     def in_micro_batches(self, size: int) -> ModelSpec:
-        """Return the spec for micro-batches of `size` samples, which have other numerics."""
-        others = (word for word in self.numerics if not word.startswith(_MICRO_BATCH))
+        """Return the spec with micro-batches of `size` samples, which are part of the numerics."""
+        others = (entry for entry in self.numerics if not entry.startswith(_MICRO_BATCH))
         return replace(self, numerics=(*others, f"{_MICRO_BATCH}{size}"))
 
-    def merging(self, most: int) -> ModelSpec:
-        """Return the spec for requests that are merged up to `most` samples.
+    def merging(self, max_samples: int) -> ModelSpec:
+        """Return the spec for requests that are merged up to `max_samples`.
 
-        Bits then depend on other requests. The first word of the numerics says so, because even
-        equal numerics promise no equal bits.
+        The bits of labels then depend on the other requests in a batch, so even equal numerics
+        promise no equal bits. The first entry of the numerics, "merged", says so.
         """
-        return replace(self, numerics=("merged", *self.numerics, f"up-to={most}"))
+        return replace(self, numerics=("merged", *self.numerics, f"up-to={max_samples}"))
 
     def with_kinds(self, kinds: Mapping[str, str]) -> ModelSpec:
-        """Return the spec with these kinds of outputs, by name."""
-        outputs = (replace(one, kind=kinds.get(one.name, one.kind)) for one in self.outputs)
+        """Return the spec with these `OutputKind`s; `kinds` has them by the name of the output."""
+        outputs = (
+            replace(output, kind=kinds.get(output.name, output.kind)) for output in self.outputs
+        )
         return replace(self, outputs=tuple(outputs))
 
 
@@ -124,7 +126,7 @@ def blocking_submit(
     run: Run,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Submit:
-    """Return a `Submit` that runs the model before it returns."""
+    """Return a `Submit` that blocks until the run has ended, timed by `clock` (seconds)."""
 
     def submit(inputs: Mapping[str, Array]) -> Finish:
         began_s = clock()
@@ -136,13 +138,13 @@ def blocking_submit(
 
 
 class WrappedBackend:
-    """A backend with a function before it, after it, or both.
+    """A backend with functions that change its inputs, its outputs, or both.
 
     Args:
         backend: the model.
-        spec: description of the whole.
-        before: returns the inputs of the model.
-        after: returns the outputs of the whole.
+        spec: describes the backend together with the functions.
+        before: maps the inputs of a run to inputs of the model.
+        after: maps the outputs of the model to outputs of the run.
     """
 
     def __init__(
@@ -154,14 +156,14 @@ class WrappedBackend:
     ) -> None:
         self._backend, self._before, self._after = backend, before, after
         self.spec = spec
-        queue = async_submit_of(backend)
-        self.submit = None if queue is None else partial(self._submit, queue)
+        submit = async_submit_of(backend)
+        self.submit = None if submit is None else partial(self._submit, submit)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return self._after(self._backend.run(self._before(inputs)))
 
-    def _submit(self, queue: Submit, inputs: Mapping[str, Array]) -> Finish:
-        finish = queue(self._before(inputs))
+    def _submit(self, submit: Submit, inputs: Mapping[str, Array]) -> Finish:
+        finish = submit(self._before(inputs))
 
         def finish_all() -> tuple[dict[str, Array], float]:
             outputs, device_s = finish()
@@ -196,7 +198,8 @@ def submit_in_micro_batches(
     """Start to label one batch; arguments and errors as in `run_in_micro_batches`.
 
     Returns:
-        A function that waits for the labels and returns them with the seconds of all runs.
+        A function that waits for the labels, and returns them with the seconds of all runs on the
+            device.
     """
     rows = len(next(iter(inputs.values())))
     runs: list[tuple[int, Finish]] = []
@@ -208,8 +211,8 @@ def submit_in_micro_batches(
 
     def finish() -> tuple[dict[str, Array], float]:
         parts, device_s = list[dict[str, Array]](), 0.0
-        for size, run in runs:
-            outputs, run_s = run()
+        for size, finish_run in runs:
+            outputs, run_s = finish_run()
             for name, array in outputs.items():
                 if array.ndim == 0 or len(array) != size:
                     raise BadAnswer(
@@ -221,7 +224,7 @@ def submit_in_micro_batches(
             device_s += run_s
         if len(parts) == 1:
             return parts[0], device_s
-        joined = {name: _concatenated(name, [one[name] for one in parts]) for name in parts[0]}
+        joined = {name: _concatenated(name, [part[name] for part in parts]) for name in parts[0]}
         return joined, device_s
 
     return finish

@@ -18,31 +18,31 @@ class NumpyFunction:
     """A function from a dict of arrays to a dict of arrays, the batch along axis 0 of each.
 
     Args:
-        made: the function, with its inputs and outputs if the factory declares them.
-        settings: how to run it; its `inputs` and `outputs` override the factory's.
+        result: the function, with its inputs and outputs if the factory declares them.
+        settings: how to run it; their `inputs` and `outputs` override those of the factory.
 
     Raises:
         ModelError: the inputs are unknown, or the function does not run on an example.
     """
 
-    def __init__(self, made: FactoryResult, settings: ModelSettings) -> None:
+    def __init__(self, result: FactoryResult, settings: ModelSettings) -> None:
         if gpu_of(settings.device) is not None:
             raise ModelError(
-                f"{made.name} works on numpy arrays, which are on the CPU: --devices cpu"
+                f"{result.name} works on numpy arrays, which are on the CPU: --devices cpu"
             )
-        self._function = made.model
-        inputs = settings.inputs or parse_declared(made.inputs) or settings.preprocessed_inputs()
+        self._function = result.model
+        inputs = settings.inputs or parse_declared(result.inputs) or settings.preprocessed_inputs()
         if not inputs:
             raise ModelError(
-                f"the inputs of {made.name} are not known: declare them with --input, or name a "
+                f"the inputs of {result.name} are not known: declare them with --input, or name a "
                 'factory that returns (function, ["NAME:DATATYPE:DIMS", ...])'
             )
-        outputs = settings.outputs or parse_declared(made.outputs)
+        outputs = settings.outputs or parse_declared(result.outputs)
         self.spec = ModelSpec(
             platform="callable",
             inputs=inputs,
-            outputs=outputs_by_trial(self.run, inputs, outputs, made.name),
-            content_id=hash_of_function(made.name, made.model),
+            outputs=outputs_by_trial(self.run, inputs, outputs, result.name),
+            content_id=hash_of_function(result.name, result.model),
             numerics=numerics(f"callable-numpy-{np.__version__}", "as-written", settings.threads),
         )
 
@@ -58,7 +58,7 @@ class NumpyFunction:
 
 
 def read_only(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return read-only views for a user's function: the request may run again on the arrays."""
+    """Return read-only views for a user's function, because a request may run again on them."""
     views = {name: array.view() for name, array in inputs.items()}
     for view in views.values():
         view.flags.writeable = False

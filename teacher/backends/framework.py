@@ -23,8 +23,8 @@ from . import Backend
 from .tensor_specs import probe_batch
 
 #: Words in frameworks' errors about memory or devices, for errors without a class of their own.
-_OF_MEMORY = ("out of memory", "allocate", "alloc_", "bad_alloc")
-_OF_DEVICES = ("cuda", "cudnn", "cublas")
+_MEMORY_WORDS = ("out of memory", "allocate", "alloc_", "bad_alloc")
+_DEVICE_WORDS = ("cuda", "cudnn", "cublas")
 
 
 def is_device_error(error: Exception) -> bool:
@@ -32,7 +32,7 @@ def is_device_error(error: Exception) -> bool:
     if isinstance(error, MemoryError | OSError | SystemError):
         return True
     text = str(error).lower()
-    return any(word in text for word in (*_OF_MEMORY, *_OF_DEVICES))
+    return any(word in text for word in (*_MEMORY_WORDS, *_DEVICE_WORDS))
 
 
 @contextmanager
@@ -44,14 +44,14 @@ def translate_errors(
     """Convert exceptions of the block to EdlErrors; EdlErrors pass unchanged.
 
     Args:
-        action: what failed, in words.
+        action: the subject of "... failed" in messages, such as "the model".
         is_transient: returns whether the same inputs may succeed elsewhere or later.
         line: extracts one line of text from an error.
 
     Raises:
         DeviceOutOfMemory: the device has too little memory.
         RetryableError: the device failed.
-        RequestRefused: every other exception is about the inputs.
+        RequestRefused: any other exception, because it is about the inputs.
     """
     try:
         yield
@@ -61,13 +61,15 @@ def translate_errors(
         kind: type[EdlError] = RequestRefused
         if is_transient(error):
             text = str(error).lower()
-            is_memory = isinstance(error, MemoryError) or any(word in text for word in _OF_MEMORY)
+            is_memory = isinstance(error, MemoryError) or any(
+                word in text for word in _MEMORY_WORDS
+            )
             kind = DeviceOutOfMemory if is_memory else RetryableError
         raise kind(f"{action} failed: {line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error that is not blank, else the name of its class."""
+    """Return the first non-blank line of an error's text; if there is none, the error's class."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if line), type(error).__name__)
 
@@ -93,7 +95,7 @@ def loading_errors(
     except Exception as error:  # from KeyError to errors of C++ code
         raise ModelError(
             f"{runtime} cannot load {file}: {line(error)}; "
-            f"if a newer one wrote it: pip install --upgrade {package}"
+            f"if a newer version wrote it: pip install --upgrade {package}"
         ) from error
 
 
@@ -101,21 +103,21 @@ def is_network(thing: object, framework: str, kind: str) -> bool:
     """Whether `thing` is a network of a framework. Does not import the framework.
 
     Args:
-        thing: what a factory returned.
-        framework: the package.
-        kind: the class of its networks, in its module `nn`.
+        thing: the object that a factory returned.
+        framework: name of the framework's package.
+        kind: name of the class of its networks, in its module `nn`.
     """
     package = sys.modules.get(framework)
     return package is not None and isinstance(thing, getattr(package.nn, kind))
 
 
-#: Samples for the comparison.
-_ROWS = 8
+#: Samples on which two precisions are compared.
+_COMPARED_ROWS = 8
 
 
 def describe_difference(backend: Backend, exact: Backend, precision: str) -> str:
     """Return a line that says how far the outputs of `backend` are from those of `exact`."""
-    rows = backend.spec.rows_per_run(_ROWS)
+    rows = backend.spec.rows_per_run(_COMPARED_ROWS)
     batch = probe_batch(backend.spec.inputs, rows, 0)
     lower, reference = backend.run(batch), exact.run(batch)
     each = (_difference(name, lower, reference) for name in reference)
@@ -124,9 +126,9 @@ def describe_difference(backend: Backend, exact: Backend, precision: str) -> str
 
 def _difference(name: str, lower: Mapping[str, Array], reference: Mapping[str, Array]) -> str:
     exact = reference[name].astype(np.float64)
-    apart = float(np.abs(lower[name].astype(np.float64) - exact).max())
-    share = apart / max(float(np.abs(exact).max()), np.finfo(np.float64).tiny)
-    text = f"{name} differs by at most {apart:.2g} ({share:.2%} of its largest value)"
+    difference = float(np.abs(lower[name].astype(np.float64) - exact).max())
+    share = difference / max(float(np.abs(exact).max()), np.finfo(np.float64).tiny)
+    text = f"{name} differs by at most {difference:.2g} ({share:.2%} of its largest value)"
     if exact.ndim < 2:
         return text
     same = int((lower[name].argmax(axis=-1) == exact.argmax(axis=-1)).sum())
@@ -153,23 +155,23 @@ def check_gpu(device: str, index: int, count: int) -> None:
         raise ModelError(f"there is no {device}: this machine has {count} GPUs")
 
 
-#: Flags of /proc/cpuinfo that decide which kernels oneDNN, MKL and OpenBLAS choose.
-_DECISIVE = ("sse4_1", "avx", "fma", "amx", "asimd", "sve", "f16c")
+#: Prefixes of the flags in /proc/cpuinfo that decide which kernels oneDNN, MKL and OpenBLAS choose.
+_KERNEL_FLAGS = ("sse4_1", "avx", "fma", "amx", "asimd", "sve", "f16c")
 
 
 def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return architecture, vendor and relevant CPU flags in one word."""
+    """Return architecture, vendor and relevant CPU flags, separated by commas."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:  # not Linux: only the architecture is known
         return platform.machine()
-    facts: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in lines:
         key, _, value = line.partition(":")
-        facts.setdefault(key.strip(), value.strip())
-    flags = facts.get("flags", facts.get("Features", "")).split()
-    decisive = sorted(flag for flag in flags if flag.startswith(_DECISIVE))
-    return ",".join([platform.machine(), facts.get("vendor_id", "unknown"), *decisive])
+        fields.setdefault(key.strip(), value.strip())
+    flags = fields.get("flags", fields.get("Features", "")).split()
+    kernel_flags = sorted(flag for flag in flags if flag.startswith(_KERNEL_FLAGS))
+    return ",".join([platform.machine(), fields.get("vendor_id", "unknown"), *kernel_flags])
 
 
 def numerics(

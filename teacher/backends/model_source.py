@@ -1,7 +1,7 @@
 """Where a model comes from: its files or a factory, and the hash of its content.
 
-A `BackendKind` describes a backend, so that one can be chosen without loading a framework: by the
-files at the path that the user gave, or by the object that a factory `module:function` returns.
+A backend is chosen by its `BackendKind`, without loading a framework: by the files at the path that
+the user names, or by the object that a factory `module:function` returns.
 """
 
 from __future__ import annotations
@@ -49,24 +49,25 @@ def hash_of_files(files: Sequence[Path]) -> str:
 def hash_of_code(name: str, thing: Any, arrays: Iterable[tuple[str, Array]]) -> str:
     """Return the SHA-256 of a factory's function or network: name, source code and arrays.
 
-    The arrays count with their names, in any order. The source code is that of two whole modules,
-    because a function depends on what it calls: the module of the factory, and the module that
-    defines the object or its class. Frameworks are left out; their versions are part of the
-    numerics.
+    The arrays are hashed with their names; their order does not matter. A function depends on the
+    functions that it calls, so the source code of two whole modules is hashed: the module of the
+    factory, and the module that defines the object or its class. Frameworks are left out, because
+    their versions are part of the numerics.
     """
     source = hashlib.sha256(_source(name, thing)).hexdigest()
     digest = hashlib.sha256(f"{name} {source}".encode())
     for key, array in sorted(arrays, key=lambda item: item[0]):
-        whole = np.ascontiguousarray(array)
+        contiguous = np.ascontiguousarray(array)
         digest.update(f"{key} {array.dtype} {array.shape}".encode())
-        digest.update(whole.reshape(-1).view(np.uint8).data)
+        digest.update(contiguous.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
 def hash_of_function(name: str, function: Any) -> str:
     """Return `hash_of_code` with the arrays of the function's `state_dict`, if it has one.
 
-    Other data does not count: the function should return it from `state_dict()`, as networks do.
+    Other data is not hashed: a function that depends on data should return it from `state_dict()`,
+    as networks do.
     """
     state = getattr(function, "state_dict", None)
     arrays = state().items() if callable(state) else ()
@@ -75,8 +76,8 @@ def hash_of_function(name: str, function: Any) -> str:
 
 def _source(name: str, thing: Any) -> bytes:
     """Return the source code of the factory's module and of the object's module."""
-    kind = thing if inspect.isroutine(thing) else type(thing)
-    modules = {name.partition(":")[0], inspect.unwrap(kind).__module__}
+    function_or_class = thing if inspect.isroutine(thing) else type(thing)
+    modules = {name.partition(":")[0], inspect.unwrap(function_or_class).__module__}
     texts = []
     for module in sorted(modules):
         if module.partition(".")[0] in _FRAMEWORKS:
@@ -98,8 +99,8 @@ class FactoryResult:
         name: the factory, "module:function".
         model: a network or a function; its class selects the backend.
         inputs: as the factory declares them, in the framework's types or as "NAME:DATATYPE:DIMS";
-            empty if it does not.
-        outputs: likewise.
+            empty if it declares none.
+        outputs: as `inputs`.
     """
 
     name: str
@@ -120,19 +121,19 @@ _NAMED: Final = re.compile(rf"({'|'.join(NAMED_PACKAGES)})/.+")
 
 
 def is_named(model: str) -> bool:
-    """Whether `model` is a name such as `timm/NAME`; a path that exists is not."""
+    """Whether `model` is a name such as `timm/NAME`, and not a path that exists."""
     return _NAMED.fullmatch(model) is not None and not Path(model).exists()
 
 
 def check_named(model: str) -> None:
-    """Raise ModelError if the package of a named model is not installed; it is not imported."""
+    """Raise ModelError if a named model's package is not installed. Does not import the package."""
     package = NAMED_PACKAGES[model.partition("/")[0]]
     if find_spec(package) is None:
         raise ModelError(f"{model} needs {package}: {install_command(EXTRA_BY_PACKAGE[package])}")
 
 
 def call_factory(name: str) -> FactoryResult:
-    """Call a factory. A function that takes one argument is itself the model.
+    """Call a factory. A function with one required argument is not called: it is the model.
 
     A factory returns the model, `(model, inputs)` or `(model, inputs, outputs)`.
 
@@ -143,22 +144,22 @@ def call_factory(name: str) -> FactoryResult:
     if _takes_a_batch(function):
         return FactoryResult(name, function)
     try:
-        made = function()
+        returned = function()
     except Exception as error:  # the user's code may raise anything
         raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
-    if not isinstance(made, tuple):
-        return FactoryResult(name, made)
-    thing, *declared = made or (None,)
+    if not isinstance(returned, tuple):
+        return FactoryResult(name, returned)
+    thing, *declared = returned or (None,)
     if len(declared) > 2 or not all(isinstance(part, list | tuple) for part in declared):
         raise ModelError(
-            f"{name} returned a tuple of {len(made)}: expected (model, [inputs]), or "
+            f"{name} returned a tuple of {len(returned)}: expected (model, [inputs]), or "
             "(model, [inputs], [outputs])"
         )
     return FactoryResult(name, thing, *declared)
 
 
 def import_named(name: str) -> Any:
-    """Import `module:name`; raises ModelError if it does not exist."""
+    """Import `module:name`; raises ModelError if it does not exist or its import fails."""
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -171,13 +172,13 @@ def import_named(name: str) -> Any:
 def _takes_a_batch(function: Any) -> bool:
     if not inspect.isfunction(function):
         return False
-    wanted = [
+    required = [
         argument
         for argument in inspect.signature(function).parameters.values()
         if argument.default is argument.empty
         and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
     ]
-    return len(wanted) == 1
+    return len(required) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +189,10 @@ class ModelSettings:
         device: "cpu" or "gpu:N".
         threads: CPU threads of one run.
         precision: "fp32" or "bf16".
-        inputs: declared by the user: inputs that the model does not state, or narrower shapes.
-        outputs: declared by the user, for models that do not state them.
-        download: the weights of a named model may be fetched from the network.
+        inputs: specs that the user declares for inputs that the model does not state, or to narrow
+            shapes.
+        outputs: specs that the user declares, for models that do not state their outputs.
+        download: allow fetching the weights of a named model from the network.
         preprocessed_inputs: returns the inputs that preprocessing produces, for a model without
             stated inputs. Raises ModelError.
     """
@@ -214,13 +216,13 @@ class BackendKind:
         precisions: supported values of `--precision`.
         files: the files that it opens, in words; "" for none.
         suffixes: suffixes of these files; if a model has several, the first one counts.
-        open_file: opens a file; raises ModelError.
+        open_file: opens a file, and raises ModelError; None if the backend opens no files.
         companion_suffix: suffix of a second file that the model needs; "" for none.
         content_files: returns all files of a model, which its content hash covers, in order; raises
             ModelError.
         factory_types: the objects from a factory that it runs, in words; "" for none.
-        recognises: whether an object is one of these.
-        open_object: opens such an object; raises ModelError.
+        recognises: returns whether an object is of `factory_types`.
+        open_object: opens such an object, and raises ModelError; None if there are none.
     """
 
     name: str
@@ -259,8 +261,8 @@ FOREIGN = {
         "give its folder with the config.json as hf/FOLDER or timm/FOLDER, or load it in a factory "
         "module:function",
     ),
-    ".engine": ("TensorRT", "serve it by Triton, or give its ONNX file"),
-    ".plan": ("TensorRT", "serve it by Triton, or give its ONNX file"),
+    ".engine": ("TensorRT", "serve it with Triton, or give its ONNX file"),
+    ".plan": ("TensorRT", "serve it with Triton, or give its ONNX file"),
 }
 
 
@@ -273,108 +275,117 @@ class ModelFiles:
 
     @property
     def companion(self) -> Path | None:
-        """The second file that the model needs; None if one is enough."""
+        """The second file that the model needs; None if it needs only one."""
         suffix = self.kind.companion_suffix
         return self.file.with_suffix(suffix) if suffix else None
 
 
 def find_model(model: str, kinds: Iterable[BackendKind]) -> ModelFiles:
-    """Find the model at a path: a folder that holds one, a file, or a file name without its suffix.
+    """Find the model at a path.
 
     Args:
-        model: the path.
+        model: a folder with one model, a model's file, or the file's name without its suffix.
         kinds: backends that may open it.
 
     Raises:
         ModelError: there is no model, or more than one, or the path cannot be read.
     """
-    given = Path(model).expanduser()
-    readers = [kind for kind in kinds if kind.files]
-    if not readers:
-        raise ModelError(f"{model} is a path, and this backend runs what a factory returns")
+    path = Path(model).expanduser()
+    file_kinds = [kind for kind in kinds if kind.files]
+    if not file_kinds:
+        raise ModelError(f"{model} is a path, and this backend runs only what a factory returns")
     try:
-        found = _in_folder(given, readers) if given.is_dir() else _named(given, readers)
-        if len(found) > 1:
-            names = ", ".join(sorted(each.file.name for each in found))
+        candidates = (
+            _in_folder(path, file_kinds) if path.is_dir() else _by_file_name(path, file_kinds)
+        )
+        if len(candidates) > 1:
+            names = ", ".join(sorted(candidate.file.name for candidate in candidates))
             raise ModelError(f"{model} holds more than one model ({names}): name one of them")
-        if not found:
-            raise ModelError(_missing(given, readers))
+        if not candidates:
+            raise ModelError(_not_found_message(path, file_kinds))
     except OSError as error:
         raise ModelError(f"cannot look for a model at {model}: {error.strerror}") from None
-    (only,) = found
-    if only.companion is not None and not only.companion.is_file():
-        raise ModelError(f"{only.file} has no weights beside it: {only.companion} does not exist")
-    return only
+    (model_files,) = candidates
+    if model_files.companion is not None and not model_files.companion.is_file():
+        raise ModelError(
+            f"{model_files.file} has no weights beside it: {model_files.companion} does not exist"
+        )
+    return model_files
 
 
-def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
-    """Return the complete models in a folder: a .json file without weights is not a model."""
-    each = [
+def _in_folder(folder: Path, kinds: Sequence[BackendKind]) -> list[ModelFiles]:
+    """Return the complete models in a folder; a .json file without weights is not a model."""
+    candidates = [
         ModelFiles(kind, file)
         for file in sorted(folder.iterdir())
-        for kind in readers
+        for kind in kinds
         if file.suffix in kind.suffixes and file.is_file()
     ]
-    return [found for found in each if found.companion is None or found.companion.is_file()]
+    return [
+        candidate
+        for candidate in candidates
+        if candidate.companion is None or candidate.companion.is_file()
+    ]
 
 
-def _named(given: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
-    """Return the file itself, or files with a known suffix added."""
-    for kind in readers:
-        if given.suffix in kind.suffixes:
-            return [ModelFiles(kind, given)] if given.is_file() else []
-    found = []
-    for kind in readers:
-        stem = given.with_suffix("") if given.suffix == kind.companion_suffix else given
-        each = [stem.parent / (stem.name + suffix) for suffix in kind.suffixes]
-        found += [ModelFiles(kind, file) for file in each if file.is_file()][:1]
-    return found
+def _by_file_name(path: Path, kinds: Sequence[BackendKind]) -> list[ModelFiles]:
+    """Return `path` itself, or the first file of each backend that is `path` plus a suffix."""
+    for kind in kinds:
+        if path.suffix in kind.suffixes:
+            return [ModelFiles(kind, path)] if path.is_file() else []
+    model_files = []
+    for kind in kinds:
+        stem = path.with_suffix("") if path.suffix == kind.companion_suffix else path
+        candidates = [stem.parent / (stem.name + suffix) for suffix in kind.suffixes]
+        model_files += [ModelFiles(kind, file) for file in candidates if file.is_file()][:1]
+    return model_files
 
 
-def _missing(given: Path, readers: Sequence[BackendKind]) -> str:
-    what = "; or ".join(kind.files for kind in readers)
-    if given.is_dir():
-        foreign = sorted(file for file in given.iterdir() if file.suffix in FOREIGN)
+def _not_found_message(path: Path, kinds: Sequence[BackendKind]) -> str:
+    """Return the message for a path without a model."""
+    expected_files = "; or ".join(kind.files for kind in kinds)
+    if path.is_dir():
+        foreign = sorted(file for file in path.iterdir() if file.suffix in FOREIGN)
         if not foreign:
-            return f"no model in {given}: expected {what}"
-        given = foreign[0]
-    if given.suffix in FOREIGN and given.exists():
-        framework, remedy = FOREIGN[given.suffix]
-        return f"{given} is a file of {framework}, which no backend reads: {remedy}"
-    if given.exists():
-        return f"{given} is not a model that can be read: expected {what}"
-    expected = f"expected a folder, a prefix or a file: {what}"
-    return f"no model at {given}{_hint(given, readers)}: {expected}"
+            return f"no model in {path}: expected {expected_files}"
+        path = foreign[0]
+    if path.suffix in FOREIGN and path.exists():
+        framework, remedy = FOREIGN[path.suffix]
+        return f"{path} is a file of {framework}, which no backend reads: {remedy}"
+    if path.exists():
+        return f"{path} is not a model that can be read: expected {expected_files}"
+    expected = f"expected a folder, a prefix or a file: {expected_files}"
+    return f"no model at {path}{_hint(path, kinds)}: {expected}"
 
 
-def _hint(given: Path, readers: Sequence[BackendKind]) -> str:
+def _hint(path: Path, kinds: Sequence[BackendKind]) -> str:
     """Return a hint at what the user may have meant by a path that does not exist."""
-    if given.is_symlink():
-        return f" (the link leads to {given.readlink()}, where nothing is)"
-    if re.match(r"\w+:/", str(given)):
+    if path.is_symlink():
+        return f" (the link leads to {path.readlink()}, which does not exist)"
+    if re.match(r"\w+:/", str(path)):
         return " (URLs are not opened: download the model first)"
-    suffixes = {suffix for kind in readers for suffix in kind.suffixes}
-    if near := _similar(given, readers, suffixes):
+    suffixes = {suffix for kind in kinds for suffix in kind.suffixes}
+    if near := _similar(path, kinds, suffixes):
         return f" (did you mean {near}?)"
-    is_file_name = given.suffix in suffixes or given.suffix in FOREIGN
-    if not given.is_absolute() and len(given.parts) <= 2 and not is_file_name:
+    is_file_name = path.suffix in suffixes or path.suffix in FOREIGN
+    if not path.is_absolute() and len(path.parts) <= 2 and not is_file_name:
         return " (a model of a hub is named timm/NAME, hf/NAME or torchvision/NAME)"
-    return "" if given.parent.is_dir() else f" (there is no folder {given.parent})"
+    return "" if path.parent.is_dir() else f" (there is no folder {path.parent})"
 
 
-def _similar(given: Path, readers: Sequence[BackendKind], suffixes: set[str]) -> Path | None:
+def _similar(path: Path, kinds: Sequence[BackendKind], suffixes: set[str]) -> Path | None:
     """Return a model with a similar name in the same folder."""
     from difflib import get_close_matches  # rarely needed, and slow to import
 
     try:
-        there = list(given.parent.iterdir())
+        entries = list(path.parent.iterdir())
     except OSError:
         return None
     models = [
         entry.name
-        for entry in there
+        for entry in entries
         if (entry.is_file() and entry.suffix in suffixes)
-        or (entry.is_dir() and _in_folder(entry, readers))
+        or (entry.is_dir() and _in_folder(entry, kinds))
     ]
-    near = get_close_matches(given.name, models, n=1)
-    return given.parent / near[0] if near else None
+    matches = get_close_matches(path.name, models, n=1)
+    return path.parent / matches[0] if matches else None

@@ -1,12 +1,12 @@
 """Models of PyTorch by name: `timm/NAME`, `hf/NAME` (transformers) and `torchvision/NAME`.
 
 NAME may also be a folder with `config.json` and safetensors, except for torchvision. Weights are
-fetched from the network only if the user allows it. No code of a repository is run, and pickles,
-which can execute code, are not opened; weights of torchvision are pickles that torch loads with
-`weights_only`.
+fetched from the network only if the user allows it. No code of a repository is run. Pickles can
+execute code, so they are not opened, except the weights of torchvision: torch loads these with
+`weights_only`, which executes no code.
 
-Images arrive as UINT8 [N, channels, height, width] and are scaled as the model's own configuration
-says. An input that the user declares as FP32, or that a preprocessing step converts to FP32, is not
+Images arrive as UINT8 [N, channels, height, width] and are scaled by the model's own configuration.
+An input that the user declares as FP32, or that a preprocessing step converts to FP32, is not
 scaled.
 """
 
@@ -38,9 +38,9 @@ class _Images:
     Attributes:
         input: name of the network's input.
         shape: channels, height and width.
-        mean: by channel; subtracted from the colours after they are divided by `divisor`.
-        std: by channel; then divides them.
-        divisor: of the colours, which are 0 to 255.
+        mean: by channel; subtracted from the colours after the division by `divisor`.
+        std: by channel; divides the colours after the subtraction of `mean`.
+        divisor: divides the colours, which are 0 to 255, at first.
         resizing: how the sender must resize images, in words.
     """
 
@@ -53,16 +53,18 @@ class _Images:
 
     @property
     def scaling(self) -> str:
-        """What is done to UINT8 colours, in words."""
-        mean, std = (", ".join(f"{one:g}" for one in each) for each in (self.mean, self.std))
+        """The scaling of UINT8 colours, in words."""
+        mean, std = (
+            ", ".join(f"{value:g}" for value in values) for values in (self.mean, self.std)
+        )
         return f"UINT8 / {self.divisor:g}, minus ({mean}), divided by ({std})"
 
     def inputs(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the input; `declared` selects another size, or FP32. Raises ModelError."""
+        """Return the specs of inputs; `declared` selects another size, or FP32. Raises ModelError."""
         channels = self.shape[0]
-        own = TensorSpec(self.input, "UINT8", (FREE, *self.shape))
+        default = TensorSpec(self.input, "UINT8", (FREE, *self.shape))
         if not declared:
-            return (own,)
+            return (default,)
         for tensor in declared:
             name, datatype, shape = tensor.name, tensor.datatype, tensor.shape
             if (
@@ -71,28 +73,30 @@ class _Images:
                 or shape[1] not in (channels, FREE)
             ):
                 raise ModelError(
-                    f"{tensor} was declared as an input; the model takes {own}, other heights and "
-                    "widths if the network does, or FP32 for images that are scaled already"
+                    f"{tensor} was declared as an input; the model takes {default}: declare "
+                    "this, with another height or width if the network supports it, or as FP32 for "
+                    "images that are scaled already"
                 )
         return tuple(declared)
 
     def scaler(self, torch: Any, device: Any) -> Callable[[Any], Any]:
         """Return a function that scales a batch of UINT8 colours on the device."""
         mean, std = (
-            torch.tensor(each, device=device).reshape(1, -1, 1, 1) for each in (self.mean, self.std)
+            torch.tensor(values, device=device).reshape(1, -1, 1, 1)
+            for values in (self.mean, self.std)
         )
         return lambda colours: colours.float().div(self.divisor).sub(mean).div(std)
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenedNetwork:
     """A network on the CPU.
 
     Attributes:
         network: a torch.nn.Module.
-        files: what its content hash covers: weights and configuration.
+        files: weights and configuration, which its content hash covers.
         images: the images that it takes; None if it takes something else.
-        by_keyword: it takes inputs by keyword, and some of its outputs are not tensors.
+        by_keyword: whether it takes inputs by keyword; then some outputs may not be tensors.
     """
 
     network: Any
@@ -153,7 +157,7 @@ def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> Loaded
     )
 
 
-def _open_timm(name: str, download: bool) -> _Opened:
+def _open_timm(name: str, download: bool) -> _OpenedNetwork:
     import timm
     from timm.data import resolve_model_data_config
 
@@ -167,7 +171,7 @@ def _open_timm(name: str, download: bool) -> _Opened:
     config = resolve_model_data_config(network)
     channels, height, width = config["input_size"]
     side = int(min(height, width) / config["crop_pct"])
-    return _Opened(
+    return _OpenedNetwork(
         network,
         files,
         _Images(
@@ -182,26 +186,29 @@ def _open_timm(name: str, download: bool) -> _Opened:
 
 
 def _timm_repository(name: str) -> str:
+    """Return the Hugging Face repository with the weights of a timm model. Raises ModelError."""
     import timm
 
     try:
         config = timm.get_pretrained_cfg(name)
     except RuntimeError as error:
-        raise ModelError(f"no weights timm/{name}: {first_line(error)}") from None
+        raise ModelError(f"there are no weights timm/{name}: {first_line(error)}") from None
     if config is None:
         from difflib import get_close_matches
 
-        near = ", ".join(get_close_matches(name, timm.list_models(), n=3))
-        raise ModelError(f"timm has no model {name}" + (f": did you mean {near}?" if near else ""))
+        similar = ", ".join(get_close_matches(name, timm.list_models(), n=3))
+        raise ModelError(
+            f"timm has no model {name}" + (f": did you mean {similar}?" if similar else "")
+        )
     if not config.hf_hub_id:
         raise ModelError(
-            f"timm has no weights of {name}: choose another model, or the folder of one"
+            f"timm has no weights of {name}: choose another model, or a folder with weights"
         )
     repository: str = config.hf_hub_id
     return repository
 
 
-def _open_transformers(name: str, download: bool) -> _Opened:
+def _open_transformers(name: str, download: bool) -> _OpenedNetwork:
     import transformers
 
     folder = Path(name).expanduser()
@@ -217,23 +224,23 @@ def _open_transformers(name: str, download: bool) -> _Opened:
             f"{transformers.__version__} does not have, and code of a repository is not run: load "
             "it in a factory, --model module:function"
         )
-    network, loaded = network_class.from_pretrained(
+    network, loading_info = network_class.from_pretrained(
         folder, local_files_only=True, use_safetensors=True, output_loading_info=True
     )
-    if missing := sorted(loaded["missing_keys"]):
+    if missing := sorted(loading_info["missing_keys"]):
         raise ModelError(f"hf/{name} has no weights of {missing[0]} ({len(missing)} are missing)")
     if hasattr(network.config, "use_cache"):
-        network.config.use_cache = False  # each batch is run whole
+        network.config.use_cache = False  # each batch is one forward pass
     processor = folder / "preprocessor_config.json"
     images = None
     if network.main_input_name == "pixel_values" and processor.is_file():
         files.append(processor)
         images = _images_of(json.loads(processor.read_text()), network.config)
-    return _Opened(network, files, images, by_keyword=True)
+    return _OpenedNetwork(network, files, images, by_keyword=True)
 
 
 def _images_of(processor: Mapping[str, Any], config: Any) -> _Images:
-    """Return the images of a model for transformers, by the configuration of its processor."""
+    """Return the images that a transformers model takes, from its processor's configuration."""
     channels = getattr(config, "num_channels", 3)
     cropped = processor.get("crop_size") if processor.get("do_center_crop") else None
     height, width = _sides(cropped or processor.get("size") or config.image_size)
@@ -277,14 +284,14 @@ def _text_inputs(model: str, network: Any) -> tuple[TensorSpec, ...]:
     )
 
 
-def _open_torchvision(name: str, download: bool) -> _Opened:
+def _open_torchvision(name: str, download: bool) -> _OpenedNetwork:
     import torch
     from torchvision.models import get_model, get_model_weights
 
     architecture, _, tag = name.partition(".")
     try:
-        every = get_model_weights(architecture)
-        weights = every[tag] if tag else every.DEFAULT
+        all_weights = get_model_weights(architecture)
+        weights = all_weights[tag] if tag else all_weights.DEFAULT
     except (AttributeError, KeyError, ValueError):
         raise ModelError(f"torchvision has no weights {name}: write NAME or NAME.TAG") from None
     transforms = weights.transforms()
@@ -296,7 +303,7 @@ def _open_torchvision(name: str, download: bool) -> _Opened:
     weights.get_state_dict(check_hash=True, weights_only=True)  # refuses pickled code
     side, interpolation = transforms.resize_size[0], transforms.interpolation.value
     height = width = getattr(transforms, "crop_size", [side])[0]
-    return _Opened(
+    return _OpenedNetwork(
         get_model(architecture, weights=weights),
         [file],
         _Images(
@@ -314,24 +321,26 @@ def _repository_folder(model: str, repository: str, download: bool) -> Path:
     """Return the folder in the local cache that holds a repository of Hugging Face.
 
     Raises:
-        ModelError: it is not there, and cannot or must not be downloaded.
+        ModelError: it is not in the cache, and cannot or must not be downloaded.
     """
     from huggingface_hub import snapshot_download
 
-    wanted = ["*.json", "*.safetensors"]
+    patterns = ["*.json", "*.safetensors"]
     try:
-        found = snapshot_download(repository, allow_patterns=wanted, local_files_only=not download)
+        folder = snapshot_download(
+            repository, allow_patterns=patterns, local_files_only=not download
+        )
     except Exception as error:  # of the file system, the network, or the library
         if download:
             raise ModelError(f"{model} cannot be downloaded: {first_line(error)}") from error
         raise ModelError(_not_cached(model, "name a folder that has them")) from None
-    return Path(found)
+    return Path(folder)
 
 
-def _not_cached(model: str, otherwise: str) -> str:
+def _not_cached(model: str, alternative: str) -> str:
     return (
         f"the weights of {model} are not in the local cache: fetch them with 'edl teacher "
-        f"fingerprint {model} --download', or {otherwise}"
+        f"fingerprint {model} --download', or {alternative}"
     )
 
 
@@ -349,7 +358,7 @@ def _model_files(folder: Path) -> list[Path]:
     return [config, *weights]
 
 
-_OPENERS: Final[Mapping[str, Callable[[str, bool], _Opened]]] = {
+_OPENERS: Final[Mapping[str, Callable[[str, bool], _OpenedNetwork]]] = {
     "timm": _open_timm,
     "hf": _open_transformers,
     "torchvision": _open_torchvision,

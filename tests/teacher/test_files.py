@@ -77,7 +77,7 @@ HUBS = ("resnet50", "microsoft/resnet-50", "timm/vit_base_patch16_224.augreg")
         ("https://example.com/net.onnx", "URLs are not opened"),
         *((hub, rf"no model at {hub} \(a model of a hub is named") for hub in HUBS),
         ("{}/empty-2", "empty-2: expected"),  # a folder without a model is no suggestion
-        ("{}/link.onnx", r"the link leads to .*gone.onnx, where nothing is"),
+        ("{}/link.onnx", r"the link leads to .*gone.onnx, which does not exist"),
         ("{}/resnett.onnx", r"did you mean .*/resnet.onnx\?"),
         ("{}/restnet.onnx", r"did you mean .*/resnet.onnx\?"),
         ("{}/empty-1", r"no model in .*: expected a .json .*onnx.*pt2.*Torch"),
