@@ -189,8 +189,8 @@ class ModelSettings:
         device: "cpu" or "gpu:N".
         threads: CPU threads of one run.
         precision: "fp32" or "bf16".
-        inputs: specs that the user declares for inputs that the model does not state, or to narrow
-            shapes.
+        inputs: specs that the user declares, because the model does not state its inputs, or to
+            narrow shapes.
         outputs: specs that the user declares, for models that do not state their outputs.
         download: allow fetching the weights of a named model from the network.
         preprocessed_inputs: returns the inputs that preprocessing produces, for a model without

@@ -60,7 +60,7 @@ class _Images:
         return f"UINT8 / {self.divisor:g}, minus ({mean}), divided by ({std})"
 
     def inputs(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the specs of inputs; `declared` selects another size, or FP32. Raises ModelError."""
+        """Return the inputs' specs; `declared` may set another size, or FP32. Raises ModelError."""
         channels = self.shape[0]
         default = TensorSpec(self.input, "UINT8", (FREE, *self.shape))
         if not declared:

@@ -28,7 +28,7 @@ _NODE_ATTRIBUTE = 5
 _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH = 5, 6
 _TENSOR_EXTERNAL_DATA = 13
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
-#: Key of the entry with the name of a weight's file.
+#: Key of the entry of external data that names the file.
 _LOCATION = b"location"
 
 
@@ -54,7 +54,7 @@ def files_of(model: Path) -> list[Path]:
 
 
 def _external_files(graph: Buffer) -> Iterator[str]:
-    """Yield the names of files with weights of a graph, and of the graphs within its nodes."""
+    """Yield the names of the files with the weights of a graph and of graphs within its nodes."""
     rest, weights = _split(graph, _GRAPH_INITIALIZER)
     for weight in weights:
         yield from _file_of(weight)
@@ -79,7 +79,7 @@ def _file_of(weight: Buffer) -> Iterator[str]:
 
 
 def _split(message: Buffer, number: int) -> tuple[bytes, list[memoryview]]:
-    # The file is the user's, and a large graph has tens of thousands of nodes.
+    # Not limited: the file is the user's own, and a large graph has tens of thousands of nodes.
     return split_bytes_field(message, number, max_fields=len(message))
 
 
@@ -87,6 +87,7 @@ def _split(message: Buffer, number: int) -> tuple[bytes, list[memoryview]]:
 _DTYPE_NAMES = {"float": "float32", "double": "float64"}
 #: Words in onnxruntime's errors about models that need a newer version.
 _NEEDS_NEWER = ("IR version", "opset", "No Op registered")
+#: The log level of onnxruntime for errors alone.
 _ERRORS_ONLY = 3
 
 
@@ -143,12 +144,12 @@ class OnnxSession:
         return pool.submit(lambda: blocking_submit(self.run)(inputs)()).result
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        given = {
+        feeds = {
             tensor.name: np.require(inputs[tensor.name], requirements=["C", "A"])
             for tensor in self._inputs
         }
         with translate_errors("the model", line=_message):
-            arrays = self._session.run(self._outputs, given)
+            arrays = self._session.run(self._outputs, feeds)
         return dict(zip(self._outputs, arrays, strict=True))
 
 
@@ -192,8 +193,8 @@ def _providers(runtime: Any, device: str, gpu: int | None) -> list[Any]:
         runtime.preload_dlls()  # the dynamic loader does not find CUDA in Python packages
     # The defaults change bits: TF32 rounds factors to a mantissa of ten bits, and each start
     # chooses convolution algorithms by timing them.
-    exact = {"device_id": gpu, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
-    return [("CUDAExecutionProvider", exact), "CPUExecutionProvider"]
+    options = {"device_id": gpu, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
+    return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
 
 
 def _check_provider(session: Any, device: str, gpu: int | None) -> None:
@@ -245,7 +246,7 @@ def _gpu_name(gpu: int) -> str:
 def _load_error(runtime: Any, model: Path, error: Exception) -> str:
     text = f"onnxruntime {runtime.__version__} cannot load {model}: {_message(error)}"
     if any(word in str(error) for word in _NEEDS_NEWER):
-        return f"{text}; a newer one may: pip install --upgrade onnxruntime"
+        return f"{text}; a newer version may load it: pip install --upgrade onnxruntime"
     return text
 
 

@@ -22,17 +22,18 @@ from .tensor_specs import example_batch
 NAME: Final = "paced"
 #: Mark of an emulated device in platforms, numerics and names of devices.
 EMULATED: Final = "emulated"
-#: The last seconds of a run are waited for in a busy loop, because `sleep` ends late.
+#: The last part of a run, in seconds. It is spent in a busy loop, because `sleep` ends late.
 _BUSY_WAIT_S = 0.0005
+#: Samples and number of the runs that check whether a model is fast enough.
 _TRIAL_ROWS = 8
 _TRIALS = 5
 
 
 class Schedule:
-    """When a device with a stated rate finishes its runs; pure arithmetic without a clock.
+    """Computes when a device with a stated rate finishes its runs; needs no clock.
 
-    A run starts when it arrives or when the previous one ends, whichever is later. So waiting work
-    loses no time between two runs, and idle time is not made up for.
+    A run starts when it arrives or when the previous one ends, whichever is later. So there is no
+    pause before a run that has waited, and idle time is not made up for.
 
     Args:
         rate: samples per second.
@@ -58,7 +59,8 @@ class PacedBackend:
     Args:
         backend: computes the answers, faster than `rate`.
         rate: samples per second of the device.
-        clock: returns seconds; all processes of this machine share this clock (`arrive`).
+        clock: returns seconds. All processes of this machine must share this clock, because another
+            process reads it for `arrive`.
         sleep: sleeps for a number of seconds.
 
     Raises:
@@ -122,7 +124,7 @@ def check_rate(backend: str, rate: float | None) -> None:
     """Raise UsageError if a rate is invalid, missing for paced, or stated for other backends."""
     if backend == NAME and rate is None:
         raise UsageError(
-            f"--backend {NAME} emulates a device: say how fast it is, as {NAME},rate=1600"
+            f"--backend {NAME} emulates a device: state its samples per second, as {NAME},rate=1600"
         )
     if backend != NAME and rate is not None:
         raise UsageError(f"rate= is for an emulated device: say --backend {NAME},rate={rate:g}")

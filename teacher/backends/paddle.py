@@ -91,7 +91,7 @@ def translate_errors(action: str) -> AbstractContextManager[None]:
 
     Raises:
         RetryableError: the device or its memory failed; the same inputs may succeed elsewhere.
-        RequestRefused: every other error is about the inputs.
+        RequestRefused: any other error, because it is about the inputs.
     """
     return framework.translate_errors(action, _is_transient, first_line)
 
@@ -105,7 +105,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Whether the same inputs may succeed elsewhere; not after NotImplementedError."""
+    """Whether the same inputs may succeed elsewhere."""
     return isinstance(error, MemoryError | OSError | SystemError | RuntimeError) and not isinstance(
         error, NotImplementedError
     )
@@ -181,7 +181,7 @@ def _check_format(paddle: Any, program: Path) -> None:
     if program.suffix == ".json" and int(paddle.__version__.partition(".")[0] or 3) in (1, 2):
         raise ModelError(
             f"{program} is in the format of Paddle 3, and paddle {paddle.__version__} reads "
-            ".pdmodel alone: pip install 'paddlepaddle>=3.0', or export it with Paddle 2"
+            "only .pdmodel: pip install 'paddlepaddle>=3.0', or export it with Paddle 2"
         )
 
 
@@ -219,6 +219,7 @@ def _spec_of(name: str, declared: Mapping[str, TensorSpec], program: Path) -> Te
 
 
 def _declared_by_pir(paddle: Any, path: str) -> dict[str, TensorSpec]:
+    """Return the specs of inputs and outputs in a .json program, by name."""
     program = paddle.base.libpaddle.pir.Program()
     paddle.base.core.deserialize_pir_program(path, program, 1)
     declared = {}
@@ -235,6 +236,7 @@ def _declared_by_pir(paddle: Any, path: str) -> dict[str, TensorSpec]:
 
 
 def _declared_by_protobuf(paddle: Any, program_bytes: bytes) -> dict[str, TensorSpec]:
+    """Return the specs of inputs and outputs in a .pdmodel program, by name."""
     with paddle.pir_utils.OldIrGuard():
         block = paddle.static.Program.parse_from_string(program_bytes).global_block()
         feeds = [op.output("Out")[0] for op in block.ops if op.type == "feed"]
@@ -251,43 +253,43 @@ class PaddleDygraph:
     """A `paddle.nn.Layer`, run eagerly in eval mode and without gradients.
 
     Args:
-        made: the layer, and a `paddle.static.InputSpec` for each argument of its `forward`.
+        result: the layer, and a `paddle.static.InputSpec` for each argument of its `forward`.
         settings: how to run it; `inputs` override the InputSpecs. `threads` is only stated in the
-            numerics: the environment of this process sets the number.
+            numerics: the environment of this process sets the number of threads.
 
     Raises:
         ModelError: the inputs are unknown, or the layer does not run.
     """
 
-    def __init__(self, made: FactoryResult, settings: ModelSettings) -> None:
+    def __init__(self, result: FactoryResult, settings: ModelSettings) -> None:
         if settings.precision != "fp32":
             raise ModelError(
-                f"{settings.precision} is for exported models: write {made.name} with "
+                f"{settings.precision} is for exported models: write {result.name} with "
                 "paddle.jit.save"
             )
         self._paddle = import_paddle()
         gpu = checked_gpu(self._paddle, settings.device)
         place = "cpu" if gpu is None else f"gpu:{gpu}"
         self._paddle.set_device(place)
-        self._layer = made.model.to(place)  # its factory does not know the device
+        self._layer = result.model.to(place)  # its factory does not know the device
         self._layer.eval()
-        self._inputs = settings.inputs or _declared_by(made) or settings.preprocessed_inputs()
+        self._inputs = settings.inputs or _declared_inputs(result) or settings.preprocessed_inputs()
         if not self._inputs:
             raise ModelError(
-                f"the inputs of {made.name} are not known: return (layer, [InputSpec(shape, dtype, "
-                "name)]) from it, or declare them with --input"
+                f"the inputs of {result.name} are not known: return (layer, "
+                "[InputSpec(shape, dtype, name)]) from it, or declare them with --input"
             )
         for tensor in self._inputs:
             if tensor.datatype == "UINT16":
                 raise ModelError(f"{tensor}: Paddle takes UINT16 for bfloat16; declare INT32")
-        outputs = settings.outputs or parse_declared(made.outputs)
+        outputs = settings.outputs or parse_declared(result.outputs)
         self.spec = ModelSpec(
             platform="paddle_dygraph",
             inputs=self._inputs,
-            outputs=outputs_by_trial(self.run, self._inputs, outputs, made.name),
+            outputs=outputs_by_trial(self.run, self._inputs, outputs, result.name),
             content_id=hash_of_code(
-                made.name,
-                made.model,
+                result.name,
+                result.model,
                 ((name, value.numpy()) for name, value in self._layer.state_dict().items()),
             ),
             numerics=numerics(self._paddle, "paddle-dygraph", gpu, settings.threads),
@@ -295,8 +297,8 @@ class PaddleDygraph:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         with translate_errors("the model"), self._paddle.no_grad():
-            given = [self._to_tensor(inputs[tensor.name]) for tensor in self._inputs]
-            outputs = outputs_by_name(self._layer(*given))
+            tensors = [self._to_tensor(inputs[tensor.name]) for tensor in self._inputs]
+            outputs = outputs_by_name(self._layer(*tensors))
             return {name: self._to_array(tensor) for name, tensor in outputs.items()}
 
     def _to_tensor(self, array: Array) -> Any:
@@ -307,12 +309,12 @@ class PaddleDygraph:
         return array.view(_BFLOAT16) if tensor.dtype == self._paddle.bfloat16 else array
 
 
-def _declared_by(made: FactoryResult) -> tuple[TensorSpec, ...]:
-    arguments = list(inspect.signature(made.model.forward).parameters)
-    return parse_declared(made.inputs, arguments, _of_input_spec, "an InputSpec")
+def _declared_inputs(result: FactoryResult) -> tuple[TensorSpec, ...]:
+    arguments = list(inspect.signature(result.model.forward).parameters)
+    return parse_declared(result.inputs, arguments, _convert_input_spec, "an InputSpec")
 
 
-def _of_input_spec(spec: Any, argument: str) -> TensorSpec:
+def _convert_input_spec(spec: Any, argument: str) -> TensorSpec:
     shape = tuple(FREE if size is None else int(size) for size in spec.shape)
     return TensorSpec(spec.name or argument, datatype(spec.dtype), shape)
 

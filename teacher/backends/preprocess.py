@@ -30,19 +30,19 @@ from .tensor_specs import (
     with_declared_shapes,
 )
 
-#: Makes a step, given its name and the model's inputs: returns the inputs on the wire, and the
-#: function that converts them.
+#: Makes a step from its name and the model's inputs. Returns the inputs on the wire, and the
+#: function that converts them to the model's inputs.
 BuiltInStep = Callable[[str, Sequence[TensorSpec]], tuple[tuple[TensorSpec, ...], ArrayFunction]]
 
 _BYTE: Final = 255.0
-#: Of ImageNet's training images: red, green and blue, as shares of the full range of a byte.
+#: Statistics of ImageNet's training images: red, green and blue, as shares of a byte's range.
 _IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 _IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, slots=True)
 class _Normalize:
-    """UINT8 pixels to floats: `(pixel / 255 - mean) / std`, per channel or for all channels."""
+    """Converts UINT8 pixels to floats: `(pixel / 255 - mean) / std`, per channel or for all."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -56,11 +56,11 @@ class _Normalize:
         dtypes = {tensor.name: dtype_of(tensor.datatype) for tensor in model_inputs}
 
         def apply(inputs: Mapping[str, Array]) -> dict[str, Array]:
-            made = dict(inputs)
+            converted = dict(inputs)
             for key, (scale, offset) in images.items():
                 pixels = np.multiply(inputs[key], scale)
-                made[key] = np.add(pixels, offset, out=pixels).astype(dtypes[key], copy=False)
-            return made
+                converted[key] = np.add(pixels, offset, out=pixels).astype(dtypes[key], copy=False)
+            return converted
 
         wire = (
             replace(tensor, datatype="UINT8") if tensor.name in images else tensor
@@ -84,7 +84,7 @@ class _Normalize:
 def _channels_last(
     name: str, model_inputs: Sequence[TensorSpec]
 ) -> tuple[tuple[TensorSpec, ...], ArrayFunction]:
-    """Images arrive channels last, as from decoders, for a model that takes channels first."""
+    """Move the channels of images from last, as decoders return them, to first, for the model."""
     images = {tensor.name for tensor in _images(name, model_inputs)}
 
     def apply(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -97,10 +97,12 @@ def _channels_last(
         batch, channels, height, width = tensor.shape
         return replace(tensor, shape=(batch, height, width, channels))
 
-    return tuple(wire(each) if each.name in images else each for each in model_inputs), apply
+    wire_inputs = (wire(one) if one.name in images else one for one in model_inputs)
+    return tuple(wire_inputs), apply
 
 
 def _images(name: str, model_inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Return the inputs that are images; raise ModelError if there are none."""
     images = [tensor for tensor in model_inputs if len(tensor.shape) == 4]
     if not images:
         taken = ", ".join(map(str, model_inputs))
@@ -109,7 +111,7 @@ def _images(name: str, model_inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:
-    """Return the axis of the channels, first or last; for one factor, any axis will do."""
+    """Return the axis of the channels, first or last; a single factor fits any axis."""
     if channels == 1:
         return 1
     for axis in (1, 3):
@@ -119,6 +121,7 @@ def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:
 
 
 def _output_of_step(name: str, image: TensorSpec) -> TensorSpec:
+    """Return the spec of an image after a built-in step."""
     if BUILT_IN_STEPS[name] is not _channels_last:
         return replace(image, datatype="FP32")
     batch, height, width, channels = image.shape
@@ -146,7 +149,7 @@ def content_with_step(content_id: str, step_content: str) -> str:
 def preprocessed(
     backend: Backend, names: Sequence[str], inputs: Sequence[TensorSpec] = ()
 ) -> Backend:
-    """Put steps before `backend`; the first one gets the inputs that arrive.
+    """Put steps before `backend`; the first step gets the inputs that arrive.
 
     Args:
         backend: the model.
@@ -175,10 +178,10 @@ def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tupl
         if name in BUILT_IN_STEPS:
             inputs = [_output_of_step(name, one) if len(one.shape) == 4 else one for one in inputs]
             continue
-        made = call_factory(name)
-        inputs = inputs or parse_declared(made.inputs)
+        result = call_factory(name)
+        inputs = inputs or parse_declared(result.inputs)
         if inputs:
-            inputs = outputs_by_trial(partial(_applied, name, made.model), inputs, (), name)
+            inputs = outputs_by_trial(partial(_applied, name, result.model), inputs, (), name)
     return tuple(inputs)
 
 
@@ -196,14 +199,14 @@ def check_step_name(name: str) -> None:
         )
 
 
-def check_step_output(name: str, made: object, wanted: Sequence[TensorSpec]) -> None:
+def check_step_output(name: str, arrays: object, model_inputs: Sequence[TensorSpec]) -> None:
     """Raise RequestRefused if the output of a step is not what the model takes."""
-    if not isinstance(made, Mapping):
-        raise RequestRefused(f"{name} returned {type(made).__name__}: expected a dict of arrays")
-    for tensor in wanted:
-        array = made.get(tensor.name)
+    if not isinstance(arrays, Mapping):
+        raise RequestRefused(f"{name} returned {type(arrays).__name__}: expected a dict of arrays")
+    for tensor in model_inputs:
+        array = arrays.get(tensor.name)
         if not isinstance(array, np.ndarray):
-            raise RequestRefused(f"{name} gave {sorted(made)}; the model takes {tensor}")
+            raise RequestRefused(f"{name} gave {sorted(arrays)}; the model takes {tensor}")
         if not tensor.admits_array(array):
             raise RequestRefused(
                 f"{name} gave {tensor.name!r} as {array.dtype} {list(array.shape)}; "
@@ -214,20 +217,20 @@ def check_step_output(name: str, made: object, wanted: Sequence[TensorSpec]) -> 
 def _with_step(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Backend:
     model = backend.spec
     if name in BUILT_IN_STEPS:
-        own, apply = BUILT_IN_STEPS[name](name, model.inputs)
-        own = with_declared_shapes(own, inputs)
-        content = name  # its meaning never changes: it is part of content_id
+        wire_inputs, apply = BUILT_IN_STEPS[name](name, model.inputs)
+        wire_inputs = with_declared_shapes(wire_inputs, inputs)
+        content = name  # what a built-in step does never changes, so its name suffices
     else:
-        made = call_factory(name)
-        if not callable(made.model):
+        result = call_factory(name)
+        if not callable(result.model):
             raise ModelError(
-                f"{name} gave {type(made.model).__name__}: expected a function on arrays"
+                f"{name} gave {type(result.model).__name__}: expected a function on arrays"
             )
-        own, apply = inputs or parse_declared(made.inputs) or model.inputs, made.model
-        content = hash_of_function(name, made.model)
+        wire_inputs = inputs or parse_declared(result.inputs) or model.inputs
+        apply, content = result.model, hash_of_function(name, result.model)
     spec = replace(
         model,
-        inputs=own,
+        inputs=wire_inputs,
         content_id=content_with_step(model.content_id, content),
         numerics=(*model.numerics, f"{name} by numpy-{np.__version__}"),
         preprocessing=(name, *model.preprocessing),

@@ -29,8 +29,8 @@ from .preprocess import (
     preprocessed,
 )
 
-#: Every backend, in the order in which they are tried. To add one, add a module here and its KIND
-#: to this line.
+#: All backends, in the order in which they are tried. To add a backend, add a module to this folder
+#: and its KIND to this line.
 KINDS: tuple[BackendKind, ...] = (paddle.KIND, onnx.KIND, torch.KIND, callable.KIND)
 
 AUTO = "auto"
@@ -81,12 +81,12 @@ def open_backend(
         threads: CPU threads of one run.
         device: "cpu" or "gpu:N".
         precision: "fp32", or "bf16" if the backend supports it.
-        inputs: tensors of a request (before preprocessing), declared by the user: inputs that the
-            model does not state, or narrower shapes.
-        outputs: declared by the user, for models that do not state their outputs.
+        inputs: specs that the user declares for the tensors of a request (before preprocessing),
+            because the model does not state its inputs, or to narrow shapes.
+        outputs: specs that the user declares, for models that do not state their outputs.
         preprocess: steps before the model, in order.
         rate: samples per second of the device that "paced" emulates.
-        download: the weights of a named model may be fetched from the network.
+        download: allow fetching the weights of a named model from the network.
         on_progress: called with one line that compares a lower precision with fp32; not called for
             fp32.
 
@@ -125,10 +125,10 @@ def _kinds(backend: str) -> Sequence[BackendKind]:
     """Return the backends that may open a model; "auto" and "paced" accept all of them."""
     if backend in (AUTO, paced.NAME):
         return KINDS
-    named = [kind for kind in KINDS if kind.name == backend]
-    if not named:
+    kinds = [kind for kind in KINDS if kind.name == backend]
+    if not kinds:
         raise UsageError(f"no backend {backend!r}: expected one of {', '.join(NAMES)}")
-    return named
+    return kinds
 
 
 def _opener(
@@ -139,21 +139,21 @@ def _opener(
         _check_kind_of_named(model, kinds)
         return torch.KIND, partial(torch.TorchModel, partial(named_models.load, model))
     if not is_factory(model):
-        found = find_model(model, kinds)
-        found.kind.require_installed(model)
-        assert found.kind.open_file is not None
-        return found.kind, partial(found.kind.open_file, found.file)
-    made = call_factory(model)
+        model_files = find_model(model, kinds)
+        model_files.kind.require_installed(model)
+        assert model_files.kind.open_file is not None
+        return model_files.kind, partial(model_files.kind.open_file, model_files.file)
+    result = call_factory(model)
     for kind in kinds:
-        # Networks are callable too, so the frameworks come first.
-        if kind.open_object is not None and kind.recognises(made.model):
-            return kind, partial(kind.open_object, made)
-    wanted = " or ".join(kind.factory_types for kind in kinds if kind.factory_types)
+        # Networks are callable too, so `callable` comes last in `KINDS`.
+        if kind.open_object is not None and kind.recognises(result.model):
+            return kind, partial(kind.open_object, result)
+    expected = " or ".join(kind.factory_types for kind in kinds if kind.factory_types)
     raise ModelError(
-        f"{made.name} returned {type(made.model).__name__}: expected {wanted}, alone or with a "
-        "list of its inputs"
-        if wanted
-        else f"{made.name} is a factory, and this backend opens files alone"
+        f"{result.name} returned {type(result.model).__name__}: expected {expected}, alone or with "
+        "a list of its inputs"
+        if expected
+        else f"{result.name} is a factory, and this backend opens only files"
     )
 
 
@@ -167,18 +167,18 @@ def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
 
     Args:
         model: path of a model: folder, prefix or file.
-        preprocess: built-in steps before it, in order.
+        preprocess: built-in steps before the model, in order.
 
     Raises:
-        ModelError: there is no model, more than one, or it cannot be read.
+        ModelError: there is no model or more than one, or the model cannot be read.
         UsageError: a step is not built in.
     """
-    if strange := [name for name in preprocess if name not in BUILT_IN_STEPS]:
+    if unknown := [name for name in preprocess if name not in BUILT_IN_STEPS]:
         raise UsageError(
-            f"no preprocessing {strange[0]!r}: expected one of {', '.join(BUILT_IN_STEPS)}"
+            f"no preprocessing {unknown[0]!r}: expected one of {', '.join(BUILT_IN_STEPS)}"
         )
-    found = find_model(model, KINDS)
-    content = hash_of_files(found.kind.content_files(found.file))
+    model_files = find_model(model, KINDS)
+    content = hash_of_files(model_files.kind.content_files(model_files.file))
     for name in reversed(preprocess):
         content = content_with_step(content, name)
     return content
@@ -192,7 +192,7 @@ class OutputCheckedBackend(WrappedBackend):
 
     Args:
         backend: the model.
-        by_option: the outputs were declared by `--output`, not by the model.
+        by_option: whether the outputs were declared by `--output` instead of the model.
     """
 
     def __init__(self, backend: Backend, *, by_option: bool = False) -> None:
@@ -209,8 +209,8 @@ class OutputCheckedBackend(WrappedBackend):
                     if self._by_option
                     else f"the model declares an output {name!r} and"
                 )
-                given = ", ".join(map(repr, outputs)) or "none"
-                raise BadAnswer(f"{declared} does not give it: it gives {given}", name)
+                names = ", ".join(map(repr, outputs)) or "none"
+                raise BadAnswer(f"{declared} does not give it: it gives {names}", name)
             if not tensor.admits_array(array):
                 raise BadAnswer(
                     f"output {name!r} is {array.dtype} {list(array.shape)}, "

@@ -49,20 +49,20 @@ def example_batch(
     return batch
 
 
-#: UINT8 tensors of at least this many dimensions, with that of the batch, are images.
+#: UINT8 tensors of at least this many dimensions, including the batch, are images.
 _IMAGE_DIMENSIONS = 3
-#: Steps of the noise between 0 and 1: coarse, so that a file with it compresses well.
-_STEPS = 16
-#: Standard deviations of samples: a model that saturates at one does not at another.
+#: Steps of the noise between 0 and 1. They are coarse, so that files of noise compress well.
+_NOISE_STEPS = 16
+#: Standard deviations of samples. They differ, as a model may saturate at some of them.
 _DEVIATIONS = (0.125, 0.5, 1.0, 2.0)
 
 
 def probe_batch(inputs: Sequence[TensorSpec], rows: int, number: int) -> dict[str, Array]:
-    """Make `rows` samples of each input: always the same for one `number`, others for another.
+    """Make `rows` samples of each input: other samples for each `number`, the same at every call.
 
     Floats are noise in steps of 1/16. If `number` is even, the noise is normal, and each sample has
-    a random deviation; if it is odd, the noise is uniform in [0, 1). Bytes of images are random.
-    Other integers are 0 or 1, which nearly every vocabulary and index range contains.
+    a random standard deviation; if it is odd, the noise is uniform in [0, 1). Bytes of images are
+    random. Other integers are 0 or 1, which nearly every vocabulary and index range contains.
     """
     rng = np.random.default_rng(number)
     batch: dict[str, Array] = {}
@@ -70,7 +70,7 @@ def probe_batch(inputs: Sequence[TensorSpec], rows: int, number: int) -> dict[st
         shape, dtype = example_shape(tensor, rows), dtype_of(tensor.datatype)
         if tensor.datatype in FLOATS:
             noise = rng.random(shape) if number % 2 else _normal(rng, shape)
-            batch[tensor.name] = (np.floor(noise * _STEPS) / _STEPS).astype(dtype)
+            batch[tensor.name] = (np.floor(noise * _NOISE_STEPS) / _NOISE_STEPS).astype(dtype)
         else:
             is_image = tensor.datatype == "UINT8" and len(shape) >= _IMAGE_DIMENSIONS
             batch[tensor.name] = rng.integers(0, 256 if is_image else 2, shape).astype(dtype)
@@ -158,18 +158,18 @@ def outputs_by_trial(
 
     Args:
         run: as `Backend.run`.
-        inputs: of the model.
-        outputs: as declared; empty accepts all outputs.
-        model: its name, for errors.
+        inputs: specs of the model's inputs.
+        outputs: declared outputs, which are returned without a run; empty if none are declared.
+        model: name of the model, for errors.
 
     Raises:
-        ModelError: it does not run on the examples, or has no outputs.
+        ModelError: the model does not run on the first example, or has no outputs.
     """
     if outputs:
         return tuple(outputs)  # the warm-up compares the answers with them
     try:
         first = run(example_batch(inputs, 1))
-        second = {**first, **(_tried_longer(run, inputs) or {})}
+        second = {**first, **(_outputs_of_longer(run, inputs) or {})}
         datatypes = {name: datatype_of(array.dtype) for name, array in first.items()}
     except EdlError as error:
         raise ModelError(f"{model} does not run on an example: {error}") from error
@@ -181,16 +181,18 @@ def outputs_by_trial(
     )
 
 
-def _shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+def _shape(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
     """Return an output's shape from two runs: the batch is free, and so are sizes that differ."""
-    if not one or len(one) != len(other):
-        return tuple(one)
-    sizes = zip(one[1:], other[1:], strict=True)
-    return (FREE, *(size if size == again else FREE for size, again in sizes))
+    if not first or len(first) != len(second):
+        return tuple(first)
+    sizes = zip(first[1:], second[1:], strict=True)
+    return (FREE, *(size if size == other else FREE for size, other in sizes))
 
 
-def _tried_longer(run: ArrayFunction, inputs: Sequence[TensorSpec]) -> Mapping[str, Array] | None:
-    """Return outputs for larger free dimensions; None if there are none, or the run fails."""
+def _outputs_of_longer(
+    run: ArrayFunction, inputs: Sequence[TensorSpec]
+) -> Mapping[str, Array] | None:
+    """Return outputs for larger free dimensions; None if no dimension is free, or the run fails."""
     if not any(FREE in tensor.shape[1:] for tensor in inputs):
         return None
     try:
@@ -215,7 +217,7 @@ def datatype_named(dtype: str) -> str:
 
 
 def outputs_by_name(outputs: Any) -> dict[str, Any]:
-    """Return outputs of an eager network by their keys, else by `output_0`, `output_1`, ..."""
+    """Return outputs of an eager network by key; without keys, by `output_0`, `output_1`, ..."""
     if isinstance(outputs, Mapping):
         return {str(name): tensor for name, tensor in outputs.items()}
     if not isinstance(outputs, list | tuple):

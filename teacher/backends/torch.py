@@ -66,7 +66,7 @@ def open_device(torch: Any, device: str, threads: int) -> Any:
         )
     check_gpu(device, index, torch.cuda.device_count())
     torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False  # the default True means ten bits instead of 23
+    torch.backends.cudnn.allow_tf32 = False  # True, the default, keeps 10 of 23 mantissa bits
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     torch.cuda.set_device(index)
@@ -91,8 +91,8 @@ def as_array(torch: Any, tensor: Any) -> Array:
     """Return the memory of a tensor as an array; a copy if the tensor is on a GPU."""
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # torch cannot convert it to numpy
-        whole: Array = tensor.contiguous().view(torch.int16).numpy()
-        return whole.view(_BFLOAT16)
+        bits: Array = tensor.contiguous().view(torch.int16).numpy()
+        return bits.view(_BFLOAT16)
     array: Array = tensor.numpy()
     return array
 
@@ -125,7 +125,7 @@ class DeviceCopies:
         return self._torch.cuda.device(self._device) if self.on_gpu else nullcontext()
 
     def event(self) -> Any:
-        """Queue an event that measures when the device gets there; None on a CPU."""
+        """Queue an event that records when the device reaches it; return None on a CPU."""
         if not self.on_gpu:
             return None
         event = self._torch.cuda.Event(enable_timing=True)
@@ -133,7 +133,7 @@ class DeviceCopies:
         return event
 
     def staged(self, array: Array) -> Any:
-        """Copy an array to memory that the device can read; on a CPU, to the network's input."""
+        """Copy an array to a tensor that the device can read; on a CPU, the network's input."""
         dtype = getattr(self._torch, array.dtype.newbyteorder("=").name)
         staged = self._torch.empty(array.shape, dtype=dtype, pin_memory=self.on_gpu)
         np.copyto(as_array(self._torch, staged), array)
@@ -144,7 +144,7 @@ class DeviceCopies:
         return staged.to(self._device, non_blocking=True) if self.on_gpu else staged
 
     def to_host(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return new tensors on the host; complete when the device has done the queued work."""
+        """Queue copies to new tensors on the host; wait for a later `event` before reading them."""
         return {name: self._fetched(tensor.detach()) for name, tensor in outputs.items()}
 
     def arrays(self, host: Mapping[str, Any]) -> dict[str, Array]:
@@ -156,7 +156,7 @@ class DeviceCopies:
         return staged.copy_(tensor, non_blocking=self.on_gpu)
 
 
-#: Operators that behave differently in training, and the position of the argument that says so.
+#: Operators that behave differently in training, and the position of their training argument.
 _TRAINING = {"aten.dropout.default": 2, "aten.batch_norm.default": 5}
 
 
@@ -253,7 +253,7 @@ class TorchModel:
     Args:
         load: loads the network onto a device.
         settings: how to run it.
-        declares: outputs that the factory declares.
+        declared_outputs: outputs that the factory declares; empty if it declares none.
 
     Raises:
         ModelError: torch or the device is missing, or the network cannot be loaded or does not run.
@@ -263,7 +263,7 @@ class TorchModel:
         self,
         load: Callable[[Any, Any, ModelSettings], LoadedNetwork],
         settings: ModelSettings,
-        declares: tuple[TensorSpec, ...] = (),
+        declared_outputs: tuple[TensorSpec, ...] = (),
     ) -> None:
         self._torch = torch = import_torch()
         device = open_device(torch, settings.device, settings.threads)
@@ -277,12 +277,12 @@ class TorchModel:
             self._call = GraphedCalls(torch, network.call)
         #: None on a CPU, where a call blocks.
         self.submit: Submit | None = self._submit if self._copies.on_gpu else None
-        self._queueing = threading.Lock()
+        self._queue_lock = threading.Lock()  # keeps the work of one run together
         self.spec = ModelSpec(
             platform=network.platform,
             inputs=network.inputs,
             outputs=outputs_by_trial(
-                self.run, network.inputs, settings.outputs or declares, network.name
+                self.run, network.inputs, settings.outputs or declared_outputs, network.name
             ),
             content_id=network.content_id,
             numerics=(*numerics(torch, device, settings.threads), *network.libraries),
@@ -296,7 +296,7 @@ class TorchModel:
     def _submit(self, inputs: Mapping[str, Array]) -> Finish:
         with _model_errors(), self._torch.inference_mode():
             staged = [self._copies.staged(inputs[tensor.name]) for tensor in self._inputs]
-            with self._queueing, self._copies.on_device():
+            with self._queue_lock, self._copies.on_device():
                 began = self._copies.event()
                 outputs = self._call(*map(self._copies.to_device, staged))
                 host = self._copies.to_host(outputs)
@@ -318,31 +318,31 @@ def _model_errors() -> AbstractContextManager[None]:
 
 
 def open_file(file: Path, settings: ModelSettings) -> TorchModel:
-    """Open a TorchScript or `torch.export` file, as its content shows."""
-    load = _exported if is_exported(file) else _script
+    """Open a file of TorchScript or `torch.export`; its content shows which."""
+    load = _load_export if is_exported(file) else _load_script
     return TorchModel(partial(load, file), settings)
 
 
-def open_object(made: FactoryResult, settings: ModelSettings) -> TorchModel:
+def open_object(result: FactoryResult, settings: ModelSettings) -> TorchModel:
     """Open a `torch.nn.Module`, with inputs declared or given as example tensors."""
-    return TorchModel(partial(_module, made), settings, parse_declared(made.outputs))
+    return TorchModel(partial(_load_module, result), settings, parse_declared(result.outputs))
 
 
 def _loading(torch: Any, file: Path) -> AbstractContextManager[None]:
     return loading_errors(f"torch {torch.__version__}", file, "torch")
 
 
-def _script(file: Path, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
+def _load_script(file: Path, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
     with _loading(torch, file):
         module = torch.jit.load(str(file), map_location=device).eval()
         # Kernels that are fused after some runs would change bits.
         torch.jit.set_fusion_strategy([("STATIC", 0)])
     arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
-    inputs = _ordered(settings.inputs or settings.preprocessed_inputs(), arguments, str(file))
+    inputs = _in_order(settings.inputs or settings.preprocessed_inputs(), arguments, str(file))
     return LoadedNetwork(str(file), "torch_script", module, inputs, hash_of_files([file]))
 
 
-def _exported(file: Path, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
+def _load_export(file: Path, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
     with _loading(torch, file):
         program = load_exported(torch, file, device)
     module, structure = program.module(), program.call_spec.in_spec
@@ -355,44 +355,46 @@ def _exported(file: Path, torch: Any, device: Any, settings: ModelSettings) -> L
     return LoadedNetwork(str(file), "torch_export", call, inputs, hash_of_files([file]))
 
 
-def _module(made: FactoryResult, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
-    module = made.model.to(device)
+def _load_module(
+    result: FactoryResult, torch: Any, device: Any, settings: ModelSettings
+) -> LoadedNetwork:
+    module = result.model.to(device)
     with contextlib.suppress(NotImplementedError):  # exported modules cannot change their mode
         module.eval()
     arguments = list(inspect.signature(module.forward).parameters)
     inputs = (
         settings.inputs
-        or parse_declared(made.inputs, arguments, _of_example, "an example tensor")
+        or parse_declared(result.inputs, arguments, _convert_example, "an example tensor")
         or settings.preprocessed_inputs()
     )
     if not inputs:
         raise ModelError(
-            f"the inputs of {made.name} are not known: return (module, [example tensor, ...]) from "
-            "it, or declare them with --input"
+            f"the inputs of {result.name} are not known: return (module, [example tensor, ...]) "
+            "from it, or declare them with --input"
         )
     state = module.state_dict().items()
     arrays = ((key, as_array(torch, value)) for key, value in state)
-    content_id = hash_of_code(made.name, module, arrays)
-    return LoadedNetwork(made.name, "torch_module", module, inputs, content_id)
+    content_id = hash_of_code(result.name, module, arrays)
+    return LoadedNetwork(result.name, "torch_module", module, inputs, content_id)
 
 
-def _of_example(tensor: Any, argument: str) -> TensorSpec:
+def _convert_example(tensor: Any, argument: str) -> TensorSpec:
     """Return the spec of an example tensor; its first dimension is the free batch."""
     shape = (FREE, *(int(size) for size in tensor.shape[1:]))
     return TensorSpec(argument, datatype(tensor.dtype), shape)
 
 
-def _ordered(
+def _in_order(
     inputs: tuple[TensorSpec, ...], arguments: list[str], model: str
 ) -> tuple[TensorSpec, ...]:
-    """Return the declared inputs in the order of a script's arguments, which only have names."""
-    given = {tensor.name: tensor for tensor in inputs}
-    if set(given) != set(arguments):
+    """Return the declared inputs in the order of a script's arguments, which have no specs."""
+    by_name = {tensor.name: tensor for tensor in inputs}
+    if set(by_name) != set(arguments):
         raise ModelError(
             f"TorchScript does not say shapes: declare each input of {model} "
             f"({', '.join(arguments)}) with --input NAME:DATATYPE:DIMS"
         )
-    return tuple(given[name] for name in arguments)
+    return tuple(by_name[name] for name in arguments)
 
 
 KIND = BackendKind(

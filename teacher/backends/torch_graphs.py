@@ -17,8 +17,8 @@ from .tensor_specs import outputs_by_name
 
 log = logging.getLogger(__name__)
 
-#: Runs of a shape before it is captured; rare shapes are not worth it.
-_RUNS_BEFORE: Final = 2
+#: Runs of a shape before it is captured; a capture does not pay for rare shapes.
+_RUNS_BEFORE_CAPTURE: Final = 2
 #: The most graphs, as each keeps its inputs and outputs; further shapes run kernel by kernel.
 _MOST_GRAPHS: Final = 16
 #: The most shapes that are counted; then counting starts anew.
@@ -37,8 +37,8 @@ class _Graph:
     outputs: dict[str, Any]
 
     def __call__(self, tensors: tuple[Any, ...]) -> dict[str, Any]:
-        for held, given in zip(self.inputs, tensors, strict=True):
-            held.copy_(given)
+        for graph_input, tensor in zip(self.inputs, tensors, strict=True):
+            graph_input.copy_(tensor)
         self.graph.replay()
         return self.outputs
 
@@ -72,22 +72,22 @@ class GraphedCalls:
             return graph(tensors)
         try:
             if self._is_due(key):
-                return self._first_graph(key, tensors)
+                return self._run_and_capture(key, tensors)
             return outputs_by_name(self._call(*tensors))
         except self._torch.OutOfMemoryError:
             self._stop_capturing("the device is short of memory")
             raise
 
     def _is_due(self, key: _Key) -> bool:
-        """Count a run of this shape; returns whether to capture it now."""
+        """Count a run of this shape; return whether to capture it now."""
         if not self._capturing or len(self._graphs) == _MOST_GRAPHS:
             return False
         if len(self._runs) > _MOST_SHAPES:
             self._runs.clear()
         self._runs[key] += 1
-        return self._runs[key] > _RUNS_BEFORE
+        return self._runs[key] > _RUNS_BEFORE_CAPTURE
 
-    def _first_graph(self, key: _Key, tensors: tuple[Any, ...]) -> dict[str, Any]:
+    def _run_and_capture(self, key: _Key, tensors: tuple[Any, ...]) -> dict[str, Any]:
         """Run the network, and capture it if that is possible and gives the same result."""
 
         def copies() -> list[Any]:  # the network may overwrite its inputs
@@ -110,12 +110,15 @@ class GraphedCalls:
         return expected
 
     def _waits_for_device(self, tensors: list[Any]) -> bool:
-        """Whether a capture would fail; a failed one leaves PyTorch's allocator in a bad state."""
+        """Whether the network waits for the device, so that a capture would fail.
+
+        A failed capture leaves PyTorch's allocator in a bad state, so it is not tried.
+        """
         cuda = self._torch.cuda
         mode = cuda.get_sync_debug_mode()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that this mode is a prototype
+                warnings.simplefilter("ignore")  # this mode is a prototype
                 cuda.set_sync_debug_mode("error")
             self._call(*tensors)
         except RuntimeError as error:

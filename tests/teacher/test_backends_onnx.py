@@ -263,7 +263,7 @@ def test_a_named_backend_refuses_models_of_others(
 ) -> None:
     with pytest.raises(ModelError, match=words):
         open_backend(f"{NAME}:{factory}", backend=backend)
-    with pytest.raises(ModelError, match="is a path, and this backend runs what a factory"):
+    with pytest.raises(ModelError, match="is a path, and this backend runs only what a factory"):
         open_backend(str(model), backend="callable")
 
 
