@@ -1,4 +1,4 @@
-"""Queues the requests of all callers, merges them into batches, and sends these to the devices."""
+"""Queues the requests of all callers, merges requests into batches, and sends these to devices."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _QueuedRequest(WaitingRequest):
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """A predictor, with the jobs at it and their samples."""
+    """A predictor, and the numbers of jobs and samples that it has not finished."""
 
     predictor: PredictorProcess
     jobs: int = 0
@@ -76,6 +76,8 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceJob:
+    """Requests that one predictor labels together."""
+
     lane: _Lane
     requests: Sequence[_QueuedRequest]
     samples: int
@@ -86,10 +88,10 @@ class Batcher:
 
     Args:
         pool: the predictors.
-        slots: requests that may wait or be labelled; one more is refused.
+        slots: requests that may wait or be labelled at a time; further ones are refused.
         rule: how requests are merged.
         recorder: counts the outcomes of requests.
-        clock: seconds, monotonic; also that of the deadlines.
+        clock: seconds, monotonic; the clock of the requests' deadlines.
     """
 
     def __init__(
@@ -130,10 +132,10 @@ class Batcher:
 
     def require_loaded(self) -> PredictorReady:
         """Return the model, with merging in its numerics; raise RetryableError if not loaded."""
-        ready, most = self._pool.require_loaded(), self._rule.max_samples
-        if most and ready is not self._merging[0]:
-            self._merging = ready, replace(ready, spec=ready.spec.merging(most))
-        return self._merging[1] if most else ready
+        ready, max_samples = self._pool.require_loaded(), self._rule.max_samples
+        if max_samples and ready is not self._merging[0]:
+            self._merging = ready, replace(ready, spec=ready.spec.merging(max_samples))
+        return self._merging[1] if max_samples else ready
 
     def start(self) -> None:
         """Start accepting requests."""
@@ -162,11 +164,12 @@ class Batcher:
             request: validated; its inputs must not be changed or freed before the future is done.
 
         Returns:
-            A future with the labels, which keep the slot until they are released. Or an error:
-                DeadlineExceeded before it was computed, RetryableError if its predictor ended or
-                none is ready, RequestRefused for inputs that the model cannot take, BadAnswer for
-                labels that are not finite or break the model's spec. Cancelling the future before
-                the request is at a device removes the request from the queue.
+            A future with the labels, which keep the slot until they are released, or with an
+                error: DeadlineExceeded if the deadline passed before the computation,
+                RetryableError if the predictor ended or none is ready, RequestRefused for inputs
+                that the model cannot take, BadAnswer for labels that are not finite or break the
+                model's spec. Cancelling the future before the request is at a device removes the
+                request from the queue.
 
         Raises:
             TeacherOverloaded: all slots are taken.
@@ -183,7 +186,7 @@ class Batcher:
             number = next(self._numbers)
             self._queue[number] = _QueuedRequest(
                 number=number,
-                shape=request.merge_key if self._rule.max_samples else None,  # else none are merged
+                shape=request.merge_key if self._rule.max_samples else None,  # None: no merging
                 samples=samples,
                 arrived_s=self._clock(),
                 deadline_s=request.deadline_s,
@@ -191,8 +194,8 @@ class Batcher:
                 outcome=outcome,
             )
             jobs = self._dispatch()
-        # It refers to the request by number only: a reference cycle would keep the large request
-        # until the next garbage collection.
+        # The callback gets only the number: with the request, a reference cycle would keep its
+        # arrays until the next garbage collection.
         outcome.add_done_callback(partial(self._done, number, samples))
         if jobs:
             self._submit_jobs(jobs)
@@ -210,7 +213,7 @@ class Batcher:
         )
 
     def _done(self, number: int, samples: int, outcome: Future[RequestLabels]) -> None:
-        """Free the slot of an ended request; labels keep it until they are released."""
+        """Free the slot of a request that ended without labels; labels keep it until released."""
         if outcome.cancelled():
             with self._condition:
                 self._queue.pop(number, None)
@@ -219,9 +222,9 @@ class Batcher:
             return
         elif isinstance(error, DeadlineExceeded):
             self._recorder.expired()
-        self._give_back(samples)
+        self._free_slot(samples)
 
-    def _give_back(self, samples: int, release: Callable[[], object] | None = None) -> None:
+    def _free_slot(self, samples: int, release: Callable[[], object] | None = None) -> None:
         """Free the slot of a request, after releasing its labels if it has any."""
         if release is not None:
             release()
@@ -235,9 +238,9 @@ class Batcher:
             results = job.lane.predictor.submit([queued.request for queued in job.requests])
             results.add_done_callback(partial(self._finish, job))
 
-    def _finish(self, job: _DeviceJob, done: Results) -> None:
+    def _finish(self, job: _DeviceJob, outcome: Results) -> None:
         """Deliver the results of a job to its requests."""
-        error, is_merged = done.exception(), len(job.requests) > 1
+        error, is_merged = outcome.exception(), len(job.requests) > 1
         is_merged_crash = is_merged and isinstance(error, PredictorCrashed)
         with self._condition:
             job.lane.jobs -= 1
@@ -248,7 +251,7 @@ class Batcher:
         if jobs:
             self._submit_jobs(jobs)
         if error is None:
-            results = done.result()
+            results = outcome.result()
         else:
             if is_merged_crash:
                 error = RetryableError(
@@ -259,7 +262,7 @@ class Batcher:
             results = [error.with_traceback(None)] * len(job.requests)
         for queued, result in zip(job.requests, results, strict=True):
             if isinstance(result, RequestLabels):
-                release = partial(self._give_back, queued.samples, result.release)
+                release = partial(self._free_slot, queued.samples, result.release)
                 labels = RequestLabels(result.outputs, result.device_seconds, release)
                 queued.outcome.set_result(labels)
             else:
@@ -271,8 +274,8 @@ class Batcher:
         """Decide which jobs start, and fail requests after their deadline.
 
         Returns:
-            Jobs to be submitted after the lock is released. Jobs whose inputs must be copied to a
-            device are submitted by another thread.
+            Jobs to be submitted after the lock is released. Jobs with inputs that must be copied to
+            the predictors' memory are submitted by another thread instead.
         """
         if self._queue and not self._pool.ready:
             self._fail_queue(RetryableError("the predictor is restarting"))
@@ -291,7 +294,7 @@ class Batcher:
         ]
         decision = decide(rule, list(self._queue.values()), lanes, now)
         for number in decision.expired:
-            error = DeadlineExceeded("its deadline was over before its turn came")
+            error = DeadlineExceeded("the deadline was over before the request's turn came")
             _fail(self._queue.pop(number), error)
         jobs = []
         for batch in decision.batches:
@@ -313,9 +316,9 @@ class Batcher:
                 jobs.append(job)
             else:
                 self._workers.submit(self._submit_jobs, [job])
-        earlier = decision.look_again_s < self._next_check_s
+        is_earlier = decision.look_again_s < self._next_check_s
         self._next_check_s = decision.look_again_s
-        if earlier:
+        if is_earlier:
             self._condition.notify_all()
         return jobs
 

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from . import config as configuration
 
 
-#: Socket of this host's agent, which sends the heartbeats of its teachers in one message.
+#: Environment variable with the socket of this host's agent, which sends the heartbeats of its
+#: teachers in one message.
 RELAY_VARIABLE: Final = "EDL_BEAT_RELAY"
-#: Seconds after which `bench` starts no further round of all sizes.
+#: Seconds after which `bench` starts no further round, which times each size once.
 _BENCH_S: Final = 60.0
-#: Default tolerance, as a share of the largest value of an output: float32 differs by less between
-#: machines and backends, another model differs by more.
+#: Default tolerance, as a share of the largest value of an output. Results in float32 differ less
+#: between machines and backends; another model differs more.
 _TOLERANCE = 1e-3
 
 Device = Annotated[
@@ -92,32 +93,32 @@ def fingerprint(
     from .config import PredictorConfig
     from .offline import run_offline
 
-    written, chosen = CANARY.read(canary), options.BACKEND.read(backend)
-    if written.samples is not None and written.file is None:
+    canary_keys, backend_keys = CANARY.read(canary), options.BACKEND.read(backend)
+    if canary_keys.samples is not None and canary_keys.file is None:
         raise UsageError("samples= is for a canary: name its file, as in --canary FILE,samples=...")
-    if written.file is not None:
-        check_writable(written.file)
+    if canary_keys.file is not None:
+        check_writable(canary_keys.file)
     config = PredictorConfig.of_options(
         model,
         micro_batch=micro_batch,
-        backend=chosen.name,
-        rate=chosen.rate,
+        backend=backend_keys.name,
+        rate=backend_keys.rate,
         precision=precision,
         preprocess=preprocess,
         download=download,
         inputs=declared,
         outputs=declared_outputs,
-        self_test=written.samples is None,  # the user's samples test more
+        self_test=canary_keys.samples is None,  # the user's samples test more
     )
     facts = run_offline(
         "fingerprint",
         config.on(_parse_device(device)),
         tell,
-        canary=None if written.file is None else str(written.file),
-        samples=None if written.samples is None else str(written.samples),
-        tolerance=written.tolerance,
+        canary=None if canary_keys.file is None else str(canary_keys.file),
+        samples=None if canary_keys.samples is None else str(canary_keys.samples),
+        tolerance=canary_keys.tolerance,
     )
-    typer.echo(json.dumps(facts, indent=2) if as_json else _lines(facts))
+    typer.echo(json.dumps(facts, indent=2) if as_json else _format_fingerprint(facts))
 
 
 def bench(
@@ -138,28 +139,28 @@ def bench(
     from .microbatch import parse_sizes
     from .offline import draw, run_offline
 
-    sizes, chosen = parse_sizes(batch_sizes, "--batch-sizes"), options.BACKEND.read(backend)
+    sizes, backend_keys = parse_sizes(batch_sizes, "--batch-sizes"), options.BACKEND.read(backend)
     if plot is not None:
         check_plot(plot)
     config = PredictorConfig.of_options(
         model,
-        backend=chosen.name,
-        rate=chosen.rate,
+        backend=backend_keys.name,
+        rate=backend_keys.rate,
         precision=precision,
         preprocess=preprocess,
         inputs=declared,
         outputs=declared_outputs,
     )
-    found = run_offline(
+    results = run_offline(
         "bench", config.on(_parse_device(device)), tell, sizes=sizes, runs=runs, seconds=_BENCH_S
     )
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(results, indent=2))
     else:
-        _table(found)
+        _print_table(results)
     if plot is not None:  # last, so that the measurements are printed even if the picture fails
         sys.stdout.flush()
-        draw(found["rows"], f"{found['model']} on {found['device']}", plot)
+        draw(results["rows"], f"{results['model']} on {results['device']}", plot)
         tell(f"picture written: {plot}")
 
 
@@ -167,12 +168,12 @@ def _parse_device(device: str) -> configuration.Device:
     """Parse the value of --device; raise UsageError for unknown devices and unusable cores."""
     from .config import Device, check_cores
 
-    where = Device.parse(device)
-    check_cores([where])
-    return where
+    parsed = Device.parse(device)
+    check_cores([parsed])
+    return parsed
 
 
-def _lines(facts: dict[str, Any]) -> str:
+def _format_fingerprint(facts: dict[str, Any]) -> str:
     rows = [(name, facts[name]) for name in ("content_id", "numerics_id", "platform")]
     rows += [("input", text) for text in facts["inputs"]]
     rows += [("preprocess", text) for text in facts["preprocessing"]]
@@ -186,17 +187,17 @@ def _lines(facts: dict[str, Any]) -> str:
     return "\n".join(f"{name:12} {value}" for name, value in [*rows, ("t_t", t_t)])
 
 
-def _table(found: dict[str, Any]) -> None:
+def _print_table(results: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console(markup=False, emoji=False, highlight=False)
-    console.print(f"{found['model']} on {found['device']}")
+    console.print(f"{results['model']} on {results['device']}")
     table = Table("batch", "p50 ms", "p99 ms", "samples/s", "")
-    for row in found["rows"]:
-        figures = (1000 * row["p50_s"], 1000 * row["p99_s"], row["samples_per_s"])
-        shown = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in figures]
-        table.add_row(str(row["batch"]), *shown, "best" if row["best"] else "")
+    for row in results["rows"]:
+        values = (1000 * row["p50_s"], 1000 * row["p99_s"], row["samples_per_s"])
+        cells = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in values]
+        table.add_row(str(row["batch"]), *cells, "best" if row["best"] else "")
     console.print(table)
 
 
@@ -258,16 +259,16 @@ def serve(
     from .microbatch import parse_batching
 
     tune_allocator()
-    server, chosen = options.ENGINE.read(engine), options.BACKEND.read(backend)
-    limits, merged = options.LIMIT.read(limit), options.BATCH.read(batch)
-    serve_teacher = _engine(server.name, server.python)
+    engine_keys, backend_keys = options.ENGINE.read(engine), options.BACKEND.read(backend)
+    limit_keys, batch_keys = options.LIMIT.read(limit), options.BATCH.read(batch)
+    serve_teacher = _serve_function(engine_keys.name, engine_keys.python)
     security = credentials.server_security(credentials.tls_files(tls), tokens)
-    if server.name == "edl" or http is not None:  # paddle-serving has no HTTP, so no default
+    if engine_keys.name == "edl" or http is not None:  # no default for paddle-serving: no HTTP
         http = http_listen(http, listen.host)
     _check_reach(listen.host, http, security, insecure=insecure)
     if no_self_test:
         tell("warning: no self-test: wrong answers of the model are not noticed")
-    where = parse_devices(devices)
+    parsed_devices = parse_devices(devices)
     config = TeacherConfig(
         service=service or model_name(model),
         predictor=PredictorConfig.of_options(
@@ -276,23 +277,23 @@ def serve(
             micro_batch=micro_batch,
             inputs=declared,
             outputs=outputs,
-            backend=chosen.name,
+            backend=backend_keys.name,
             precision=precision,
             preprocess=preprocess,
             download=download,
-            rate=chosen.rate,
+            rate=backend_keys.rate,
             self_test=not no_self_test,
             canary=canary,
         ),
         server=ServerConfig(
             listen.host,
             listen.port,
-            slots or SLOTS_PER_DEVICE * len(where),
-            limits.message_mib << 20,
-            limits.calls,
-            limits.calls_per_peer,
-            limits.memory_mib << 20,
-            limits.receive_timeout,
+            slots or SLOTS_PER_DEVICE * len(parsed_devices),
+            limit_keys.message_mib << 20,
+            limit_keys.calls,
+            limit_keys.calls_per_peer,
+            limit_keys.memory_mib << 20,
+            limit_keys.receive_timeout,
             security,
             allow_system_shm,
             http,
@@ -305,8 +306,8 @@ def serve(
         grace_s=grace,
         metrics_listen=metrics_listen,
         insecure=insecure,
-        devices=where,
-        batching=parse_batching(merged.max, merged.delay, merged.preferred),
+        devices=parsed_devices,
+        batching=parse_batching(batch_keys.max, batch_keys.delay, batch_keys.preferred),
         deterministic=deterministic,
         beat_relay=Path(relay) if (relay := os.environ.get(RELAY_VARIABLE)) else None,
     )
@@ -329,7 +330,7 @@ def model_name(model: str) -> str:
     return PurePath(factory).stem or "model"
 
 
-def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
+def _serve_function(name: str, serving_python: str | None) -> Callable[..., None]:
     """Return the `serve` function of an engine; raise UsageError if the options do not fit."""
     if name == "paddle-serving":
         from .paddle_serving import engine

@@ -149,16 +149,17 @@ class PredictorConfig:
         threads: CPU threads of one run.
         micro_batch: samples per run; larger requests are split. Paddle is fastest on CPUs with 4 to
             8. None: measured at the start.
-        inputs: declared by the user: inputs that the model does not state, or narrower shapes.
-        outputs: declared by the user, for models that do not state them.
+        inputs: specs that the user declares, because the model does not state its inputs, or to
+            narrow shapes.
+        outputs: specs that the user declares, for models that do not state their outputs.
         backend: one of `backends.selection.NAMES`; "auto" decides by the model.
         precision: "fp32" or "bf16".
         preprocess: steps before the model, in order.
         rate: samples per second of the device that backend "paced" emulates.
-        download: the weights of a named model may be fetched from the network.
+        download: allow fetching the weights of a named model from the network.
         cores: the CPUs that the process is bound to; empty for any.
         self_test: check the model's answers (`self_test.py`) before serving.
-        canary: file with known good answers, with which the self-test compares; None for none.
+        canary: file with known good answers for the self-test; None for none.
         output_kinds: pairs (output, kind) that override the self-test's findings.
     """
 
@@ -189,7 +190,7 @@ class PredictorConfig:
 
     @property
     def device_label(self) -> str:
-        """The device, for people; says so if it is emulated."""
+        """The device, for people; an emulated device is named as emulated."""
         if self.rate is not None:
             return paced.device_label(self.rate)
         return str(Device(self.device, self.cores))
@@ -217,7 +218,7 @@ class PredictorConfig:
         preprocess: Sequence[str] | None = None,
         **others: Any,
     ) -> Self:
-        """Create settings from a command's options; `others` are attributes. Raises UsageError."""
+        """Create settings from a command's options; `others` set attributes. Raises UsageError."""
         declared = [parse_output(text) for text in outputs or ()]
         return cls(
             model,
@@ -265,12 +266,12 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if self.request_bytes < self.max_message_bytes:
             raise UsageError(
-                f"{self.request_bytes >> 20} MiB for all requests are less than the largest request"
-                f" may have: {self.max_message_bytes >> 20} MiB"
+                f"the memory for all requests is {self.request_bytes >> 20} MiB, less than one "
+                f"request may have: {self.max_message_bytes >> 20} MiB"
             )
         if not 0.1 <= self.receive_s <= 3600:
             raise UsageError(
-                f"a request takes 0.1 to 3600 seconds to arrive, not {self.receive_s:g}"
+                f"a request may take 0.1 to 3600 seconds to arrive, not {self.receive_s:g}"
             )
 
 
@@ -291,8 +292,8 @@ class TeacherConfig:
         insecure: allow metrics, and Paddle Serving, beyond loopback without authentication.
         devices: each has its own predictor; at least 1.
         batching: how requests of different callers are merged.
-        deterministic: equal requests get equal bits, whatever other requests there are: nothing is
-            tuned by measurements, and no requests are merged.
+        deterministic: equal requests get equal bits, whatever other requests there are. So nothing
+            is tuned by measurements, and no requests are merged.
         beat_relay: socket of this host's relay of heartbeats; None: send them to Redis directly.
     """
 
@@ -338,14 +339,14 @@ class TeacherConfig:
             raise UsageError("a deterministic teacher merges no requests: leave batching out")
         if len({(one.device.partition(":")[0], one.threads) for one in self.predictors}) > 1:
             raise UsageError(
-                "the devices of a deterministic teacher are of one kind and have equally many "
+                "the devices of a deterministic teacher must be of one kind and have equally many "
                 f"cores, not {','.join(map(str, self.devices))}"
             )
 
 
 OFF: Final = "off"
 #: The packages of the extra "http".
-_NEEDED: Final = ("starlette", "uvicorn")
+_HTTP_PACKAGES: Final = ("starlette", "uvicorn")
 
 
 def http_listen(value: str | None, host: str) -> str | None:
@@ -357,7 +358,7 @@ def http_listen(value: str | None, host: str) -> str | None:
         host: address of the gRPC server.
     """
     if value is None:
-        value = "0" if all(map(find_spec, _NEEDED)) else OFF
+        value = "0" if all(map(find_spec, _HTTP_PACKAGES)) else OFF
     if value == OFF:
         return None
     return join_address(host, int(value)) if value.isascii() and value.isdigit() else value

@@ -10,16 +10,17 @@ from it             progress  text                                 for the opera
                     ready     spec, t_t_s, micro_batch             it accepts jobs; again when its
                                                                    micro-batch becomes smaller
                     refused   error, message                       it cannot serve this model
-                    done      id, results [result]                 one for each part, in order
+                    done      id, results [result]                 a result for each part, in order
 a part              samples, outputs (text of `outputs_to_text`), deadline_s
 a result            record, outputs {name: ref}, device_seconds
                     or error, message
 ```
 
 A ref is the location of an array in shared memory (`proto.arena`). The server process owns the
-memory of inputs, the predictor that of outputs; each frees its own when it is told.
+memory of inputs, and frees a job's inputs after `done`. The predictor owns the memory of outputs,
+and frees the records in `free`.
 
-A job contains several requests, and none may spoil the others. Requests after their deadline are
+A job may contain several requests, and none may spoil the others. Requests after their deadline are
 not computed. If the joint run fails, each request runs alone, so an error reaches only the request
 that caused it.
 """
@@ -52,8 +53,8 @@ from ..scheduler.rates import pooled_t_t
 from .backends import ModelSpec, Submit
 from .request import RequestedOutput, check_finite, encode_outputs
 
-#: The smallest t_t, in seconds per sample: 0 would mean an infinite rate.
-LEAST_S: Final = 1e-9
+#: The smallest t_t, in seconds per sample; 0 would mean an infinite rate.
+MIN_T_T_S: Final = 1e-9
 
 
 class JobRequest(NamedTuple):
@@ -76,7 +77,7 @@ def outputs_to_text(outputs: tuple[RequestedOutput, ...]) -> str:
 @lru_cache(maxsize=256)
 def outputs_from_text(text: str) -> tuple[RequestedOutput, ...]:
     """Decode the text of `outputs_to_text`."""
-    return tuple([from_plain(RequestedOutput, one) for one in json.loads(text)])
+    return tuple([from_plain(RequestedOutput, plain) for plain in json.loads(text)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +116,21 @@ class PredictorReady:
     micro_batch: int
 
     @classmethod
-    def combined(cls, every: Sequence[Self]) -> Self:
+    def combined(cls, reports: Sequence[Self]) -> Self:
         """Combine reports on one model: pooled t_t, all numerics, the largest micro-batch."""
-        first = every[0]
-        numerics = sorted({one.spec.numerics for one in every})
+        first = reports[0]
+        numerics = sorted({report.spec.numerics for report in reports})
         if len(numerics) == 1:
             spec = first.spec
         else:
-            words = [word for one in numerics for word in one]
-            spec = replace(first.spec, numerics=("mixed", *words))
-        t_t_s = pooled_t_t([max(one.t_t_s, LEAST_S) for one in every])
-        return cls(spec, t_t_s, max(one.micro_batch for one in every))
+            entries = [entry for one_numerics in numerics for entry in one_numerics]
+            spec = replace(first.spec, numerics=("mixed", *entries))
+        t_t_s = pooled_t_t([max(report.t_t_s, MIN_T_T_S) for report in reports])
+        return cls(spec, t_t_s, max(report.micro_batch for report in reports))
 
 
 def error_fields(error: EdlError) -> dict[str, str]:
-    """Return an error as fields of a message, with its nearest class in `errors`.
+    """Return an error as fields of a message, with its nearest base class in `errors`.
 
     Errors other than TeacherError and UsageError may be the fault of this process, not of the
     request or the model, so they are sent as RetryableError.
@@ -164,42 +165,46 @@ def submit_parts(
         submit: starts a run of the model with any number of rows.
         inputs: rows of all requests, one request after another.
         parts: the requests; at least 1.
-        clock: seconds, as of the deadlines.
+        clock: seconds; the clock of the deadlines.
 
     Returns:
-        A function that waits for the end and returns the result of each part.
+        A function that waits for the end of the run and returns the result of each part.
     """
-    now, late = clock(), DeadlineExceeded("its deadline was over before its turn")
-    results: list[Result] = [late] * len(parts)
-    live, samples = list[int](), 0
+    now, expired = clock(), DeadlineExceeded("the deadline was over before the request's turn came")
+    results: list[Result] = [expired] * len(parts)
+    live, samples = list[int](), 0  # indexes of the parts before their deadline, and their samples
     for index, part in enumerate(parts):
         if part.deadline_s > now:
             live.append(index)
             samples += part.samples
     if not live:
         return lambda: results
-    cut = _split_rows(inputs, parts)
+    inputs_by_part = _split_rows(inputs, parts)
     try:
         running = submit(
-            inputs if len(live) == len(parts) else _concatenate([cut[i] for i in live])
+            inputs if len(live) == len(parts) else _concatenate([inputs_by_part[i] for i in live])
         )
     except EdlError as error:  # `finish` handles it
         running = partial(_raise, error.with_traceback(None))
 
     def finish() -> list[Result]:
         try:
-            every, device_s = running()
+            outputs, device_s = running()
         except EdlError as error:
             if len(live) == 1:
                 # Without its traceback, whose frames refer to the arrays.
                 results[live[0]] = error.with_traceback(None)
                 return results
             # Each alone, so that an error reaches only the request that caused it.
-            for i, run in [(i, submit_parts(submit, cut[i], [parts[i]], clock)) for i in live]:
+            for i, run in [
+                (i, submit_parts(submit, inputs_by_part[i], [parts[i]], clock)) for i in live
+            ]:
                 (results[i],) = run()
             return results
-        for i, own in zip(live, _split_rows(every, [parts[i] for i in live]), strict=True):
-            results[i] = _checked(own, parts[i], device_s * parts[i].samples / samples)
+        for i, part_outputs in zip(
+            live, _split_rows(outputs, [parts[i] for i in live]), strict=True
+        ):
+            results[i] = _checked(part_outputs, parts[i], device_s * parts[i].samples / samples)
         return results
 
     return finish
@@ -209,10 +214,10 @@ def _raise(error: EdlError) -> Any:
     raise error
 
 
-def _checked(own: Mapping[str, Array], part: JobRequest, device_seconds: float) -> Result:
+def _checked(outputs: Mapping[str, Array], part: JobRequest, device_seconds: float) -> Result:
     try:
-        check_finite({one.name: own[one.name] for one in part.outputs})
-        return RequestLabels(encode_outputs(own, part.outputs), device_seconds)
+        check_finite({output.name: outputs[output.name] for output in part.outputs})
+        return RequestLabels(encode_outputs(outputs, part.outputs), device_seconds)
     except EdlError as error:
         return error.with_traceback(None)
 
@@ -223,15 +228,15 @@ def _split_rows(
     """Return the rows of each part, as views."""
     if len(parts) == 1:
         return [arrays]
-    cut, start = list[Mapping[str, Array]](), 0
+    rows_by_part, start = list[Mapping[str, Array]](), 0
     for part in parts:
         stop = start + part.samples
-        cut.append({name: array[start:stop] for name, array in arrays.items()})
+        rows_by_part.append({name: array[start:stop] for name, array in arrays.items()})
         start = stop
-    return cut
+    return rows_by_part
 
 
-def _concatenate(some: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
-    if len(some) == 1:
-        return some[0]
-    return {name: np.concatenate([own[name] for own in some]) for name in some[0]}
+def _concatenate(parts: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([arrays[name] for arrays in parts]) for name in parts[0]}

@@ -20,12 +20,14 @@ def parse_micro_batch(text: str) -> int | None:
     """Parse a number of samples, or "auto" as None; raises UsageError."""
     if text.strip().lower() == AUTO:
         return None
-    return _size(text, f"--micro-batch is a number of samples or {AUTO!r}")
+    return _parse_size(text, f"--micro-batch is a number of samples or {AUTO!r}")
 
 
 def parse_sizes(text: str, option: str) -> tuple[int, ...]:
     """Parse comma-separated sizes; return them sorted and unique. Raises UsageError."""
-    sizes = {_size(part, f"{option} is a list of sizes, as 1,2,4") for part in text.split(",")}
+    sizes = {
+        _parse_size(part, f"{option} is a list of sizes, as 1,2,4") for part in text.split(",")
+    }
     return tuple(sorted(sizes))
 
 
@@ -41,7 +43,7 @@ def parse_batching(max_samples: int, max_delay_s: float, preferred: str) -> Batc
         UsageError: a value is not a size or time, or a preferred size exceeds the maximum.
     """
     sizes = frozenset(
-        _size(part, "preferred= of --batch is a list of sizes, as 8,16")
+        _parse_size(part, "preferred= of --batch is a list of sizes, as 8,16")
         for part in preferred.split(",")
         if part.strip()
     )
@@ -53,7 +55,7 @@ def parse_batching(max_samples: int, max_delay_s: float, preferred: str) -> Batc
         raise UsageError(f"batching: {error}") from None
 
 
-def _size(text: str, expected: str) -> int:
+def _parse_size(text: str, expected: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits)):
         raise UsageError(f"{expected}, not {digits!r}")
@@ -82,7 +84,7 @@ def warm_up(
             long).
 
     Raises:
-        ModelError: the model does not run on the example, or its answers do not fit its outputs.
+        ModelError: the model does not run on the example, or its answers break its spec.
     """
     rows = backend.spec.rows_per_run(micro_batch)
     batch = example_batch(backend.spec.inputs, rows)
@@ -101,16 +103,17 @@ def warm_up(
     return median(seconds) / rows
 
 
-#: Candidates: powers of two, because finer steps gain kernels and caches too little.
+#: Candidates. Powers of two suffice: sizes in between would hardly be faster.
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 #: The first runs of a size choose kernels, grow memory and fill caches.
 _TRIAL_WARM_UP_RUNS = 3
-#: Sizes with longer runs are not tried.
-_LONGEST_S = 1.0
+#: Sizes with runs that would likely take longer are not tried.
+_LONGEST_RUN_S = 1.0
 #: The longest measurement, in seconds.
 _SEARCH_BUDGET_S = 15.0
-#: Candidates are timed at least this long, or this often, so that short disturbances do not decide.
-_AT_LEAST_S = 1.5
+#: So that short disturbances do not decide, candidates are timed further until this many seconds
+#: have passed, or with about this many runs.
+_SEARCH_AT_LEAST_S = 1.5
 _MOST_RUNS = 1000
 
 
@@ -139,9 +142,9 @@ def fastest_micro_batch(
     times: dict[int, list[float]] = {}
     began, runs = clock(), RUNS
     while clock() - began < _SEARCH_BUDGET_S:
-        size = next_size(times, sizes, _LONGEST_S, runs)
+        size = next_size(times, sizes, _LONGEST_RUN_S, runs)
         if size is None:
-            if clock() - began >= _AT_LEAST_S or runs > _MOST_RUNS:
+            if clock() - began >= _SEARCH_AT_LEAST_S or runs > _MOST_RUNS:
                 break
             runs *= 2
             continue

@@ -34,7 +34,7 @@ from ..scheduler.rates import RecentMedian, pooled_t_t
 from . import jobs
 from .config import PredictorConfig
 from .jobs import (
-    LEAST_S,
+    MIN_T_T_S,
     PredictorReady,
     RequestLabels,
     Result,
@@ -225,7 +225,7 @@ class PredictorProcess:
     ) -> None:
         self.ready_report: PredictorReady | None = None
         self.ready = False
-        self.t_t_s = LEAST_S
+        self.t_t_s = MIN_T_T_S
         self.failure: EdlError | None = None
         self.restarts = 0
         self.micro_batch_reductions = 0
@@ -360,7 +360,7 @@ class PredictorProcess:
                 results.append(RequestLabels(arrays, seconds, partial(sent.append, item["record"])))
                 self._answered = True
                 self._median.add(seconds / samples)
-                self.t_t_s = max(self._median.value or 0.0, LEAST_S)
+                self.t_t_s = max(self._median.value or 0.0, MIN_T_T_S)
         except Exception as error:  # such as no memory: no caller may wait for ever
             sent += [item["record"] for item in message["results"] if "record" in item]
             job.results.set_exception(error)
@@ -469,7 +469,7 @@ class PredictorProcess:
         self._config = replace(self._config, micro_batch=rows)  # not measured again
         self.ready_report = ready
         if self._median.value is None:
-            self.t_t_s = max(ready.t_t_s, LEAST_S)
+            self.t_t_s = max(ready.t_t_s, MIN_T_T_S)
 
     def _pause_before_restart(self, how: str) -> None:
         """Wait before the next start; raise ProcessFailed if another start makes no sense."""

@@ -255,7 +255,7 @@ def test_the_numerics_have_the_name_that_cuda_gives_a_gpu(
         ("by_paddle", "torch", "returned Network: expected a torch.nn.Module, alone"),
         ("by_torch", "paddle", "returned Network: expected a paddle.nn.Layer, alone"),
         ("by_numpy", "paddle", "returned function: expected a paddle.nn.Layer"),
-        ("by_numpy", "onnx", "is a factory, and this backend opens files alone"),
+        ("by_numpy", "onnx", "is a factory, and this backend opens only files"),
     ],
 )
 def test_a_named_backend_refuses_models_of_others(

@@ -171,7 +171,7 @@ def test_wrong_options_are_refused(arguments: tuple[str, ...], served: list[Teac
 def test_http_is_off_without_its_packages(
     served: list[TeacherConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "_NEEDED", ("starlette", "edl_no_such_package"))
+    monkeypatch.setattr(config, "_HTTP_PACKAGES", ("starlette", "edl_no_such_package"))
     run("--model", "m")
     run("--model", "m", "--http", "0")  # asked for: the server says what is missing
     assert [config.server.http for config in served] == [None, "127.0.0.1:0"]
