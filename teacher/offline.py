@@ -1,14 +1,14 @@
 """Describes or times a model without serving it, in a process like that of a predictor.
 
-It serves `edl teacher fingerprint`, which can also write a canary, and `edl teacher bench`.
-`run_offline` starts `python -m edl.teacher.offline`. A separate process is needed because libraries
-read their numbers of threads and their precision when they are loaded, and the process of a command
-has loaded some.
+This module implements `edl teacher fingerprint`, which can also write a canary, and `edl teacher
+bench`. `run_offline` starts `python -m edl.teacher.offline`. A separate process is needed because
+libraries read their numbers of threads and their precision when they are loaded, and the process of
+a command has already loaded some libraries. The process sends messages over `proto.channel`:
 
 ```
-from it    progress  text             for the operator
-           refused   error, message   it failed
-           done      result           JSON
+progress  text             for the operator
+refused   error, message   the task failed
+done      result           JSON
 ```
 """
 
@@ -50,7 +50,7 @@ def make_canary(
     tolerance: float,
     on_progress: Callable[[str], None],
 ) -> Canary:
-    """Label samples twice with the model, and keep the answer.
+    """Label samples with the model, and check that a second run gives the same labels.
 
     Args:
         loaded: the model.
@@ -77,7 +77,8 @@ def make_canary(
     return canary
 
 
-#: Rates this close to the best count as equal; the smallest size is chosen, for its memory.
+#: Rates of at least this share of the best count as equal. Of equal sizes, the smallest is chosen,
+#: because it needs the least memory.
 _TIE: Final = 0.99
 #: Runs of a size that do not count, because they choose kernels and fill caches.
 _WARM_UP: Final = 2
@@ -93,13 +94,14 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Time several batch sizes in turns, so that disturbances affect all of them.
 
-    The best size has the highest rate by medians; of sizes within a hundredth of it, the smallest.
+    The best size has the highest rate by medians; of rates within a hundredth of the highest, the
+    smallest size is best.
 
     Args:
         backend: the model.
         sizes: samples of a batch, each at least 1.
         runs: number of timed runs of each size.
-        budget_s: after this time no further round begins, once each size had 3 runs.
+        budget_s: after this time, and 3 runs of each size, no further round begins.
         clock: seconds.
 
     Returns:
@@ -139,8 +141,8 @@ def sweep(
             }
         )
     greatest = max(row["samples_per_s"] for row in rows)
-    good = [row["batch"] for row in rows if row["samples_per_s"] >= _TIE * greatest]
-    return [{**row, "best": row["batch"] == min(good)} for row in rows]
+    equally_good = [row["batch"] for row in rows if row["samples_per_s"] >= _TIE * greatest]
+    return [{**row, "best": row["batch"] == min(equally_good)} for row in rows]
 
 
 def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
@@ -184,6 +186,7 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
     save_plot(figure, path)
 
 
+#: Seconds for a process to end after its channel has ended.
 _EXIT_S = 5.0
 
 
@@ -215,12 +218,12 @@ def run_task(
     env: Mapping[str, str],
     on_progress: Callable[[str], None],
 ) -> Any:
-    """Run a module that calls `serve_task` in a process of its own.
+    """Run a module in a process of its own; the module must call `serve_task`.
 
     Args:
         task: name of the process in messages.
-        module: the module.
-        request: JSON values for its task.
+        module: name of the module.
+        request: JSON values, the argument of its task.
         env: environment variables of the process.
         on_progress: called with progress, in words.
 
@@ -265,8 +268,8 @@ def _fingerprint(
     loaded = load(config, on_progress)
     if canary is not None:
         names = [tensor.name for tensor in loaded.backend.spec.inputs]
-        given = None if samples is None else load_samples(Path(samples), names)
-        make_canary(loaded, given, tolerance, on_progress).save(Path(canary))
+        user_samples = None if samples is None else load_samples(Path(samples), names)
+        make_canary(loaded, user_samples, tolerance, on_progress).save(Path(canary))
         on_progress(f"canary written: {canary}")
     spec = loaded.ready.spec
     return {
@@ -316,10 +319,10 @@ def serve_task(task: Callable[[dict[str, Any], Callable[[str], None]], Any]) -> 
     parser = argparse.ArgumentParser()
     parser.add_argument("channel", type=int, help="descriptor of the channel")
     parser.add_argument("request", help="JSON")
-    given = parser.parse_args()
-    channel = Channel.attach(given.channel)
+    arguments = parser.parse_args()
+    channel = Channel.attach(arguments.channel)
     try:
-        result = task(json.loads(given.request), partial(send_progress, channel))
+        result = task(json.loads(arguments.request), partial(send_progress, channel))
     except EdlError as error:
         channel.send("refused", **jobs.error_fields(error))
     else:

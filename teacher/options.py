@@ -15,7 +15,7 @@ from ..runtime.structured_option import Given, Key, StructuredOption
 # One line for each paragraph: the command wraps them to the width of the terminal.
 SERVE = (
     "Load a model, warm it up, measure it, and label what students send."
-    "\n\nOne line on stdout says when it is ready; the steps before go to stderr. SIGTERM, "
+    "\n\nOne line on stdout says when it is ready; progress before that goes to stderr. SIGTERM, "
     "or 'edl drain teacher NAME', drains: accept no new students, answer running requests, "
     "leave the mesh, exit 0. Settings come from the flag, else from "
     "the environment variable named beside it, else from the default."
@@ -69,8 +69,8 @@ Deterministic = Annotated[
     bool,
     _model(
         "EDL_DETERMINISTIC",
-        "Equal requests get bit-identical labels, whatever else is requested: no measured "
-        "settings, no merging.",
+        "Equal requests get bit-identical labels, whatever else is requested: no settings are "
+        "measured, and no requests are merged.",
         "--deterministic",
     ),
 ]
@@ -279,9 +279,9 @@ Advertise = Annotated[
     _socket(
         "EDL_ADVERTISE",
         "Host name or address at which students reach this teacher; HOST:PORT behind a proxy or an "
-        "address translation. In *.NAME, our address with dashes replaces the star, as in names "
-        "of Kubernetes pods. Default: that of --listen, or this machine's name if that is a "
-        "wildcard.",
+        "address translation. In *.NAME, this machine's address with dashes replaces the star, as "
+        "in names of Kubernetes pods. Default: the host of --listen, or this machine's name if "
+        "that host is a wildcard.",
     ),
 ]
 Insecure = Annotated[
@@ -327,8 +327,8 @@ class LimitKeys:
         int,
         Key(
             "memory for requests that are being received or answered, in MiB; one caller at one "
-            "address gets a quarter. A call of gRPC counts with message-mib until its request is "
-            "there, a stream until it ends.",
+            "address gets a quarter. A call of gRPC counts with message-mib until its request has "
+            "arrived, a stream until it ends.",
             "EDL_REQUEST_MEMORY_MIB",
             at_least=1,
         ),
@@ -375,8 +375,8 @@ TransportPort = Annotated[
     int,
     _socket(
         "EDL_TRANSPORT_PORT",
-        "Port on the host of --listen to which our own readers send batches, as frames over TCP; "
-        "0: any free one. Readers that cannot reach it send batches by gRPC.",
+        "Port on the host of --listen to which readers of EDL-Dist send batches, as frames over "
+        "TCP; 0: any free one. Readers that cannot reach it send batches by gRPC.",
         min=0,
         max=65535,
     ),

@@ -1,9 +1,9 @@
 """The predictor processes of a teacher, one for each device, all with the same model.
 
 After a crash, the requests of the process fail with errors that allow a retry, and the process is
-restarted with growing pauses while the others serve. Sockets are not affected. A predictor that
-keeps crashing without an answer in between is given up; the teacher continues with the rest. If the
-last one is given up, or a model is refused, the teacher ends.
+restarted after growing pauses while the others serve. Sockets are not affected. A predictor that
+keeps crashing without an answer in between is given up; the teacher continues with the others. If
+the last predictor is given up, or any of them refuses the model, the teacher ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 #: A predictor is given up after this many crashes within this time, without an answer in between.
 CRASHES_AT_MOST = 5
 CRASH_WINDOW_S = 60.0
-#: Most seconds from KILL until the end has been noticed and the last output read.
+#: The longest wait, in seconds, from SIGKILL until the thread has noticed the end of the process
+#: and read its last output.
 _STOP_S = 5.0
 #: Seconds for a process to end after its channel has ended.
 _EXIT_S = 1.0
@@ -65,7 +66,7 @@ class PredictorPool:
 
     Attributes:
         predictors: one for each device.
-        inputs: memory in which every predictor reads requests.
+        inputs: memory from which every predictor reads the inputs of requests.
         ready_report: the combined reports of all predictors, with all their numerics; None until
             every predictor has loaded the model.
     """
@@ -83,9 +84,10 @@ class PredictorPool:
         self._lock = threading.Lock()  # guards `ready_report` and `_given_up`
         self._given_up: list[PredictorProcess] = []
         self.predictors: list[PredictorProcess] = []
-        #: For each device the predictor that measures its micro-batch: the first equal device's.
+        #: For each predictor, the predictor that measures its micro-batch: that of the first equal
+        #: device.
         self._measured_by: list[PredictorProcess] = []
-        firsts: dict[tuple[str, int], PredictorProcess] = {}
+        first_by_kind: dict[tuple[str, int], PredictorProcess] = {}
         for number, config in enumerate(configs, 1):
             name = f"predictor {number} of {len(configs)}, on {config.device_label}"
             name = name if len(configs) > 1 else ""
@@ -94,39 +96,41 @@ class PredictorPool:
             kind = config.device.partition(":")[0], config.threads
             is_measured = config.micro_batch is None
             self._measured_by.append(
-                firsts.setdefault(kind, predictor) if is_measured else predictor
+                first_by_kind.setdefault(kind, predictor) if is_measured else predictor
             )
 
     def start(self) -> None:
         """Start every process; `wait_loaded` reports the result.
 
-        If micro-batches are measured, equal devices wait for the first one and use its choice, so
-        that they label with equal bits.
+        If micro-batches are measured, equal devices wait for the first of them and use its result,
+        so that they label with equal bits.
         """
-        for predictor, first in zip(self.predictors, self._measured_by, strict=True):
-            if first is predictor:
+        for predictor, measuring in zip(self.predictors, self._measured_by, strict=True):
+            if measuring is predictor:
                 predictor.start()
-            elif first.ready_report is not None:
-                predictor.start(first.ready_report.micro_batch)
+            elif measuring.ready_report is not None:
+                predictor.start(measuring.ready_report.micro_batch)
 
     def wait_loaded(self, timeout_s: float) -> bool:
-        """Wait for the end of every first start.
+        """Wait until the first start of every predictor has succeeded or failed.
 
         Returns:
             Whether all predictors have loaded the model within `timeout_s`.
 
         Raises:
-            ModelError: one refused the model, or they have loaded different ones.
-            ProcessFailed: one was given up.
+            ModelError: a predictor refused the model, or two have loaded different content.
+            ProcessFailed: a predictor was given up.
         """
         deadline = time.monotonic() + timeout_s
-        settled = [
-            one.wait_loaded(max(0.0, deadline - time.monotonic())) for one in self.predictors
+        loaded = [
+            predictor.wait_loaded(max(0.0, deadline - time.monotonic()))
+            for predictor in self.predictors
         ]
-        contents = {one.ready_report.spec.content_id for one in self.predictors if one.ready_report}
-        if all(settled) and len(contents) > 1:
+        reports = [predictor.ready_report for predictor in self.predictors]
+        contents = {report.spec.content_id for report in reports if report is not None}
+        if all(loaded) and len(contents) > 1:
             raise ModelError("the model changed while it was loaded: start this teacher anew")
-        return all(settled)
+        return all(loaded)
 
     @property
     def ready(self) -> bool:
@@ -145,9 +149,9 @@ class PredictorPool:
     @property
     def failure(self) -> EdlError | None:
         """Why the teacher must end: the model was refused or all predictors given up; else None."""
-        failures = [one.failure for one in self.predictors if one.failure is not None]
-        refused = next((one for one in failures if isinstance(one, ModelError)), None)
-        return refused or (failures[-1] if len(failures) == len(self.predictors) else None)
+        failures = [p.failure for p in self.predictors if p.failure is not None]
+        refusal = next((error for error in failures if isinstance(error, ModelError)), None)
+        return refusal or (failures[-1] if len(failures) == len(self.predictors) else None)
 
     @property
     def restarts(self) -> int:
@@ -161,9 +165,9 @@ class PredictorPool:
 
     @property
     def t_t_s(self) -> float:
-        """Seconds per sample of one device: the harmonic mean of those that were not given up."""
-        serving = [one for one in self.predictors if one.failure is None]
-        return pooled_t_t([one.t_t_s for one in serving or self.predictors[:1]])
+        """Seconds per sample of one device: the harmonic mean over predictors not given up."""
+        serving = [predictor for predictor in self.predictors if predictor.failure is None]
+        return pooled_t_t([predictor.t_t_s for predictor in serving or self.predictors[:1]])
 
     def stop(self) -> None:
         """End the processes; their requests fail with RetryableError."""
@@ -173,9 +177,9 @@ class PredictorPool:
 
     def _changed(self) -> None:
         with self._lock:
-            known = [one.ready_report for one in self.predictors if one.ready_report is not None]
-            if len(known) == len(self.predictors):
-                self.ready_report = PredictorReady.combined(known)
+            reports = [p.ready_report for p in self.predictors if p.ready_report is not None]
+            if len(reports) == len(self.predictors):
+                self.ready_report = PredictorReady.combined(reports)
         self.start()  # devices that waited for this one's measurement
         with self._lock:
             for predictor in self.predictors:
@@ -203,7 +207,8 @@ class PredictorProcess:
         inputs: memory of requests, which outlives the process.
         name: its name in messages; empty for the only predictor.
         on_progress: called with the progress of a start, in words.
-        on_change: called from this object's thread after it became ready, crashed or was given up.
+        on_change: called from this object's thread after the predictor became ready, crashed or was
+            given up.
 
     Attributes:
         ready_report: its latest report that it accepts requests; None before the first one.
@@ -245,8 +250,8 @@ class PredictorProcess:
         self._jobs: dict[int, _PendingJob] = {}
         self._sent_records: list[int] = []  # of labels that were sent; the next job frees them
         self._median = RecentMedian()
-        self._answered = False
-        self._crashes: deque[float] = deque()
+        self._answered = False  # since the last crash
+        self._crashes: deque[float] = deque()  # times
         self._stopping = threading.Event()
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._run, name="predictor", daemon=True)
@@ -276,21 +281,21 @@ class PredictorProcess:
         """Label requests of one shape in one job; blocks only while their inputs are copied.
 
         A single request with inputs in the predictors' memory is not copied. The predictor uses
-        that memory until it has finished, even if the callers have given up; so only the end of
-        the predictor ends a job early.
+        that memory until it has finished the job, even if the callers have given up. So a job ends
+        early only if the predictor ends.
 
         Returns:
             A future with the labels of each request, which the caller must release, or its error.
-                It raises RetryableError if the predictor is not ready or ends before it answers, or
-                if there is no memory for the inputs. The thread that listens to the predictor
-                completes it.
+                The future raises RetryableError if the predictor is not ready or ends before it
+                answers, or if there is no memory for the inputs. The thread that listens to the
+                predictor completes the future.
         """
         results, first, record = Results(), requests[0], None
         refs = first.refs if len(requests) == 1 else None
         if refs is None:
             try:
                 record = self._copied(requests)
-            except Exception as error:  # such as no memory: no caller may wait for ever
+            except Exception as error:  # such as no memory: else the callers would wait for ever
                 results.set_exception(RetryableError(f"no shared memory for the request: {error}"))
                 return results
             refs = record.arrays
@@ -301,7 +306,7 @@ class PredictorProcess:
             with self._lock:
                 channel = self._channel
                 if channel is not None:
-                    self._jobs[number] = job  # from now on the job's end frees its memory
+                    self._jobs[number] = job  # from now on, the end of the job frees its memory
                     free = self._sent_records[:]
                     del self._sent_records[: len(free)]
             if channel is not None:
@@ -361,7 +366,7 @@ class PredictorProcess:
                 self._answered = True
                 self._median.add(seconds / samples)
                 self.t_t_s = max(self._median.value or 0.0, MIN_T_T_S)
-        except Exception as error:  # such as no memory: no caller may wait for ever
+        except Exception as error:  # such as no memory: else the callers would wait for ever
             sent += [item["record"] for item in message["results"] if "record" in item]
             job.results.set_exception(error)
             return
@@ -373,8 +378,8 @@ class PredictorProcess:
         crashed = PredictorCrashed("the predictor ended while it computed this request")
         with self._lock:
             self._channel, self.ready = None, False
-            waiting, self._jobs = self._jobs, {}
-        for index, job in enumerate(waiting.values()):
+            failed_jobs, self._jobs = self._jobs, {}
+        for index, job in enumerate(failed_jobs.values()):
             self._free(job)
             job.results.set_exception(ended if index or self._stopping.is_set() else crashed)
 
@@ -395,7 +400,7 @@ class PredictorProcess:
             self._on_change()
 
     def _run_once(self) -> str:
-        """Start the process and serve until it ends; returns how it ended, in words."""
+        """Start the process and serve until it ends; return how it ended, in words."""
         with ExitStack() as life:
             try:
                 outputs = life.enter_context(closing(Arena.create()))
@@ -409,7 +414,9 @@ class PredictorProcess:
                     self._listen(channel, outputs)
             finally:
                 self._fail_jobs()
-                process.wait(_EXIT_S)  # it is ending, unless it refused the model
+                process.wait(
+                    _EXIT_S
+                )  # the process is ending, except after an error of `_became_ready`
                 returncode = process.stop(grace_s=_EXIT_S)
         return "; its last line: ".join([supervise.describe_exit(returncode), *process.tail(1)])
 
@@ -452,19 +459,19 @@ class PredictorProcess:
                     raise jobs.error_of(message)
 
     def _became_ready(self, ready: PredictorReady) -> None:
-        before = self.ready_report
+        previous = self.ready_report
         rows = ready.micro_batch
-        if before is not None and before.spec.in_micro_batches(rows) != ready.spec:
+        if previous is not None and previous.spec.in_micro_batches(rows) != ready.spec:
             raise ModelError(
                 f"{self._config.model} changed while it was served: start a new teacher for it"
             )
-        if before is not None and rows < before.micro_batch:
+        if previous is not None and rows < previous.micro_batch:
             self.micro_batch_reductions += 1
             log.warning(
                 "%s ran out of memory: it runs %d samples at a time from now on, not %d",
                 self._name,
                 rows,
-                before.micro_batch,
+                previous.micro_batch,
             )
         self._config = replace(self._config, micro_batch=rows)  # not measured again
         self.ready_report = ready

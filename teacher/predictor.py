@@ -1,8 +1,8 @@
 """The predictor process: loads, measures and tests one model, then runs it on one device.
 
 `pool` starts it as `python -m edl.teacher.predictor`. It is a separate process because a framework
-may hold Python's lock during a run, which would block the server. Jobs come over a channel, arrays
-lie in shared memory (see `jobs`).
+may hold Python's interpreter lock (GIL) during a run, which would block the server. Jobs come over
+a channel, arrays lie in shared memory (see `jobs`).
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ class LoadedModel:
 
 
 def prepare_process(cores: Sequence[int]) -> None:
-    """Prepare this process to run a model on these cores; none: on any.
+    """Prepare this process to run a model. Call this before a framework is imported.
 
-    Call this before a framework is imported.
+    Args:
+        cores: the CPUs that the process is bound to; empty for any.
     """
     if cores:
         os.sched_setaffinity(0, cores)  # before a framework starts threads
@@ -79,7 +80,9 @@ def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> LoadedM
     canary = Canary.load(Path(config.canary)) if config.canary else None
     backend = open_model(config, on_progress)
     on_progress("warming up")
-    rows = backend.spec.rows_per_run(config.micro_batch or _measured(backend, on_progress))
+    rows = backend.spec.rows_per_run(
+        config.micro_batch or _measure_micro_batch(backend, on_progress)
+    )
     t_t_s = warm_up(backend, rows)
     _check_outputs(config.output_kinds, backend.spec)
     kinds = self_test(backend, canary, rows, on_progress) if config.self_test else {}
@@ -96,7 +99,7 @@ def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
 
 
 def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> Backend:
-    """Open a model and nothing else; arguments and errors as in `load`."""
+    """Open a model without running it; arguments and errors as in `load`."""
     on_progress(f"loading {config.model}")
     return open_backend(
         config.model,
@@ -113,7 +116,7 @@ def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> B
     )
 
 
-def _measured(backend: Backend, on_progress: Callable[[str], None]) -> int:
+def _measure_micro_batch(backend: Backend, on_progress: Callable[[str], None]) -> int:
     rows, per_sample_s = fastest_micro_batch(backend)
     times = ", ".join(f"{size}: {cost * 1000:.3g}" for size, cost in per_sample_s.items())
     on_progress(f"micro-batch {rows}, by ms/sample of each size ({times})")
@@ -127,8 +130,8 @@ class PredictorLoop:
     then waits for results and sends them.
 
     A run that fails for lack of memory halves the micro-batch; the requests of that job fail and
-    may be retried. A lost device can fail every run until the process ends, so after a job that
-    failed for lack of any resource, an example is run.
+    may be retried. A lost device can fail every run until the process ends. So after a job that
+    failed for lack of any resource, an example is run to find out whether the device still works.
     """
 
     def __init__(
@@ -213,6 +216,7 @@ class PredictorLoop:
             self._try_example()
 
     def _try_example(self) -> None:
+        """Run an example; if that fails too, the device is lost."""
         spec = self._backend.spec
         try:
             batch = example_batch(spec.inputs, spec.rows_per_run(1))
@@ -265,15 +269,15 @@ def main() -> int | str:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("channel", type=int, help="descriptor of the channel")
     parser.add_argument("inputs", type=int, help="descriptor of the inputs' memory")
-    parser.add_argument("outputs", type=int, help="that of the outputs")
+    parser.add_argument("outputs", type=int, help="descriptor of the outputs' memory")
     parser.add_argument("config", help="PredictorConfig as JSON")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     configure_logging()
-    config = from_plain(PredictorConfig, json.loads(given.config))
+    config = from_plain(PredictorConfig, json.loads(arguments.config))
     prepare_process(config.cores)
     tune_allocator()
-    channel = Channel.attach(given.channel)
-    inputs, outputs = Arena.attach(given.inputs), Arena.attach(given.outputs)
+    channel = Channel.attach(arguments.channel)
+    inputs, outputs = Arena.attach(arguments.inputs), Arena.attach(arguments.outputs)
     try:
         loaded = load(config, partial(send_progress, channel))
     except EdlError as error:

@@ -34,9 +34,9 @@ access_log: Final = logging.getLogger("edl.teacher.access_log")
 
 #: The longest text from a caller in the log, in characters.
 _MAX_TEXT: Final = 200
-#: Seconds: from a small batch on a GPU to a big one on an old CPU.
+#: Bounds in seconds, from a small batch on a GPU to a big batch on an old CPU.
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-#: Samples of a batch.
+#: Bounds in samples of a batch.
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 #: answered: with labels. refused: the request is wrong, not allowed, or there is no room for it.
 #: failed: it may be retried here or elsewhere. bad_answer: labels are not finite or break the
@@ -60,7 +60,7 @@ class CallRecord:
         request_id: the caller's id of a request for labels.
         received_bytes: bytes of its request, so far.
         sent_bytes: bytes of its answer.
-        status: logged status; None for that of the exception in the `with` block.
+        status: the status to log; None to derive it from the exception in the `with` block.
     """
 
     recorder: Recorder
@@ -125,7 +125,7 @@ class RequestTiming:
         queue_ns: time in the queue.
         infer_ns: time in the model.
         output_ns: time to encode the answer.
-        whole_ns: total time.
+        total_ns: sum of these four times.
     """
 
     call: CallRecord
@@ -135,7 +135,7 @@ class RequestTiming:
     queue_ns: int = 0
     infer_ns: int = 0
     output_ns: int = 0
-    whole_ns: int = 0
+    total_ns: int = 0
     _at_ns: int = 0  # the end of the latest phase
 
     def __enter__(self) -> Self:
@@ -148,7 +148,7 @@ class RequestTiming:
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         self.output_ns = self.call.recorder.clock_ns() - self._at_ns
-        self.whole_ns = self.input_ns + self.queue_ns + self.infer_ns + self.output_ns
+        self.total_ns = self.input_ns + self.queue_ns + self.infer_ns + self.output_ns
         if isinstance(error, Exception) and not isinstance(error, EdlError):
             log.error("a request could not be answered", exc_info=error)
             retryable = RetryableError(f"{type(error).__name__}: {error}")
@@ -174,16 +174,16 @@ class RequestTiming:
 class _TimeTotals:
     """Summed times of requests."""
 
-    PHASES: Final = ("whole_ns", "queue_ns", "input_ns", "infer_ns", "output_ns")
+    PHASES: Final = ("total_ns", "queue_ns", "input_ns", "infer_ns", "output_ns")
 
     def __init__(self) -> None:
         self.count = 0
         self._ns = dict.fromkeys(self.PHASES, 0)
 
-    def add(self, one: RequestTiming) -> None:
+    def add(self, timing: RequestTiming) -> None:
         self.count += 1
         for phase in self.PHASES:
-            self._ns[phase] += getattr(one, phase)
+            self._ns[phase] += getattr(timing, phase)
 
     def duration(self, phase: str) -> pb.StatisticDuration:
         return pb.StatisticDuration(count=self.count, ns=self._ns[f"{phase}_ns"])
@@ -221,12 +221,12 @@ class Recorder:
         self._unix_s = unix_s
         self._changed = threading.Condition(threading.Lock())  # guards all counts below
         self.in_flight = self.answered = 0
-        self._watched = 0  # threads in `wait_quiet`
+        self._waiting = 0  # threads in `wait_quiet`
         self._last_ns = clock_ns()
         self._rate = RecentRate()
         self._success, self._failed = _TimeTotals(), _TimeTotals()
         self._by_size: dict[int, _TimeTotals] = {}
-        self._inferred = self._inferred_ms = 0  # samples answered, and the time of the last
+        self._inferred = self._inferred_ms = 0  # samples answered; Unix time of the last answer
         self.registry = r = CollectorRegistry()
         counter, histogram = partial(Counter, registry=r), partial(Histogram, registry=r)
         requests = counter(
@@ -290,50 +290,55 @@ class Recorder:
         self._refused.labels(reason).inc()
 
     def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
-        """Record that requests go to a device together: all samples, and the wait of each."""
+        """Record that requests go to a device together.
+
+        Args:
+            samples: samples of all these requests.
+            queue_s: seconds that each request has waited.
+        """
         self._batch_samples.observe(samples)
         for seconds in queue_s:
             self._queue_s.observe(seconds)
 
     def expired(self) -> None:
-        """Count a request that was not computed: its deadline was over, or its caller had gone."""
+        """Count a request that was not computed, because its deadline passed or its caller left."""
         self._expired.inc()
 
     def request_received(self) -> None:
         with self._changed:
             self.in_flight += 1
 
-    def request_finished(self, one: RequestTiming, error: BaseException | None) -> None:
+    def request_finished(self, timing: RequestTiming, error: BaseException | None) -> None:
         """Record the end of a request for labels; `error` is None if it was answered."""
         self._outcomes["answered" if error is None else _outcome_of(error)].inc()
-        self._request_s.observe(one.whole_ns / 1e9)
-        self._received.inc(one.call.received_bytes)
+        self._request_s.observe(timing.total_ns / 1e9)
+        self._received.inc(timing.call.received_bytes)
         if error is None:
-            self._sent.inc(one.call.sent_bytes)
+            self._sent.inc(timing.call.sent_bytes)
         if isinstance(error, BadAnswer) and error.output:
             self._output_errors.labels(error.output).inc()
-        if one.samples:
-            self._samples.inc(one.samples)
-            self._device_s.observe(one.device_seconds)
+        if timing.samples:
+            self._samples.inc(timing.samples)
+            self._device_s.observe(timing.device_seconds)
         with self._changed:
             self.in_flight -= 1
             self._last_ns = self.clock_ns()
-            if one.samples:
+            if timing.samples:
                 self.answered += 1
-                self._rate.add(one.samples, self._last_ns / 1e9)
-            if self._watched:
+                self._rate.add(timing.samples, self._last_ns / 1e9)
+            if self._waiting:
                 self._changed.notify_all()
             if error is not None:
-                self._failed.add(one)
+                self._failed.add(timing)
                 return
-            self._success.add(one)
-            self._inferred += one.samples
+            self._success.add(timing)
+            self._inferred += timing.samples
             self._inferred_ms = int(self._unix_s() * 1000)
-            totals = self._by_size.get(one.samples)
+            totals = self._by_size.get(timing.samples)
             if totals is None and len(self._by_size) < _MAX_SIZES:
-                totals = self._by_size[one.samples] = _TimeTotals()
+                totals = self._by_size[timing.samples] = _TimeTotals()
             if totals is not None:
-                totals.add(one)
+                totals.add(timing)
 
     # --- reading
 
@@ -353,7 +358,7 @@ class Recorder:
             return self._rate.value(self.clock_ns() / 1e9)
 
     def wait_quiet(self, quiet_s: float, timeout_s: float) -> bool:
-        """Wait until, from now on, no request has been in flight for `quiet_s`.
+        """Wait until no request has been in flight for `quiet_s` seconds, counted from this call.
 
         Returns:
             False if `timeout_s` passed first.
@@ -369,9 +374,9 @@ class Recorder:
                 if now_s >= deadline_s:
                     return False
                 until_s = deadline_s if self.in_flight else min(deadline_s, quiet_at_s)
-                self._watched += 1
+                self._waiting += 1
                 self._changed.wait(until_s - now_s)
-                self._watched -= 1
+                self._waiting -= 1
 
     def statistics(self, name: str, version: str) -> pb.ModelStatistics:
         """Return the statistics of the Open Inference Protocol, for a model of that name."""
@@ -384,8 +389,8 @@ class Recorder:
                 inference_count=self._inferred,
                 execution_count=success.count,
                 inference_stats=pb.InferStatistics(
-                    success=success.duration("whole"),
-                    fail=failed.duration("whole"),
+                    success=success.duration("total"),
+                    fail=failed.duration("total"),
                     queue=success.duration("queue"),
                     cache_hit=pb.StatisticDuration(),
                     cache_miss=pb.StatisticDuration(),

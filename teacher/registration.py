@@ -28,7 +28,7 @@ class InstanceIdentity:
         incarnation: grows with each start.
         draining: about to leave; stated in every answer.
         key: secret of this start; stored in the registry, never sent in a message.
-        attested_address: of the foreign server that a sidecar attests; empty for a teacher.
+        attested_address: address of the foreign server that a sidecar attests; empty for a teacher.
     """
 
     service: str
@@ -39,17 +39,18 @@ class InstanceIdentity:
     attested_address: str = ""
 
     def check(self, parameters: Mapping[str, object]) -> None:
-        """Compare the instance that parameters of a request name with this one.
+        """Check that a request is for this instance.
 
-        Parameters that are missing match.
+        Args:
+            parameters: parameters of the request; a missing parameter fits every instance.
 
         Raises:
             WrongInstance: the request is for another instance.
         """
-        ours = {"teacher_id": self.teacher_id, "incarnation": str(self.incarnation)}
-        for name, value in ours.items():
-            if (meant := str(parameters.get(name, value))) != value:
-                raise WrongInstance(f"{name} {meant!r} was asked for; this is {value!r}")
+        own_values = {"teacher_id": self.teacher_id, "incarnation": str(self.incarnation)}
+        for name, value in own_values.items():
+            if (requested := str(parameters.get(name, value))) != value:
+                raise WrongInstance(f"{name} {requested!r} was asked for; this is {value!r}")
 
     def proof(self, metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         """Return the trailing metadata that answers a challenge; empty if there is none.
@@ -85,11 +86,11 @@ class TeacherView:
         lanes: devices that run requests in parallel.
         in_flight: requests that are not answered yet.
         t_t_s: seconds per sample of one device.
-        accepting: the model accepts requests.
+        accepting: whether the model accepts requests.
         restarts: number of restarts of predictor processes.
         micro_batch_reductions: how often a device ran out of memory, which halved its micro-batch.
-        registry_answers: the registry answered the last heartbeat; None before the registration and
-            without a registry.
+        registry_answers: whether the registry answered the last heartbeat; None before the
+            registration and without a registry.
         samples_per_second: labelled samples per second, over the last seconds.
     """
 
@@ -194,18 +195,18 @@ def advertised(bound: str, advertise: str | None, bound_port: int) -> str:
     Args:
         bound: the host that is bound.
         advertise: HOST or HOST:PORT from the user; None: the bound host, or this machine's name if
-            that is a wildcard.
+            the bound host is a wildcard.
         bound_port: the port that is bound.
 
     Raises:
         UsageError: `advertise` is neither HOST nor HOST:PORT, or it is `*.NAME` and this machine
             has no address to insert.
     """
-    host, port = split(advertise or (socket.gethostname() if is_wildcard(bound) else bound))
+    host, port = split_address(advertise or (socket.gethostname() if is_wildcard(bound) else bound))
     return join_address(advertised_host(host), port or bound_port)
 
 
-def split(text: str) -> tuple[str, int]:
+def split_address(text: str) -> tuple[str, int]:
     """Split "HOST" or "HOST:PORT" (port 0 if missing); IPv6 with a port needs brackets.
 
     Raises:
@@ -217,7 +218,7 @@ def split(text: str) -> tuple[str, int]:
     is_host = bool(host) and (":" not in host or is_ipv6(host))
     if not is_host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
         raise UsageError(
-            f"{text!r} is no address to advertise: say HOST, or HOST:PORT with a port from 1 to "
+            f"{text!r} is no address to advertise: write HOST, or HOST:PORT with a port from 1 to "
             "65535"
         )
     return host, int(port)
@@ -241,7 +242,7 @@ def new_incarnation(registry: Registry | None, stop: Stop) -> int:
 
     Raises:
         RedisUnavailable: Redis does not answer.
-        StartCancelled: it does not answer, and `stop` was requested.
+        StartCancelled: `stop` was requested before Redis answered.
     """
     if registry is None:
         return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""A request for labels: what it asks for, whether it fits the model, and its deadline."""
+"""A request for labels: its requested outputs, checks against the model, and its deadline."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BatchRequest:
 
     @property
     def merge_key(self) -> Hashable:
-        """Names, dtypes and row shapes of the inputs; requests with equal ones can share a run."""
+        """Names, dtypes and row shapes of the inputs; requests with equal keys can share a run."""
         return frozenset(
             (name, array.dtype.str, array.dtype.name, array.shape[1:])
             for name, array in self.inputs.items()
@@ -82,7 +82,7 @@ REASONS: Final = tuple(dict.fromkeys(_REASONS.values()))
 
 
 def reason_of(error: EdlError) -> str:
-    """Return the reason of a refusal, for metrics; empty if the error is another failure."""
+    """Return the reason of a refusal, for metrics; empty if the error is not a refusal."""
     return next((_REASONS[kind] for kind in type(error).__mro__ if kind in _REASONS), "")
 
 
@@ -106,7 +106,7 @@ def check_finite(outputs: Mapping[str, Array]) -> None:
     for name, array in outputs.items():
         if bad := not_finite(array):
             raise BadAnswer(
-                f"output {name!r} holds {bad} values of {array.size} that are NaN or infinite", name
+                f"output {name!r} holds {bad} NaN or infinite values of {array.size}", name
             )
 
 
@@ -123,12 +123,15 @@ def encode_outputs(
         RequestRefused: a value does not fit its form, or parts of two outputs have the same name.
     """
     sent: dict[str, Array] = {}
-    for one in requested:
-        array, form = outputs[one.name], one.form
-        arrays = {one.name: array} if form is None else encode(one.name, array, form, one.kind)
-        if twice := sent.keys() & arrays.keys():
+    for output in requested:
+        array, form = outputs[output.name], output.form
+        arrays = (
+            {output.name: array} if form is None else encode(output.name, array, form, output.kind)
+        )
+        if duplicates := sent.keys() & arrays.keys():
             raise RequestRefused(
-                f"two outputs would be sent as {min(twice)!r}: ask for {one.name!r} in another form"
+                f"two outputs would be sent as {min(duplicates)!r}: ask for {output.name!r} in "
+                "another form"
             )
         sent |= arrays
     return sent
@@ -140,10 +143,10 @@ def form_parameters(
     """Return the form of each sent array as parameters of an answer, by name of the array."""
     classes = {tensor.name: tensor.shape[-1] for tensor in spec.outputs}
     return {
-        part: one.form.parameters(classes[one.name])
-        for one in requested
-        if one.form is not None
-        for part in one.form.parts(one.name)
+        part: output.form.parameters(classes[output.name])
+        for output in requested
+        if output.form is not None
+        for part in output.form.parts(output.name)
     }
 
 
@@ -216,7 +219,7 @@ def deadline_of(request: InferRequest, call_deadline_s: float | None, now_s: flo
     Args:
         request: its parameter `timeout` is in microseconds, 0 for none, as in Triton.
         call_deadline_s: the deadline of its call; None for none. The earlier deadline counts.
-        now_s: the time of its arrival. Both times are on the monotonic clock.
+        now_s: the arrival of the request. Both times are on the monotonic clock.
 
     Returns:
         Infinity for no deadline; else at most a day from now, which every wait can handle.

@@ -1,8 +1,9 @@
 """The self-test of a model before it serves, and canaries: samples with known good answers.
 
 A canary file is a numpy archive (`.npz`) without pickled objects: arrays of a few samples and of
-the answer, and a header in JSON. Only outputs of floats are compared, unless the model has none: if
-two classes are nearly equal, another machine may choose the other one.
+the answer, and a header in JSON. Only outputs of floats are compared, unless the model has none:
+an integer output, such as the number of the best class, may differ between machines if two classes
+are nearly equal.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def self_test(
         backend: the model.
         canary: known good answers; None if there are none.
         micro_batch: samples per run when it serves.
-        on_progress: called with what passed, and with warnings.
+        on_progress: called with the result, and with warnings.
         clock: seconds.
 
     Returns:
@@ -85,15 +86,15 @@ def self_test(
         )
         return {}
     if not _comparable_outputs(answers):
-        found = ["finite", "nothing to compare"]
+        findings = ["finite", "nothing to compare"]
     elif warnings:
-        found = ["finite", "other outputs neither constant nor uniform"]
+        findings = ["finite", "other outputs neither constant nor uniform"]
     else:
-        found = ["finite", "neither constant nor uniform"]
+        findings = ["finite", "neither constant nor uniform"]
     if canary is not None:
-        found.append(f"agrees with its canary within {canary.tolerance:g}")
-    on_progress(f"self-test passed: {', '.join(found)}")
-    return {name: kind_of([one[name] for one in answers]) for name in answers[0]}
+        findings.append(f"agrees with its canary within {canary.tolerance:g}")
+    on_progress(f"self-test passed: {', '.join(findings)}")
+    return {name: kind_of([answer[name] for answer in answers]) for name in answers[0]}
 
 
 def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
@@ -106,21 +107,23 @@ def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
     Raises:
         ModelError: no output of floats carries information.
     """
-    odd: list[str] = []
+    descriptions: list[str] = []
     judged = sorted(_comparable_outputs(answers))
     for name in judged:
         rows = np.concatenate([answer[name].astype(np.float64) for answer in answers])
         same = _SAME * np.abs(rows).max(initial=0.0)
         if np.ptp(rows, axis=0).max(initial=0.0) <= same:
-            odd.append(f"output {name!r} is constant: the same for {len(rows)} samples that differ")
+            descriptions.append(
+                f"output {name!r} is constant: the same for {len(rows)} samples that differ"
+            )
         elif rows.ndim > 1 and rows.shape[-1] > 1 and np.ptp(rows, axis=-1).max() <= same:
             classes = rows.shape[-1]
-            odd.append(
+            descriptions.append(
                 f"output {name!r} is uniform: the same for all {classes} classes, in every sample"
             )
-    if judged and len(odd) == len(judged):
-        raise ModelError(f"{'; '.join(odd)}. Were the weights loaded?")
-    return tuple(odd)
+    if judged and len(descriptions) == len(judged):
+        raise ModelError(f"{'; '.join(descriptions)}. Were the weights loaded?")
+    return tuple(descriptions)
 
 
 def _comparable_outputs(answers: Answers) -> set[str]:
@@ -130,8 +133,12 @@ def _comparable_outputs(answers: Answers) -> set[str]:
     return {
         name
         for name, array in answers[0].items()
-        if array.dtype.kind in "fV" and all(a[name].shape[1:] == array.shape[1:] for a in answers)
+        if _is_float(array) and all(a[name].shape[1:] == array.shape[1:] for a in answers)
     }
+
+
+def _is_float(array: Array) -> bool:
+    return array.dtype.kind in "fV"  # V: bfloat16, which is no type of numpy
 
 
 def _answers_to_noise(
@@ -209,7 +216,7 @@ class Canary:
         outputs: Mapping[str, Array],
     ) -> Self:
         """Create a canary from a complete answer; only outputs to compare are kept."""
-        floats = {name: array for name, array in outputs.items() if array.dtype.kind in "fV"}
+        floats = {name: array for name, array in outputs.items() if _is_float(array)}
         return cls(content_id, tolerance, inputs, floats or outputs)
 
     def check_content(self, content_id: str) -> None:
@@ -227,7 +234,7 @@ class Canary:
         Raises:
             ModelError: an output is missing, or has another shape.
         """
-        found: dict[str, float] = {}
+        differences: dict[str, float] = {}
         for name, kept in self.outputs.items():
             array = outputs.get(name)
             if array is None or array.shape != kept.shape:
@@ -236,9 +243,9 @@ class Canary:
                     f"output {name!r} {problem}; in the canary it has shape {list(kept.shape)}"
                 )
             expected = kept.astype(np.float64)
-            most = np.abs(array.astype(np.float64) - expected).max(initial=0.0)
-            found[name] = float(most / (np.abs(expected).max(initial=0.0) or 1.0))
-        return found
+            largest = np.abs(array.astype(np.float64) - expected).max(initial=0.0)
+            differences[name] = float(largest / (np.abs(expected).max(initial=0.0) or 1.0))
+        return differences
 
     def check(self, outputs: Mapping[str, Array]) -> None:
         """Raise ModelError unless `outputs`, for `inputs`, agree within the tolerance."""
@@ -261,11 +268,11 @@ class Canary:
             "version": _VERSION,
             "content_id": self.content_id,
             "tolerance": self.tolerance,
-            "inputs": _described(self.inputs),
-            "outputs": _described(self.outputs),
+            "inputs": _names_and_datatypes(self.inputs),
+            "outputs": _names_and_datatypes(self.outputs),
         }
         arrays = [*self.inputs.values(), *self.outputs.values()]
-        plain: dict[str, Any] = {f"array{n}": _plain(array) for n, array in enumerate(arrays)}
+        plain: dict[str, Any] = {f"array{n}": _storable(array) for n, array in enumerate(arrays)}
         text = np.frombuffer(json.dumps(header).encode(), np.uint8)
         # np.savez would add a suffix to a path.
         with replacing(path) as part, part.open("wb") as file:
@@ -294,16 +301,16 @@ class Canary:
             )
 
 
-def _described(arrays: Mapping[str, Array]) -> list[list[Any]]:
+def _names_and_datatypes(arrays: Mapping[str, Array]) -> list[list[Any]]:
     return [[name, datatype_of(array.dtype)] for name, array in arrays.items()]
 
 
-def _plain(array: Array) -> Array:
+def _storable(array: Array) -> Array:
     """Return the array as the archive stores it: bfloat16 as UINT16. Objects raise ModelError."""
     if array.dtype.hasobject:
         raise ModelError("a canary holds numbers only: this model takes or gives BYTES")
-    whole = np.ascontiguousarray(array)
-    return whole.view(np.uint16) if array.dtype.kind == "V" else whole
+    contiguous = np.ascontiguousarray(array)
+    return contiguous.view(np.uint16) if array.dtype.kind == "V" else contiguous
 
 
 def load_samples(path: Path, names: Iterable[str]) -> dict[str, Array]:

@@ -50,14 +50,13 @@ def serve(
 ) -> None:
     """Serve until `stop` is requested, then drain.
 
-    Cheap checks come first: the model's path, the names, the registry, the port, and then the model
-    itself.
+    The model is loaded last, after cheap checks of its path, the names, the registry and the port.
 
     Args:
         config: the teacher.
         stop: requests the end.
         on_ready: called once with one line when students can be served.
-        on_progress: called with progress until then, in words.
+        on_progress: called with progress, in words.
 
     Raises:
         ModelError: the model cannot be served.
@@ -85,11 +84,11 @@ def serve(
 
 
 def _registry(config: TeacherConfig, leaving: ExitStack) -> Registry | None:
-    """Connect to the registry, after checking that the names can be registered."""
+    """Check the names, and connect to the registry; return None without a coordinator."""
     if config.coordinator is None:
         return None
     check_service(config.service)
-    address = advertised(config.server.host, config.advertise, 1)  # any port will do here
+    address = advertised(config.server.host, config.advertise, 1)  # the port does not matter here
     check_member("teachers", config.teacher_id or address)
     registry = connect(config.coordinator)
     if config.beat_relay is not None:
@@ -105,7 +104,7 @@ def drain(
     heartbeat: Heartbeat | None,
     grace_s: float,
 ) -> None:
-    """Leave within `grace_s` seconds, in an order in which no request must be resent.
+    """Leave within `grace_s` seconds, in an order that makes no request fail.
 
     First the state "draining" goes to the registry and into every answer, so students send
     elsewhere. Requests are served until `QUIET_S` have passed without one. Then the lease ends, and
@@ -127,7 +126,7 @@ class TeacherLifecycle:
 
     Args:
         config: the teacher.
-        stop: requests the end; a failure or an order to drain requests it too.
+        stop: requests the end of the teacher; a failure or an order to drain requests it, too.
         registry: of the mesh; None to serve without one.
         on_progress: called with progress, in words.
 
@@ -263,7 +262,7 @@ class TeacherLifecycle:
             t_t_s=self._pool.t_t_s,
             accepting=self._pool.ready,
             restarts=self._pool.restarts,
-            micro_batch_reductions=sum(one.micro_batch_reductions for one in self._pool.predictors),
+            micro_batch_reductions=sum(p.micro_batch_reductions for p in self._pool.predictors),
             registry_answers=heartbeat.answering if heartbeat else None,
             samples_per_second=self._recorder.samples_per_second,
         )

@@ -34,7 +34,7 @@ def images() -> tuple[Run, list[TensorSpec]]:
     matrix /= 255 * np.sqrt(np.float32(pixels))
 
     def label(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        seen = inputs["image"][:, :, ::_STRIDE, ::_STRIDE].astype(np.float32)
-        return {"logits": seen.reshape(len(seen), -1) @ matrix}
+        sampled = inputs["image"][:, :, ::_STRIDE, ::_STRIDE].astype(np.float32)
+        return {"logits": sampled.reshape(len(sampled), -1) @ matrix}
 
     return label, [IMAGE]

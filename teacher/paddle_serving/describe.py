@@ -37,7 +37,8 @@ def describe(program: Path) -> dict[str, Any]:
 def tensor(block: Any, name: str) -> list[Any]:
     """Return [name, dtype, shape] of a variable of a program.
 
-    Newer versions of Paddle name dtypes as numpy does, older ones as the Open Inference Protocol.
+    Newer versions of Paddle name dtypes as numpy does, older versions as the Open Inference
+    Protocol does.
     """
     variable = block.find_var(name.encode())
     dtype = str(variable.dtype()).rpartition(".")[2]

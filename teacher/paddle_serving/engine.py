@@ -36,7 +36,7 @@ from ..pool import CRASHES_AT_MOST
 from ..register.config import RegisterConfig
 from ..register.server_test import ServerTest
 from ..register.sidecar import register
-from ..registration import advertised, split
+from ..registration import advertised, split_address
 from ..self_test import Canary
 
 #: Name of the operator that runs the model; the same in `service.py`.
@@ -162,14 +162,16 @@ def check_settings(config: TeacherConfig) -> None:
     if config.coordinator is None:
         raise UsageError("Paddle Serving is registered at a coordinator: name it by --redis")
     if len(config.devices) > 1:
-        raise UsageError("a Paddle Serving teacher has one device: start another for each other")
+        raise UsageError("a Paddle Serving teacher has one device: start a teacher for each device")
     if config.devices[0].cores:
-        raise UsageError("Paddle Serving is not bound to cores: say --devices cpu, and --threads")
+        raise UsageError("Paddle Serving is not bound to cores: use --devices cpu, and --threads")
     if config.predictor.micro_batch is None:
         raise UsageError("Paddle Serving does not measure its micro-batch: name a number")
     defaults = _values(TeacherConfig("", PredictorConfig("")))
     values = _values(config)
-    unsupported = [one for one in values if one not in _SUPPORTED and values[one] != defaults[one]]
+    unsupported = [
+        name for name in values if name not in _SUPPORTED and values[name] != defaults[name]
+    ]
     if unsupported:
         flags = ", ".join(_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in unsupported)
         raise UsageError(f"with --engine paddle-serving there is no {flags}: leave it out")
@@ -190,27 +192,27 @@ PYTHON_OPTIONS: Final = ("-I", "-u")
 
 
 def open_model(model: str, python: Path) -> ServingModel:
-    """Find the model at a path, and have it described by the Paddle of the serving environment.
+    """Find the model at a path, and describe it with the Paddle of the serving environment.
 
     Args:
-        model: a folder that holds one, or its file.
+        model: a folder with one model, or the model's file.
         python: the interpreter of the serving environment.
 
     Raises:
-        ModelError: there is none, or Paddle Serving cannot read its format.
+        ModelError: there is no model, or Paddle Serving cannot read its format.
         UsageError: there is no such interpreter.
     """
-    found = find_model(model, [KIND])
-    if found.file.suffix != _PADDLE_2_SUFFIX or found.companion is None:
+    files = find_model(model, [KIND])
+    if files.file.suffix != _PADDLE_2_SUFFIX or files.companion is None:
         raise ModelError(
-            f"{found.file} is in the format of Paddle 3, which Paddle Serving does not read: export"
+            f"{files.file} is in the format of Paddle 3, which Paddle Serving does not read: export"
             " it with FLAGS_enable_pir_api=0 in the environment, which gives a .pdmodel file; or"
             " leave --engine out, and it is served by this teacher itself"
         )
-    description = _described(python, found.file)
+    description = _described(python, files.file)
     return ServingModel(
-        found.file,
-        found.companion,
+        files.file,
+        files.companion,
         str(description["paddle"]),
         _specs(description["inputs"]),
         _specs(description["outputs"]),
@@ -275,8 +277,8 @@ class ServingProcess:
         self._probe = probe
         self._stop = stop
         self._answered = False
-        #: Deaths since it was last tested well. Not the restarter's count: a start may take longer
-        #: than after which a process counts as healthy there.
+        #: Deaths since the server last passed a test. The restarter's count cannot be used: it
+        #: starts anew once a process has run for a while, even if that was still its start.
         self._deaths = 0
 
     def start(self) -> bool:
@@ -302,7 +304,7 @@ class ServingProcess:
             raise self.failure
         return False
 
-    def tested_well(self) -> None:
+    def test_passed(self) -> None:
         """Forget earlier deaths, because the server has labelled a test batch."""
         self._deaths = 0
 
@@ -364,7 +366,7 @@ def serve(
         client = open_client(PADDLE_SERVING, local_address, config.service)
         leaving.callback(client.close)
         server = ServingProcess(
-            _configured(config, model, python, folder, port),
+            _server_command(config, model, python, folder, port),
             partial(_check_pipeline, client),
             stop,
         )
@@ -377,14 +379,14 @@ def serve(
             register(
                 registration,
                 stop,
-                on_ready=_at_registrations(server, on_ready, ready, on_progress),
+                on_ready=_registration_reporter(server, on_ready, ready, on_progress),
                 on_progress=on_progress,
             )
     if server.failure is not None:
         raise server.failure
 
 
-def _configured(
+def _server_command(
     config: TeacherConfig, model: ServingModel, python: Path, folder: Path, port: int
 ) -> supervise.Command:
     """Write the configuration into `folder`; return the command of the server."""
@@ -405,6 +407,7 @@ def _configured(
 
 
 def _registration(config: TeacherConfig, model: ServingModel, port: int) -> RegisterConfig:
+    """Return the settings with which the sidecar registers the server."""
     canary = config.predictor.canary
     endpoint = advertised(config.server.host, config.advertise, port)
     return RegisterConfig(
@@ -422,7 +425,7 @@ def _registration(config: TeacherConfig, model: ServingModel, port: int) -> Regi
         ttl_s=config.ttl_s,
         grace_s=config.grace_s,
         host=config.server.host,
-        advertise=split(endpoint)[0],
+        advertise=split_address(endpoint)[0],
     )
 
 
@@ -435,34 +438,34 @@ def _check_names(registration: RegisterConfig) -> None:
 
 
 def _check_pipeline(client: TeacherClient, timeout_s: float) -> None:
-    """Raise an EdlError until the model is loaded: only then the server refuses an empty batch."""
+    """Raise an EdlError until the model is loaded; a loaded model refuses an empty batch."""
     with suppress(RequestRefused):
         client.infer(LabelRequest({}), timeout_s)
 
 
 def _test(registration: RegisterConfig, client: TeacherClient) -> None:
-    """Raise ModelError now if the model is not acceptable: waiting would not help."""
+    """Raise ModelError at once if the model is not acceptable, because waiting would not help."""
     canary = None if registration.canary is None else Canary.load(registration.canary)
     if canary is not None:
         canary.check_content(registration.content_id)
     ServerTest(client, registration, canary).run()
 
 
-def _at_registrations(
+def _registration_reporter(
     server: ServingProcess,
     on_ready: Callable[[str], None],
     ready: str,
     on_progress: Callable[[str], None],
 ) -> Callable[[str], None]:
-    """Return a function for each registration, which follows a test of the server.
+    """Return a function to be called at each registration, which follows a passed test.
 
-    It reports the registration as progress, and `ready` at the first one.
+    The function reports the registration as progress, and `ready` at the first registration.
     """
     reported = False
 
     def report(text: str) -> None:
         nonlocal reported
-        server.tested_well()
+        server.test_passed()
         on_progress(text)
         if not reported:
             on_ready(ready)
@@ -476,5 +479,5 @@ def _check_host(host: str, insecure: bool) -> None:
     if not insecure and not is_loopback(host):
         raise UsageError(
             f"Paddle Serving on {host} can be reached from other machines, and it knows neither TLS"
-            " nor tokens: listen on 127.0.0.1, or say --insecure if the network is trusted"
+            " nor tokens: listen on 127.0.0.1, or add --insecure if the network is trusted"
         )

@@ -2,7 +2,8 @@
 
 Its packages pin releases of grpcio, flask and click without wheels for any current Python, and its
 generated code needs protobuf 3.20. So they cannot be installed beside our packages, nor with their
-declared dependencies. This module installs what they really use, and then the packages alone.
+declared dependencies. This module installs the packages that they really import, and then the
+packages themselves without dependencies.
 Upstream's code runs unchanged, with other versions than it pins.
 
 Two more things are needed. The server imports the client, which has wheels only up to Python 3.9.
@@ -34,7 +35,7 @@ _CHECK: Final = (
     "import paddle_serving_client.httpclient, paddle_serving_app.local_predict;"
     "from paddle_serving_server import pipeline"
 )
-#: Packages that upstream's code imports; pytest checks the installation.
+#: Packages that upstream's code imports; it imports pytest to check its own installation.
 _IMPORTED: Final = (
     "protobuf==3.20.3", "grpcio", "func-timeout", "pyyaml", "six", "flask<3", "requests", "pytest",
 )  # fmt: skip
@@ -49,11 +50,11 @@ for name in ("Callable", "Hashable", "Iterable", "Iterator", "Mapping", "Sequenc
 
 
 class Recipe(NamedTuple):
-    """What is installed.
+    """The packages of an environment.
 
     Attributes:
-        dependencies: packages with their dependencies.
-        alone: packages without their dependencies.
+        dependencies: packages that are installed with their dependencies.
+        alone: packages that are installed without dependencies.
     """
 
     dependencies: tuple[str, ...]
@@ -96,7 +97,7 @@ def make(folder: Path, recipe: Recipe, on_progress: Callable[[str], None]) -> Pa
         on_progress(f"{folder} is up to date")
         return python
     if folder.exists():
-        _refuse_what_is_not_ours(folder)
+        _check_replaceable(folder)
         shutil.rmtree(folder)
     on_progress(f"making {folder}")
     folder.mkdir(parents=True)
@@ -116,7 +117,8 @@ def make(folder: Path, recipe: Recipe, on_progress: Callable[[str], None]) -> Pa
     return python
 
 
-def _refuse_what_is_not_ours(folder: Path) -> None:
+def _check_replaceable(folder: Path) -> None:
+    """Raise UsageError for a folder that this module did not create, unless it is empty."""
     if not folder.is_dir() or (any(folder.iterdir()) and not (folder / _STAMP).exists()):
         raise UsageError(f"{folder} holds something else: name a new folder, or remove it")
 
@@ -141,8 +143,8 @@ def _install_client(python: Path) -> None:
 
 
 def _site_packages(python: Path) -> Path:
-    (found,) = (python.parent.parent / "lib").glob("python3*/site-packages")
-    return found
+    (folder,) = (python.parent.parent / "lib").glob("python3*/site-packages")
+    return folder
 
 
 def _run(name: str, *argv: str, cwd: Path | None = None) -> None:
@@ -162,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m edl.teacher.paddle_serving.environment",
         description="Make an environment in which Paddle Serving runs.",
     )
-    parser.add_argument("folder", type=Path, help="where: a new folder, or one made by this")
+    parser.add_argument("folder", type=Path, help="a new folder, or one made by this command")
     parser.add_argument("--gpu", action="store_true", help="for NVIDIA's GPUs, with Paddle 2.6")
     options = parser.parse_args(arguments)
     try:

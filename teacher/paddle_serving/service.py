@@ -61,11 +61,11 @@ class MicroBatched(pipeline.Op):  # type: ignore[misc]
                 name: np.ascontiguousarray(array[at : at + self._rows])
                 for name, array in feed.items()
             }
-            outputs, code, words = super().process([piece], typical_logid)
+            outputs, code, message = super().process([piece], typical_logid)
             if code:
-                return outputs, code, words
+                return outputs, code, message
             parts.append(outputs)
-        return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}, code, words
+        return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}, code, message
 
 
 class BinaryResponse(pipeline.ResponseOp):  # type: ignore[misc]
@@ -107,10 +107,10 @@ class CountingServicer(PipelineServicer):  # type: ignore[misc]
     def wait_quiet(self, timeout_s: float) -> None:
         """Wait until there was no request for `QUIET_S`, for at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        asked_s = time.monotonic()
+        began_s = time.monotonic()
         with self._changed:
             while (now := time.monotonic()) < deadline:
-                quiet_s = now - max(asked_s, self._ended_s)
+                quiet_s = now - max(began_s, self._ended_s)
                 if not self._in_flight and quiet_s >= QUIET_S:
                     return
                 self._changed.wait(min(deadline - now, max(QUIET_S - quiet_s, 0.01)))

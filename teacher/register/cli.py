@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 REGISTER = (
     "Register a foreign server as a teacher: Triton, KServe, MLServer, Paddle Serving."
     "\n\nIt is probed, tested, measured, registered, and watched: removed from the registry when "
-    "it stops answering, or answers wrongly, and registered again when it is well. Students send "
-    "their batches to the server itself. SIGTERM, or 'edl drain', removes it and ends; the server "
-    "keeps running. Settings come from the flag, else from the environment variable named beside "
+    "it stops answering, or answers wrongly, and registered again when it answers well. Students "
+    "send their batches to the server itself. SIGTERM, or 'edl drain', removes it and ends; the "
+    "server keeps running. Settings come from the flag, else from the environment variable named beside "
     "it, else from the default."
 )
 
@@ -45,7 +45,7 @@ Endpoint = Annotated[
         "host:port: gRPC, or HTTP if gRPC does not answer.",
     ),
 ]
-Model = Annotated[str, _server("EDL_MODEL", "The model's name there.")]
+Model = Annotated[str, _server("EDL_MODEL", "The model's name at the server.")]
 Protocol = Annotated[
     str,
     _server(
@@ -64,7 +64,7 @@ Inputs = Annotated[
     ),
 ]
 Slots = Annotated[
-    int, _server("EDL_SLOTS", "Requests that students may have in flight at it.", min=1)
+    int, _server("EDL_SLOTS", "Requests that students may have in flight at the server.", min=1)
 ]
 Device = Annotated[str, _server("EDL_DEVICE", "Description of its device, for people.")]
 Content = Annotated[
@@ -72,7 +72,7 @@ Content = Annotated[
     _trust(
         "EDL_CONTENT",
         "content_id of the model, as 'edl teacher fingerprint' prints it; if all teachers of the "
-        "service are foreign servers, any name. Default: that of the canary.",
+        "service are foreign servers, any name. Default: the canary's.",
     ),
 ]
 Canary = Annotated[
@@ -113,7 +113,7 @@ class ProbeKeys:
     timeout: Annotated[
         float,
         Key(
-            "seconds within which it must label a test batch, behind those of students.",
+            "seconds within which it must label a test batch, behind the batches of students.",
             "EDL_TIMEOUT",
             at_least=0.1,
             metavar="SECONDS",
@@ -158,8 +158,8 @@ Advertise = Annotated[
     _socket(
         "EDL_ADVERTISE",
         "Host name or address at which managers reach the sidecar; HOST:PORT behind a proxy or an "
-        "address translation. Default: that of --listen, or this machine's name if that is a "
-        "wildcard.",
+        "address translation. Default: the host of --listen, or this machine's name if that host "
+        "is a wildcard.",
     ),
 ]
 Insecure = Annotated[
@@ -202,7 +202,7 @@ def register(
     from .config import RegisterConfig
     from .sidecar import register as keep_registered
 
-    files, watch = credentials.tls_files(tls), PROBE.read(probe)
+    files, probe_keys = credentials.tls_files(tls), PROBE.read(probe)
     config = RegisterConfig(
         service,
         endpoint,
@@ -212,13 +212,13 @@ def register(
         protocol=protocol,
         canary=canary,
         inputs=tuple(map(TensorSpec.parse, inputs or ())),
-        rows=watch.rows,
+        rows=probe_keys.rows,
         slots=slots,
         device=device,
         teacher_id=teacher_id,
         ttl_s=ttl,
-        timeout_s=watch.timeout,
-        health_check=HealthCheckSettings(watch.every, watch.test_every),
+        timeout_s=probe_keys.timeout,
+        health_check=HealthCheckSettings(probe_keys.every, probe_keys.test_every),
         host=listen.host,
         port=listen.port,
         advertise=advertise,
@@ -242,7 +242,7 @@ def security_at(
     from ...proto.security.credentials import TlsFiles, check_exposure
     from ...runtime.addresses import is_loopback
 
-    asks_only = is_loopback(host) and tls.certificate is None
-    security = credentials.server_security(TlsFiles() if asks_only else tls, tokens)
+    only_verifies = is_loopback(host) and tls.certificate is None
+    security = credentials.server_security(TlsFiles() if only_verifies else tls, tokens)
     check_exposure(host, security, insecure, "the sidecar of a foreign server")
     return security

@@ -20,13 +20,14 @@ class RegisterConfig:
     Attributes:
         service: the name that students ask for.
         endpoint: the address of the server for students: grpc://, http:// or https://host:port.
-            With host:port alone, the first of these that answers.
+            With host:port alone, gRPC is tried first, then HTTP.
         model: its name at the server.
-        content_id: of the model, as declared by the operator; empty for that of the canary.
+        content_id: of the model, as declared by the operator; empty for the canary's content_id.
         coordinator: Redis URL of the mesh.
         protocol: protocol of the server, a name in `proto.protocols`.
         canary: file with samples and known good answers.
-        inputs: of the model, if the server does not state them or leaves dimensions free.
+        inputs: specs of the model's inputs, if the server does not state them or leaves dimensions
+            free.
         rows: samples of a test batch without a canary.
         slots: requests that students may have in flight at the server.
         device: description of its device, for people.
@@ -38,7 +39,7 @@ class RegisterConfig:
         host: address to bind for managers.
         port: 0 takes a free one.
         advertise: HOST or HOST:PORT at which managers reach the sidecar; None for `host`.
-        client: credentials for the server, as of students.
+        client: credentials that the sidecar shows to the server, as students do.
         server: security of the sidecar's own server.
 
     Raises:

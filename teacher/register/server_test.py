@@ -1,6 +1,6 @@
 """Tests the answers of a foreign server: finite, informative, like its canary.
 
-The rules are those of `self_test` for our own teachers, but only answers are tested.
+The rules are those of `self_test`, which tests our own teachers, but only the answers are known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .config import RegisterConfig
 
 #: Batches of noise that test a server without a canary.
 PROBES: Final = 3
-#: Batches that measure it, and how many are in flight, as from a reader.
+#: Batches that measure a server, and the number in flight at a time, as from a reader.
 MEASURED: Final = 8
 IN_FLIGHT: Final = 2
 #: After this time, a slow server is measured with fewer batches.
@@ -38,7 +38,7 @@ _BUDGET_S: Final = 10.0
 #: The incarnation in test batches; incarnations are timestamps, so no instance has this one.
 _NEVER_BEGUN: Final = "0"
 #: The longest part of a server's description in a message, in characters.
-_WORDS: Final = 200
+_MAX_DESCRIPTION: Final = 200
 
 #: Name, shape of a sample, and dtype of each output.
 _Layout = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -49,9 +49,9 @@ class ServerTestResult:
     """What a test found.
 
     Attributes:
-        t_t_s: seconds per sample between completions while it is busy, which is what can be
-            measured from outside.
-        verified: "canary", or "declared" if there is none to compare with.
+        t_t_s: seconds per sample between completions while the server is busy; its device time
+            cannot be measured from outside.
+        verified: "canary", or "declared" without a canary.
         warnings: outputs without information, in words.
         kinds: `OutputKind` of each output, by name.
     """
@@ -67,8 +67,8 @@ class ServerTest:
 
     Args:
         client: client of the server.
-        config: the server; its inputs override those that the server states. Test batches name its
-            id as their instance, as batches of readers do.
+        config: settings; their inputs override those that the server states. Test batches name the
+            teacher's id as their instance, as batches of readers do.
         canary: known good answers; None for none.
     """
 
@@ -79,7 +79,7 @@ class ServerTest:
         self._config = config
         self._canary = canary
         self._instance = {"teacher_id": config.member, "incarnation": _NEVER_BEGUN}
-        self._refused = ""
+        self._last_refusal = ""
         self._layout: _Layout | None = None
         self._reference_batch: Mapping[str, Array] = {} if canary is None else canary.inputs
 
@@ -105,8 +105,8 @@ class ServerTest:
         if not any(answers):
             self._refuse_unknown_inputs()
             raise ModelError(
-                f"it refuses every batch of noise that its inputs describe ({self._refused}): fix"
-                " free dimensions by --input, or give a --canary, or a smaller --probe rows="
+                f"it refuses every batch of noise that its inputs describe ({self._last_refusal}):"
+                " fix free dimensions by --input, or give a --canary, or a smaller --probe rows="
             )
         batches = [batch for batch, answer in zip(batches, answers, strict=True) if answer]
         answers = [answer for answer in answers if answer]
@@ -124,7 +124,7 @@ class ServerTest:
         """Test a registered server with a batch that it accepted at first; errors as in `run`."""
         answer = self._checked_outputs(self._reference_batch)
         if not answer:
-            raise ModelError(f"it refuses what it took at first: {self._refused}")
+            raise ModelError(f"it refuses a batch that it accepted at first: {self._last_refusal}")
         if self._layout not in (None, _layout(answer)):
             raise ModelError("its outputs have other names, shapes or dtypes than at first")
         if self._canary is not None:
@@ -153,7 +153,7 @@ class ServerTest:
             answer = self._infer(batch)
         except RequestRefused as error:
             if self._canary is None:
-                self._refused = str(error)
+                self._last_refusal = str(error)
                 return {}
             raise ModelError(f"it refuses the canary's samples: {error}") from None
         except BadAnswer as error:
@@ -194,7 +194,7 @@ class ServerTest:
         names = [tensor.name for tensor in known]
         for tensor in self._config.inputs:
             if tensor.name not in names:
-                listed = ", ".join(names)[:_WORDS]
+                listed = ", ".join(names)[:_MAX_DESCRIPTION]
                 raise UsageError(f"it has no input {tensor.name!r}; its inputs are {listed}")
 
     def _measure(self, batch: Mapping[str, Array]) -> float:
@@ -208,15 +208,15 @@ class ServerTest:
             return 1
 
         with ThreadPoolExecutor(IN_FLIGHT, "edl-measure") as threads:
-            done = sum(threads.map(label, range(MEASURED)))
-        return (time.monotonic() - began) / (done * rows)
+            labelled = sum(threads.map(label, range(MEASURED)))
+        return (time.monotonic() - began) / (labelled * rows)
 
 
 def _unusable_inputs(inputs: Sequence[TensorSpec], why: str) -> UsageError:
     described = " ".join(map(str, inputs))
     return UsageError(
-        f"no batch can be made of {described[:_WORDS]} ({why}): describe the inputs by --input"
-        " NAME:DATATYPE:DIMS, or give a --canary"
+        f"no batch can be made of {described[:_MAX_DESCRIPTION]} ({why}): describe the inputs by"
+        " --input NAME:DATATYPE:DIMS, or give a --canary"
     )
 
 

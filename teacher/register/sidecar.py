@@ -50,7 +50,7 @@ from ...scheduler.admission import (
     next_check,
     registration_failed,
 )
-from ..registration import InstanceIdentity, advertised, kinds_fact, new_incarnation, split
+from ..registration import InstanceIdentity, advertised, kinds_fact, new_incarnation, split_address
 from ..self_test import Canary
 from .config import RegisterConfig, with_canary
 from .server_test import ServerTest, ServerTestResult
@@ -166,7 +166,7 @@ def resolve_endpoint(
 
 
 def _protocol_problem(config: RegisterConfig, endpoint: str) -> str | None:
-    """Return why no server at `endpoint` speaks the protocol; None if one does."""
+    """Return why no server at `endpoint` speaks the protocol; None if a server does."""
     try:
         client = open_client(config.protocol, endpoint, config.model, config.client)
     except UsageError as error:
@@ -225,7 +225,7 @@ def register(
         try:
             canary.check_content(config.content_id)
         except ModelError as error:
-            raise ModelError(f"{error}; or leave --content out, as the canary knows it") from None
+            raise ModelError(f"{error}; or leave --content out: the canary contains it") from None
     config = with_canary(config, canary)
     with ExitStack() as leaving:
         registry = connect(config.coordinator)
@@ -233,10 +233,10 @@ def register(
         registry.time_ms()  # check that Redis answers and accepts us
         attestation = AttestationServer(join_address(config.host, config.port), config.server)
         leaving.callback(attestation.stop)
-        found = resolve_endpoint(config, stop, on_progress)
-        if found is None:
+        resolved = resolve_endpoint(config, stop, on_progress)
+        if resolved is None:
             return
-        config = found
+        config = resolved
         client = open_client(config.protocol, config.address, config.model, config.client)
         server_test = ServerTest(client, config, canary)
         leaving.callback(server_test.close)
@@ -306,14 +306,15 @@ class Sidecar:
         mode, wait_s = next_check(self._health, time.monotonic(), health_check)
         if self.stop.wait(wait_s):
             return
-        found, why = self._check(mode)
+        result, problem = self._check(mode)
         if self.stop.requested:
             return
         now = time.monotonic()
-        self._health, step = after_check(self._health, mode, found, now, health_check, random)
-        self._apply(step, why)
+        self._health, action = after_check(self._health, mode, result, now, health_check, random)
+        self._apply(action, problem)
 
     def _check(self, mode: CheckMode) -> tuple[CheckResult, str]:
+        """Check the server; return the result, and the problem in words, empty if there is none."""
         try:
             if mode == "ask":
                 self.server_test.check_ready(PROBE_S)
@@ -329,17 +330,17 @@ class Sidecar:
             return "silent", str(error)
         return "well", ""
 
-    def _apply(self, step: RegistryAction, why: str) -> None:
+    def _apply(self, action: RegistryAction, problem: str) -> None:
         where = f"{self.config.model} at {self.config.endpoint}"
-        if step == "register":
+        if action == "register":
             self._register()
-        elif step == "withdraw":
-            self._withdraw(why)
-            self._report(f"{where} is taken out of the registry: {why}")
-        elif why and not self._health.registered:
-            self._report(f"{where} is not registered: {why}")
-        elif why:
-            log.info("%s: %s", where, why)
+        elif action == "withdraw":
+            self._withdraw(problem)
+            self._report(f"{where} is taken out of the registry: {problem}")
+        elif problem and not self._health.registered:
+            self._report(f"{where} is not registered: {problem}")
+        elif problem:
+            log.info("%s: %s", where, problem)
 
     def _register(self) -> None:
         config, result = self.config, self._result
@@ -431,7 +432,7 @@ class Sidecar:
             "model": config.model,
             "inputs": " ".join(map(str, config.inputs)),
             "output_kinds": kinds_fact(result.kinds),
-            "host": split(address)[0],
+            "host": split_address(address)[0],
             "version": __version__,
             "voucher": advertised(config.host, config.advertise, self.attestation.port),
             "instance_key": identity.key,

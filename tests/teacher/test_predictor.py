@@ -398,6 +398,6 @@ def test_parts_of_an_output_may_not_hide_another() -> None:
 def test_infinite_values_are_refused(dtype: type, value: float) -> None:
     labels: Array = np.zeros((4, 5), dtype=dtype)
     labels[2, 3] = value
-    with pytest.raises(BadAnswer, match="'logits' holds 1 values of 20 that are NaN") as caught:
+    with pytest.raises(BadAnswer, match="'logits' holds 1 NaN or infinite values of 20") as caught:
         check_finite({"features": np.ones(3), "logits": labels})
     assert caught.value.output == "logits"

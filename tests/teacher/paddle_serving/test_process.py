@@ -103,7 +103,7 @@ def test_a_server_that_dies_after_each_slow_start_is_given_up(
     assert server.process.start()
     server.kill()
     wait_until(lambda: len(server.pids()) == 2)
-    server.process.tested_well()
+    server.process.test_passed()
     for _ in range(CRASHES_AT_MOST - 1):
         server.kill()
         wait_until(lambda: len(server.pids()) == 2)
