@@ -27,8 +27,8 @@ REGISTER = (
     "\n\nIt is probed, tested, measured, registered, and watched: removed from the registry when "
     "it stops answering, or answers wrongly, and registered again when it answers well. Students "
     "send their batches to the server itself. SIGTERM, or 'edl drain', removes it and ends; the "
-    "server keeps running. Settings come from the flag, else from the environment variable named beside "
-    "it, else from the default."
+    "server keeps running. Settings come from the flag, else from the environment variable named "
+    "beside it, else from the default."
 )
 
 _server = partial(option, "The server")

@@ -78,7 +78,7 @@ class CallAdmission:
         return credentials.caller_identity(caller.principal)
 
     def student_of(self, credentials: CallCredentials) -> CallerIdentity | None:
-        """Return the caller; None if it lacks a student's rights, which counts as no refusal.
+        """Return the caller; None, without counting a refusal, if it lacks a student's rights.
 
         Raises:
             AccessError: a credential is missing or unknown.
@@ -96,11 +96,12 @@ class AdmittedCall:
         peer: `CallerIdentity.owner` of the caller.
         nbytes: memory reserved for its request, or a stream's requests.
         bytes_in_work: size of the requests of a stream that are read and not answered yet.
-        is_stream: it may send many requests at any time.
+        is_stream: whether it may send many requests, at any time.
         since_s: its start, on the table's clock.
-        is_idle: it has sent no request yet, or its last one is answered; it may be evicted.
-        evicted: it was ended to make room.
-        on_evicted: called once when that happens.
+        is_idle: whether it has sent no request yet, or its last request is answered; an idle call
+            may be evicted.
+        evicted: whether it was ended to make room.
+        on_evicted: called once when it is evicted.
     """
 
     table: CallTable
@@ -133,7 +134,7 @@ class AdmittedCall:
         on_evicted = self.on_evicted
         try:
             async with asyncio.timeout(0.0 if self.evicted else within_s) as limit:
-                self.on_evicted = lambda: _expire(limit)
+                self.on_evicted = lambda: _expire_now(limit)
                 yield
         except TimeoutError:
             if self.evicted:
@@ -164,7 +165,7 @@ class AdmittedCall:
         """Record that the request has arrived: the call cannot be evicted any more.
 
         Args:
-            nbytes: its size; None if it is as announced.
+            nbytes: size of the request; None for the announced size.
         """
         if self.is_idle:
             self.table.set_idle(self, False)
@@ -175,7 +176,7 @@ class AdmittedCall:
         """Keep only the memory that a stream needs for its requests in work and the next one.
 
         Args:
-            nbytes: largest size of the next one.
+            nbytes: the largest size of the next request.
         """
         self.table.set_reserved(self, min(self.nbytes, self.bytes_in_work + nbytes))
 
@@ -191,7 +192,7 @@ class AdmittedCall:
 
 
 class CallTable:
-    """The open calls of one server, with their memory. Used by its event loop only.
+    """The open calls of one server, with their memory. Used only in its event loop.
 
     Args:
         max_calls: most open calls.
@@ -257,8 +258,8 @@ class CallTable:
             if self._bytes_by_peer.get(call.peer, 0) + more > self._max_bytes_per_peer:
                 idle = self._evictable(call.peer, call)
             elif self._bytes + more > self._max_bytes:
-                every = (self._evictable(peer, call) for peer in self.idle_calls)
-                idle = max(every, key=len, default=[])
+                evictable = (self._evictable(peer, call) for peer in self.idle_calls)
+                idle = max(evictable, key=len, default=[])
             else:
                 self.set_reserved(call, nbytes)
                 return True
@@ -312,19 +313,20 @@ class CallTable:
         self._more_room.set()
         self._more_room.clear()
 
-    def _evictable(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:
-        """Return the calls of a peer that may be ended for memory, the longest idle first."""
+    def _evictable(self, peer: str, requester: AdmittedCall) -> list[AdmittedCall]:
+        """Return the calls of a peer that may be ended for `requester`, the longest idle first."""
         late_s = self._clock() - REQUEST_WITHIN_S
         return [
-            one
-            for one in self.idle_calls.get(peer, ())
-            if one.nbytes and one is not but and (one.is_stream or one.since_s <= late_s)
+            call
+            for call in self.idle_calls.get(peer, ())
+            if call.nbytes and call is not requester and (call.is_stream or call.since_s <= late_s)
         ]
 
-    def _make_room(self, peer: str, why_not: str) -> None:
+    def _make_room(self, peer: str, refusal: str) -> None:
+        """Evict the call of a peer that has been idle longest; without one, refuse."""
         idle_calls = self.idle_calls.get(peer)
         if not idle_calls:
-            raise RateLimited(why_not)
+            raise RateLimited(refusal)
         self._evict(next(iter(idle_calls)))
 
     def _evict(self, victim: AdmittedCall) -> None:
@@ -334,17 +336,17 @@ class CallTable:
 
 
 class Deadline:
-    """A timer that calls `late` unless it is stopped within `seconds` of its start."""
+    """A timer that calls `on_late` unless it is stopped within `seconds` of its start."""
 
-    def __init__(self, seconds: float, late: Callable[[], None]) -> None:
-        self._seconds, self._late = seconds, late
+    def __init__(self, seconds: float, on_late: Callable[[], None]) -> None:
+        self._seconds, self._on_late = seconds, on_late
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Start the timer, unless it runs."""
         if self._handle is None:
             loop = asyncio.get_running_loop()
-            self._handle = loop.call_later(self._seconds, self._is_late)
+            self._handle = loop.call_later(self._seconds, self._expire)
 
     def stop(self) -> None:
         """Stop the timer, if it runs."""
@@ -352,9 +354,9 @@ class Deadline:
             self._handle.cancel()
             self._handle = None
 
-    def _is_late(self) -> None:
+    def _expire(self) -> None:
         self._handle = None
-        self._late()
+        self._on_late()
 
 
 class SendingDeadline(Deadline):
@@ -364,11 +366,11 @@ class SendingDeadline(Deadline):
 
     Args:
         transport: transport of the connection.
-        seconds: within which the peer must read something.
+        seconds: time within which the peer must read something.
     """
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
-        super().__init__(seconds, self._look)
+        super().__init__(seconds, self._check_progress)
         self._transport = transport
         self._unsent = 0  # bytes unsent at the last check, plus those written since
 
@@ -378,9 +380,9 @@ class SendingDeadline(Deadline):
         super().start()
 
     def write(self, data: bytes) -> None:
-        """Write to the transport. While the timer runs, write no other way.
+        """Write to the transport. While the timer runs, all writes must use this method.
 
-        Otherwise the check could not tell a peer that reads from one that does not.
+        Otherwise the check would take new unsent bytes for bytes that the peer has not read.
         """
         before = self._transport.get_write_buffer_size()
         is_running = self._handle is not None
@@ -388,14 +390,13 @@ class SendingDeadline(Deadline):
         if is_running:
             self._unsent += self._transport.get_write_buffer_size() - before
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         if self._transport.get_write_buffer_size() < self._unsent:
             self.start()
         else:
             self._transport.abort()
 
 
-def _expire(limit: asyncio.Timeout) -> None:
-    """Let a timeout expire now."""
+def _expire_now(limit: asyncio.Timeout) -> None:
     with contextlib.suppress(RuntimeError):  # it has expired already
         limit.reschedule(0.0)

@@ -34,7 +34,7 @@ class CallerIdentity:
     """One caller at one address.
 
     Attributes:
-        principal: equal for calls with the same authority.
+        principal: identifies the credentials: equal for calls with the same authority.
         host: the caller's IP address.
         port: its port.
         uid: the user behind its Unix socket, from the kernel; None for TCP.
@@ -52,12 +52,12 @@ class CallerIdentity:
 
     @property
     def owner(self) -> str:
-        """Key for limits and regions: the same for all connections and protocols of a caller."""
-        return f"{self.principal} at {_plain(self.host)}"
+        """Key for limits and shared memory, equal for all connections and protocols of a caller."""
+        return f"{self.principal} at {_parse_address(self.host)}"
 
     def is_here(self) -> bool:
-        """Whether the caller is on this host: only then its address can be bound here."""
-        if (address := _plain(self.host)) is None:
+        """Whether the caller is on this host, so that its address can be bound here."""
+        if (address := _parse_address(self.host)) is None:
             return False
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -68,15 +68,14 @@ class CallerIdentity:
         return True
 
     def listed_uid(self) -> int:
-        """Return the user of its TCP connection from /proc/net; our own user if there is no list.
+        """Return the user of its TCP connection from /proc/net; our own user without such tables.
 
         Raises:
-            RequestRefused: the list does not contain the connection (it is closed or half closed,
-                or an address of this host is used from elsewhere), or contains it for several
-                users.
+            RequestRefused: the tables do not contain the connection (it is closed or half closed,
+                or an address of this host is used from elsewhere), or contain it for several users.
         """
-        listed, found = False, set[int]()
-        if (address := _plain(self.host)) is not None:
+        has_table, uids = False, set[int]()
+        if (address := _parse_address(self.host)) is not None:
             forms = {_as_listed(address, self.port)}
             if address.version == 4:  # as a dual-stack socket shows it
                 mapped = ipaddress.IPv6Address(f"::ffff:{address}")
@@ -84,12 +83,12 @@ class CallerIdentity:
             for table in _TABLES:
                 with contextlib.suppress(OSError):  # this system has no such table
                     text = table.read_text()
-                    listed = True
+                    has_table = True
                     rows = (line.split() for line in text.splitlines()[1:])
-                    found |= {int(r[7]) for r in rows if r[1] in forms and r[3] == _ESTABLISHED}
-        if len(found) == 1:
-            return found.pop()
-        if listed:  # taking it for our own user would expose our memory
+                    uids |= {int(r[7]) for r in rows if r[1] in forms and r[3] == _ESTABLISHED}
+        if len(uids) == 1:
+            return uids.pop()
+        if has_table:  # assuming our own user would expose our memory
             raise RequestRefused(
                 f"it is not clear which user of this host has the connection from {self.address}:"
                 " send tensors in the request"
@@ -99,12 +98,12 @@ class CallerIdentity:
 
 def user_behind(connection: socket.socket) -> int:
     """Return the user at the other end of a Unix socket."""
-    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(packed)[1])
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(packed)[1])
 
 
-#: Process, user, group.
-_CREDENTIALS: Final = struct.Struct("3i")
+#: `struct ucred` of Linux: process, user, group.
+_UCRED: Final = struct.Struct("3i")
 
 # Cached, because one caller sends many requests.
 
@@ -116,7 +115,7 @@ def _host_and_port(peer: str) -> tuple[str, int]:
 
 
 @lru_cache(maxsize=1024)
-def _plain(host: str) -> _Address | None:
+def _parse_address(host: str) -> _Address | None:
     """Parse an address; IPv6 forms of IPv4 addresses become IPv4. None if it is invalid."""
     try:
         address = ipaddress.ip_address(host)
@@ -139,7 +138,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class CallCredentials:
     """The credentials of a call, which can be checked again later.
 
-    After a token has been withdrawn, the check fails. Of a certificate only the name is checked.
+    The check fails after a token has been withdrawn. Of a certificate, only the name is checked.
 
     Attributes:
         metadata: metadata of the call.

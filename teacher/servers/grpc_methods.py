@@ -8,9 +8,10 @@ sender's memory. A request that is read costs ours, up to the limit for all requ
 `ModelStreamInfer` carries many requests over one call, answered in order. A stream that waits for
 its next request can be evicted, like a unary call without a request; a stream with requests in work
 cannot. An error of one request goes into the `error_message` of its answer, and the stream
-continues. Two requests of a stream are in work at a time, so that one travels while the model has
-the other. A stream keeps memory reserved for its next request, of the largest size, beside that of
-the request in work; without memory for both it reads the next one after it has answered.
+continues. Two requests of a stream are in work at a time, so that a request can travel while the
+model runs another. Beside the memory of its request in work, a stream keeps memory of the largest
+size reserved for its next request. If there is no memory for both, it reads the next request only
+after it has answered.
 """
 
 from __future__ import annotations
@@ -63,15 +64,15 @@ class _InferStream:
         self._read_lock = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         #: Done when the latest request is answered.
-        self._last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._last.set_result(None)
+        self._last_answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_answered.set_result(None)
         self._in_work = 0
-        self._over = False
+        self._ended = False
         call.on_evicted = self.hang_up
 
     def hang_up(self) -> None:
         """Read no more requests."""
-        self._over = True
+        self._ended = True
         if self._reader is not None:
             self._reader.cancel()
 
@@ -93,15 +94,15 @@ class _InferStream:
                 data = await self._read()
                 if data is None:
                     return
-                before, self._last = self._last, asyncio.get_running_loop().create_future()
-                mine = self._last
+                previous_answered = self._last_answered
+                answered = self._last_answered = asyncio.get_running_loop().create_future()
             nbytes = len(data)
             answer = await self._answer(data)
             del data  # free the memory early
-            await before  # so only one worker writes
+            await previous_answered  # so that only one worker writes, and in order
             await self._context.write(answer)
-            del answer  # free it before the next one
-            mine.set_result(None)
+            del answer  # free it before the next answer
+            answered.set_result(None)
             self._in_work -= 1
             self._call.bytes_in_work -= nbytes
             self._call.keep_reserved(self._max_message_bytes)
@@ -110,14 +111,14 @@ class _InferStream:
 
     async def _read(self) -> bytes | None:
         """Return the next request; None if there are no more."""
-        if self._over:
+        if self._ended:
             return None
         self._reader = asyncio.current_task()
         try:
             await self._call.wait_and_reserve(self._max_message_bytes)
             data = await self._context.read()
         except asyncio.CancelledError:
-            if not self._over:
+            if not self._ended:
                 raise
             return None
         finally:
@@ -127,7 +128,7 @@ class _InferStream:
             self._in_work += 1
             self._call.bytes_in_work += len(data)
             return data
-        self._over = True
+        self._ended = True
         if data is not None and not self._context.peer():
             # gRPC refused a message above the limit, and cleared the peer to say so.
             self._on_refused(RequestTooLarge("a request of a stream is larger than max"))
@@ -140,11 +141,11 @@ class _InferStream:
             response = await self._infer(data)
         except EdlError as error:
             self._on_refused(error)
-            return _failed(error, data)
+            return _error_response(error, data)
         return bytes_field(_RESPONSE, len(response)) + response
 
 
-def _failed(error: EdlError, data: bytes) -> bytes:
+def _error_response(error: EdlError, data: bytes) -> bytes:
     try:
         request_id = pb.ModelInferRequest.FromString(split_bytes_field(data, _RAW_INPUTS)[0]).id
     except (WireError, DecodeError):  # the request may be malformed in any way
@@ -163,7 +164,7 @@ _HANG_UP_S: Final = 0.1
 _Metadata = tuple[tuple[str, str], ...]
 #: Answers a request, given its caller, its deadline and the record of its call.
 _Answer = Callable[[bytes, CallerIdentity, float | None, CallRecord], Awaitable[bytes]]
-#: Serves a call and returns its answer, unless that has been written.
+#: Serves a call; returns its answer, or None if its answers have been written already.
 _Serve = Callable[[_Context, CallRecord], Awaitable[bytes]]
 _Handler = Callable[[object, _Context], Awaitable[bytes]]
 _M = TypeVar("_M", bound=Message)
@@ -188,7 +189,7 @@ class GrpcMethods:
         self.transport = TransportListener(context)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """Return handlers by method. They get bytes, so that this class refuses malformed ones."""
+        """Return handlers by method; they get bytes, as this class refuses malformed messages."""
         methods = {
             name: self._simple_method(method) for name, method in self._servicer.methods.items()
         }
@@ -250,21 +251,21 @@ class GrpcMethods:
         """Return a method that is answered in the event loop, without waiting."""
         fields = method.request.DESCRIPTOR.fields_by_name
 
-        async def unread(context: _Context, _: CallRecord) -> bytes:
+        async def answer_unread(context: _Context, _: CallRecord) -> bytes:
             caller = self._admission.admit(CallCredentials.from_context(context), method.access)
             return method.answer(method.request(), caller).SerializeToString()
 
-        async def parsed(
+        async def answer_parsed(
             data: bytes, caller: CallerIdentity, _: float | None, entry: CallRecord
         ) -> bytes:
             request: Any = _parse(data, method.request)
-            if "version" in fields:  # else `name` is not that of a model
+            if "version" in fields:  # else `name` does not name a model
                 entry.model = request.name or None
             return method.answer(request, caller).SerializeToString()
 
         if not fields:
-            return unread
-        return self._with_request(method.access, self._admission.small_calls, parsed)
+            return answer_unread
+        return self._with_request(method.access, self._admission.small_calls, answer_parsed)
 
     def _with_trailing_metadata(
         self, metadata: Callable[[_Context], _Metadata], answer: _Serve
@@ -272,9 +273,9 @@ class GrpcMethods:
         """Add trailing metadata to a method."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
-            answered = await answer(context, entry)
+            response = await answer(context, entry)
             context.set_trailing_metadata(metadata(context))
-            return answered
+            return response
 
         return serve
 
@@ -335,7 +336,7 @@ def _deadline_s(context: _Context) -> float | None:
 
 def _parse(data: bytes, kind: type[_M]) -> _M:
     if len(data) > MAX_SMALL_REQUEST_BYTES:
-        # gRPC's own words, which tell clients not to retry.
+        # The words of gRPC's own error, by which clients know not to retry.
         raise RequestTooLarge(
             f"a {kind.DESCRIPTOR.name} is larger than max "
             f"({len(data)} vs. {MAX_SMALL_REQUEST_BYTES})"

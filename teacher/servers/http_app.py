@@ -66,7 +66,8 @@ def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
 
     Args:
         app: the application.
-        local: the server listens on loopback, so the name in `Host` must be one of this machine.
+        local: whether the server listens on loopback; then the name in `Host` must be a loopback
+            name.
     """
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,7 +118,7 @@ def _peer(scope: Scope) -> str:
     return "unknown" if client is None else join_address(*client)
 
 
-#: Logged status of a request whose caller has hung up, as in nginx.
+#: Logged status of a request after its caller has hung up, as in nginx.
 CLIENT_GONE: Final = 499
 #: The largest JSON. Parsing needs many times its size, and holds the interpreter's lock.
 _MAX_JSON_BYTES: Final = 16 << 20
@@ -167,7 +168,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
 
 def _value(value: Any, repeated: bool) -> Any:
     if repeated:
-        return [_value(one, False) for one in value]
+        return [_value(item, False) for item in value]
     return message_to_json(value) if isinstance(value, Message) else value
 
 
@@ -180,13 +181,13 @@ async def read_body(
         request: the request.
         call: the call of this request.
         most_bytes: largest body.
-        within_s: seconds from now.
+        within_s: seconds from now within which the body must arrive.
 
     Raises:
-        RequestTooLarge: the body, or its announced length, is larger.
-        RetryableError: it did not come in time.
-        RateLimited: there is no memory for it, or the call was evicted.
-        UnsupportedEncoding: it is compressed.
+        RequestTooLarge: the body, or its announced length, is larger than `most_bytes`.
+        RetryableError: the body did not arrive in time.
+        RateLimited: there is no memory for the body, or the call was evicted.
+        UnsupportedEncoding: the body is compressed.
         starlette's ClientDisconnect: the caller has hung up.
     """
     if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
@@ -215,7 +216,7 @@ def _too_large(size: str, most_bytes: int) -> RequestTooLarge:
 
 
 class _JsonCodec:
-    """A request in JSON, possibly followed by bytes of tensors, and its answer.
+    """Decodes a request in JSON, possibly followed by bytes of tensors, and encodes its answer.
 
     Args:
         request: the HTTP request.
@@ -327,8 +328,8 @@ class HttpApi:
     def _call(self, name: str, request: Request, **fields: Any) -> Any:
         """Check the caller and call a method; the path and `fields` make up its request."""
         method = self._servicer.methods[name]
-        of_model = "version" in method.request.DESCRIPTOR.fields_by_name
-        if of_model:
+        is_model_method = "version" in method.request.DESCRIPTOR.fields_by_name
+        if is_model_method:
             call_record_of(request).model = request.path_params.get("name")
         caller = self._admission.admit(credentials_of(request), method.access)
         try:
@@ -338,7 +339,7 @@ class HttpApi:
         try:
             return method.answer(message, caller)
         except RequestRefused as error:
-            if of_model:
+            if is_model_method:
                 raise PathNotFound(str(error)) from None
             raise
 
@@ -445,7 +446,7 @@ def _region_in(body: dict[str, Any]) -> dict[str, Any]:
     """Return the shared memory that a body describes; raise WireError if it describes none."""
     key, size, offset = body.get("key"), body.get("byte_size"), body.get("offset", 0)
     # `type`, as true and false are instances of int.
-    whole = all(type(number) is int and 0 <= number < 1 << 63 for number in (size, offset))
-    if isinstance(key, str) and whole:
+    are_valid = all(type(number) is int and 0 <= number < 1 << 63 for number in (size, offset))
+    if isinstance(key, str) and are_valid:
         return {"key": key, "offset": offset, "byte_size": size}
     raise WireError('say which memory: {"key": NAME, "offset": BYTES, "byte_size": BYTES}')

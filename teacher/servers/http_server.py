@@ -34,8 +34,8 @@ class HttpConnection(H11Protocol):
         uvicorn: arguments of uvicorn's protocols.
 
     Attributes:
-        idle_since: since when no request is being answered, on the loop's clock; None while one is,
-            or while more of an answer is unsent than the transport buffers.
+        idle_since: time on the loop's clock since which no request is being answered; None while a
+            request is being answered, or while writing is paused because the peer does not read.
     """
 
     def __init__(self, receive_s: float, on_malformed: Callable[[], None], **uvicorn: Any) -> None:
@@ -111,11 +111,11 @@ class HttpConnection(H11Protocol):
         self._idle_timer = self.loop.call_later(left_s, self._close_if_idle)
 
 
-def end_longest_idle(open_: set[Any]) -> bool:
-    """Abort the connection that has been idle for longest; False if none is idle."""
-    idle = [one for one in open_ if one.idle_since is not None and not one.transport.is_closing()]
+def end_longest_idle(connections: set[Any]) -> bool:
+    """Abort the connection that has been idle for longest; return False if none is idle."""
+    idle = [c for c in connections if c.idle_since is not None and not c.transport.is_closing()]
     if idle:
-        min(idle, key=lambda one: one.idle_since).transport.abort()
+        min(idle, key=lambda connection: connection.idle_since).transport.abort()
     return bool(idle)
 
 
@@ -133,11 +133,11 @@ def _common_name(transport: Any) -> str | None:
 
 
 _BACKLOG: Final = 128
-#: The most connections; for one more, the longest idle one is ended. asyncio allocates 256 KiB for
-#: each TLS connection.
+#: The most connections; for a further one, the longest idle connection is ended. asyncio allocates
+#: 256 KiB for each TLS connection.
 _MAX_CONNECTIONS: Final = 1024
 _MAX_TLS_CONNECTIONS: Final = 256
-#: Seconds between checks, after a stop, whether everything is answered.
+#: Seconds between checks whether everything is answered, after a stop.
 _POLL_S: Final = 0.01
 
 
@@ -161,8 +161,8 @@ class HttpServer:
         host, port = split_listen(config.http or "")
         self._api = api = HttpApi(context)
         app = record_calls(refuse_browsers(api.app(), local=is_loopback(host)), context.recorder)
-        served = uvicorn_config(app)
-        self._server = uvicorn.Server(served)
+        server_config = uvicorn_config(app)
+        self._server = uvicorn.Server(server_config)
         state = self._server.server_state
         tls = None
         if config.security is not None and config.security.tls is not None:
@@ -177,7 +177,7 @@ class HttpServer:
                 HttpConnection,
                 config.receive_s,
                 partial(context.recorder.count_refusal, "malformed"),
-                config=served,
+                config=server_config,
                 server_state=state,
                 app_state={},
             ),
@@ -190,7 +190,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Start accepting connections."""
-        # Only for uvicorn's clock: the acceptor listens, and `stop` waits for open requests.
+        # Only drives uvicorn's clock; the acceptor listens, and `stop` waits for open requests.
         self._ticking = asyncio.create_task(self._server.main_loop())
         self._acceptor.start()
 
@@ -210,4 +210,4 @@ class HttpServer:
         self._api.close()
         for connection in list(state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)  # lets them close
+        await asyncio.sleep(0)  # lets the connections close

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .http_server import HttpServer
 
 
-#: The largest headers of a call; a token and a few ids need a tenth of that.
+#: The largest headers of a call; a token and a few ids need a tenth of this size.
 _MAX_METADATA_BYTES: Final = 8192
 #: Bytes of a message that gRPC receives before the handler reads it.
 _WINDOW_BYTES: Final = 4 << 20
@@ -41,7 +41,7 @@ _KEEPALIVE_MS: Final = 20_000
 _KEEPALIVE_TIMEOUT_MS: Final = 10_000
 #: A connection without a call is closed after this time; the client reconnects for its next call.
 _IDLE_MS: Final = 300_000
-#: Limit for TLS and the first frames of a connection.
+#: Time limit for TLS and the first frames of a connection.
 _HANDSHAKE_MS: Final = 10_000
 #: Seconds between searches for shared memory of callers that are gone.
 _SWEEP_S: Final = 10.0
@@ -95,7 +95,7 @@ class TeacherServer:
         try:
             if config.http is not None:
                 self._http = _http_server(context)
-            self._server = self._do(self._bind())
+            self._server = self._run_in_loop(self._bind())
         except BaseException:
             self._end()
             raise
@@ -103,13 +103,13 @@ class TeacherServer:
 
     def start(self) -> None:
         """Start answering."""
-        self._do(self._start())
+        self._run_in_loop(self._start())
 
     def stop(self, grace_s: float) -> None:
         """Accept nothing new, wait up to `grace_s` for open requests, and close. Idempotent."""
         self._stopping = True
         if self._thread.is_alive():
-            self._do(self._leave(grace_s))
+            self._run_in_loop(self._leave(grace_s))
             self._end()
 
     async def _bind(self) -> grpc.aio.Server:
@@ -147,7 +147,7 @@ class TeacherServer:
         if not self._stopping:
             self._on_ended()
 
-    def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
+    def _run_in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _run(self) -> None:

@@ -88,7 +88,7 @@ class InferCodec(Protocol[_Answer_co]):
 
         Args:
             read: reads inputs that lie in shared memory.
-            refuse_slow: this is the thread of the event loop.
+            refuse_slow: whether the caller is the event loop, which must not block.
         """
 
     def is_quick_to_encode(self, request: InferRequest, name: str, array: Array) -> bool:
@@ -139,7 +139,7 @@ class ServerContext(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """The result of checking a request against the model; it holds for all requests like it.
+    """The result of checking a request against the model; valid for all requests like it.
 
     Attributes:
         model: the model that it was checked against.
@@ -160,7 +160,7 @@ class InferenceServicer:
     Attributes:
         identity: identity of this teacher.
         memory: regions of shared memory that callers have registered.
-        labeller: labels batches; its memory is that from which the predictors read inputs.
+        labeller: labels batches; predictors read inputs from its memory.
         methods: all methods by name, except ModelInfer and ModelStreamInfer.
     """
 
@@ -314,15 +314,18 @@ class InferenceServicer:
                     refs = await in_thread(
                         partial(write_outputs, self.memory, caller, labels.outputs, output_refs)
                     )
-                own = spec.output_parameters
+                spec_parameters = spec.output_parameters
                 response = LabelResponse(
                     model_name=self.identity.service,
                     model_version=MODEL_VERSION,
                     request_id=request.request_id,
                     outputs=labels.outputs,
                     output_parameters={
-                        **own,
-                        **{name: {**own.get(name, {}), **ref} for name, ref in refs.items()},
+                        **spec_parameters,
+                        **{
+                            name: {**spec_parameters.get(name, {}), **ref}
+                            for name, ref in refs.items()
+                        },
                     },
                     parameters={
                         **spec.parameters,
@@ -331,17 +334,17 @@ class InferenceServicer:
                     },
                 )
                 encode = partial(codec.encode, request, response, refs)
-                quick = all(
+                is_quick = all(
                     name in refs or codec.is_quick_to_encode(request, name, array)
                     for name, array in response.outputs.items()
                 )
-                answer, entry.sent_bytes = encode() if quick else await in_thread(encode)
+                answer, entry.sent_bytes = encode() if is_quick else await in_thread(encode)
                 return answer
             finally:
                 labels.release()
 
     def spec_of(self, request: InferRequest) -> RequestSpec:
-        """Check a request without its arrays; the result holds for all requests like it.
+        """Check a request without its arrays; the result is valid for all requests like it.
 
         Raises:
             WrongInstance: it is for another teacher.
@@ -375,7 +378,7 @@ class InferenceServicer:
             inputs: arrays by name, with the names of the checked request.
             deadline_s: on the monotonic clock.
             timing: of the request.
-            buffers: the inputs, if they are in the memory of `labeller`.
+            buffers: the inputs, if they are in the memory of `labeller`; else None.
 
         Returns:
             The labels, which the caller must release.

@@ -2,30 +2,30 @@
 
 A region is a range of a shared-memory object (`/dev/shm`) that a caller registers under a name. The
 teacher does not map it: it copies inputs with `pread` and writes outputs with `pwrite`. Its
-descriptor is open for reading; one for writing exists only during a write. So an object that is
-truncated during a copy causes a short read, which is refused, and never a SIGBUS. Missing memory
-(`/dev/shm` is full) causes an error too.
+descriptor is open for reading; a descriptor for writing exists only during a write. So an object
+that is truncated during a copy causes a short read, which is refused, and never a SIGBUS. A full
+`/dev/shm` causes an error too.
 
-**In place.** The memory of our readers has no name (`proto/shared_buffer.py`); a process that has
-it open registers it. It is sealed against shrinking, so it is mapped, and inputs with a generation
-are read in place.
+**In place.** The memory of our readers has no name in `/dev/shm` (`proto/shared_buffer.py`): its
+key names a process and a descriptor. It is sealed against shrinking, so it is mapped, and inputs
+with a generation are read in place.
 
 **Confined.** Only callers on this host may register, only objects with the prefix `PREFIX` that
-belong to the caller's user, and only a limited number. Regions belong to the caller that registered
-them; it cannot use the names of others.
+belong to the caller's user, and only a limited number. A caller can use only the regions that it
+has registered itself.
 
 **Generations.** A caller that gives a request up (because it is late, or another teacher was
 faster) cannot know whether the teacher gave it up too. A stopped process may continue an hour
 later, when the memory belongs to another batch. So a location may have a *generation*: a number in
 8 bytes before it (unsigned, little-endian), which the caller names in the request and changes
-before it reuses the memory. An input that is copied counts if the number is the same before and
-after the copy; one that is read in place, if the number is the same after it was labelled.
-Otherwise the request is refused and may be sent again. An output is written under an exclusive lock
-(an open-file-description lock of fcntl) on the 8 bytes of the generation, and only if the
-generation is still the same. To reuse the memory, the caller takes the same lock, changes the
-number and unlocks. If it does not get the lock, a teacher is writing, or was stopped while writing,
-and the memory must not be reused. Generations start at a random number, so equal ones also prove
-that both sides see the same memory.
+before it reuses the memory. A copied input is valid if the number is the same before and after the
+copy. An input that is read in place is valid if the number is still the same after the input was
+labelled. Otherwise the request is refused and may be sent again. An output is written under an
+exclusive lock (an open-file-description lock of fcntl) on the 8 bytes of the generation, and only
+if the generation is still the same. To reuse the memory, the caller takes the same lock, changes
+the number and unlocks. If it does not get the lock, a teacher is writing, or was stopped while
+writing, and the memory must not be reused. Generations start at a random number, so equal
+generations also prove that both sides see the same memory.
 
 Without generations, the extension works as in Triton: it is safe for callers that wait for every
 answer.
@@ -55,21 +55,21 @@ _MAX_NAME: Final = 256
 REGIONS: Final = 64
 REGION_BYTES: Final = 64 << 30
 REGIONS_IN_ALL: Final = 512
-#: Seconds after which an unused region is released if its object has no name any more: then only
-#: the teacher may keep the memory alive.
+#: Seconds after which an unused region is released if its object has no name any more, because the
+#: teacher may then be the last process that keeps the memory alive.
 IDLE_S: Final = 60.0
 
 
 class SharedMemoryRegions:
     """The regions of a teacher's callers. Any thread may use them.
 
-    Memory of our readers is read only for callers on the Unix socket, where the kernel tells their
-    user. Other callers may only use named objects; the user of a TCP connection is looked up in a
-    list of the system.
+    Memory of our readers is read only for callers on the Unix socket, where the kernel states their
+    user. Other callers may only use named objects; the user of a TCP connection is looked up in
+    /proc/net.
 
     Args:
         max_input_bytes: most bytes of one input.
-        system: allow named objects of `/dev/shm`, also over TCP.
+        system: whether named objects of `/dev/shm` are allowed, also over TCP.
         clock: seconds, monotonic.
     """
 
@@ -114,13 +114,13 @@ class SharedMemoryRegions:
             segment.check_user(caller.listed_uid())
         self.sweep()
         with self._lock:
-            mine = self._regions.get(caller.owner, {})
-            if name in mine:
+            regions = self._regions.get(caller.owner, {})
+            if name in regions:
                 raise RequestRefused(f"region {quoted(name)} is registered: unregister it first")
-            self._check_room(mine, nbytes)
+            self._check_room(regions, nbytes)
             segment.used_s = self._clock()
-            mine[name] = segment
-            self._regions[caller.owner] = mine
+            regions[name] = segment
+            self._regions[caller.owner] = regions
 
     def unregister(self, caller: CallerIdentity, name: str = "") -> None:
         """Remove a region of this caller, or all of them; running requests keep theirs.
@@ -128,23 +128,23 @@ class SharedMemoryRegions:
         A region that is not registered is no error.
         """
         with self._lock:
-            mine = self._regions.get(caller.owner, {})
-            for one in [name] if name else list(mine):
-                mine.pop(one, None)
-            if not mine:
+            regions = self._regions.get(caller.owner, {})
+            for region in [name] if name else list(regions):
+                regions.pop(region, None)
+            if not regions:
                 self._regions.pop(caller.owner, None)
 
     def status(self, caller: CallerIdentity, name: str = "") -> dict[str, SharedSegment]:
         """Return the regions of this caller by name, or only the one with this name.
 
         Raises:
-            RequestRefused: it has none of that name.
+            RequestRefused: the caller has no region with this name.
         """
         with self._lock:
-            mine = dict(self._regions.get(caller.owner, {}))
-        if name and name not in mine:
+            regions = dict(self._regions.get(caller.owner, {}))
+        if name and name not in regions:
             raise self._unknown(name)
-        return {name: mine[name]} if name else mine
+        return {name: regions[name]} if name else regions
 
     @property
     def owners(self) -> frozenset[str]:
@@ -177,11 +177,11 @@ class SharedMemoryRegions:
         """Release regions that were unused for `IDLE_S` and have no name any more."""
         with self._lock:
             oldest_s = self._clock() - IDLE_S
-            for owner, mine in list(self._regions.items()):
-                for name, segment in list(mine.items()):
+            for owner, regions in list(self._regions.items()):
+                for name, segment in list(regions.items()):
                     if segment.used_s < oldest_s and segment.unlinked:
-                        del mine[name]
-                if not mine:
+                        del regions[name]
+                if not regions:
                     del self._regions[owner]
 
     def _used(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
@@ -199,16 +199,16 @@ class SharedMemoryRegions:
     def _unknown(self, name: str) -> RequestRefused:
         return RequestRefused(f"no region {quoted(name)} of this caller is registered here")
 
-    def _check_room(self, mine: dict[str, SharedSegment], nbytes: int) -> None:
-        if len(mine) >= REGIONS:
-            raise RateLimited(f"{len(mine)} regions are registered already: unregister some")
+    def _check_room(self, regions: dict[str, SharedSegment], nbytes: int) -> None:
+        if len(regions) >= REGIONS:
+            raise RateLimited(f"{len(regions)} regions are registered already: unregister some")
         if sum(map(len, self._regions.values())) >= REGIONS_IN_ALL:
             raise RateLimited("this teacher has no room for another region of shared memory")
-        held = sum(segment.nbytes for segment in mine.values())
-        if held + nbytes > REGION_BYTES:
+        registered_bytes = sum(segment.nbytes for segment in regions.values())
+        if registered_bytes + nbytes > REGION_BYTES:
             raise RateLimited(
-                f"{held} bytes are registered already, of {REGION_BYTES} that one caller "
-                "may: unregister some"
+                f"{registered_bytes} bytes are registered already, of {REGION_BYTES} that one "
+                "caller may register: unregister some"
             )
 
 
@@ -244,8 +244,7 @@ class RegionReader:
         """Check the inputs that were read in place. Call this after they have been used.
 
         Raises:
-            RetryableError: an input was read in place, and its memory belongs to another request
-                now.
+            RetryableError: the memory of such an input belongs to another request now.
         """
         for segment, ref in self._in_place:
             segment.check(ref)
@@ -265,8 +264,8 @@ def output_buffers(request: InferRequest) -> dict[str, BufferRef]:
         form = LabelForm.from_parameters(parameters, request.parameters)
         if form is not None and form.k:
             raise RequestRefused(
-                f"output {name!r} is asked for as {form}, in several parts, which cannot lie in "
-                "one location in shared memory: ask for it without a location"
+                f"output {name!r} is asked for as {form}: its several parts cannot lie at one "
+                "location in shared memory; ask for it without a location"
             )
         refs[name] = ref
     return refs

@@ -1,8 +1,8 @@
 """A shared-memory object of a caller: which objects are opened, and how they are read and written.
 
 A key names a file of `/dev/shm` with the prefix `PREFIX`, or the memory file of one of our readers,
-by a process and its descriptor. Nothing else is opened, in particular nothing on which opening has
-side effects. An object is accessed through its descriptor. It is mapped only if it is sealed
+by a process and its descriptor. Nothing else is opened, in particular no file that has side effects
+when it is opened. An object is accessed through its descriptor. It is mapped only if it is sealed
 against shrinking; then it can be read in place.
 """
 
@@ -52,11 +52,11 @@ def open_object(key: str) -> int:
             f"{quoted(key)} is not a valid name of shared memory: it must begin with "
             f"{PREFIX!r} and have no '/' in it"
         )
-    held = descriptor_of(name)
+    descriptor = descriptor_of(name)
     try:
-        if held is None:
+        if descriptor is None:
             return os.open(os.fsencode(FOLDER / name), _READ | os.O_NOFOLLOW)
-        return _open_descriptor(*held)
+        return _open_descriptor(*descriptor)
     except (OSError, UnicodeEncodeError) as error:
         why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "no such name"
         raise RequestRefused(f"shared memory {quoted(key)} cannot be opened: {why}") from None
@@ -73,14 +73,14 @@ def _without_slash(key: str) -> str:
 
 def _open_descriptor(pid: int, fd: int) -> int:
     """Open descriptor `fd` of a process; check first that it is the memory of a reader."""
-    found = os.open(f"/proc/{pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
+    path_fd = os.open(f"/proc/{pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
     try:
-        link = f"/proc/self/fd/{found}"
+        link = f"/proc/self/fd/{path_fd}"
         if not os.readlink(link).startswith(_READER_MEMORY):
             raise RequestRefused(f"descriptor {fd} of process {pid} is not the memory of a reader")
         return os.open(link, _READ)
     finally:
-        os.close(found)
+        os.close(path_fd)
 
 
 _GENERATION: Final = struct.Struct("<Q")
@@ -97,7 +97,7 @@ class SharedSegment:
         nbytes: its size.
 
     Attributes:
-        from_reader: it is memory of one of our readers, in which locations are reused.
+        from_reader: whether it is memory of one of our readers, in which locations are reused.
         uid: the user that owns the object.
         used_s: time of its last use, on the clock of `SharedMemoryRegions`.
 
@@ -112,16 +112,16 @@ class SharedSegment:
         self.key, self.offset, self.nbytes = key, offset, nbytes
         self.from_reader = is_reader_memory(key)
         self._fd = open_object(key)
-        found = os.fstat(self._fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
             raise RequestRefused(f"{quoted(key)} is no shared-memory object")
-        self.uid = found.st_uid
-        if nbytes < 1 or offset + nbytes > found.st_size:
+        self.uid = status.st_uid
+        if nbytes < 1 or offset + nbytes > status.st_size:
             raise RequestRefused(
-                f"bytes {offset} to {offset + nbytes} are no piece of {quoted(key)}, which has "
-                f"{found.st_size}"
+                f"bytes {offset} to {offset + nbytes} are not all within {quoted(key)}, which has "
+                f"{status.st_size} bytes"
             )
-        self._mapped = _mapped(self._fd, offset + nbytes)
+        self._mapped = _map_if_sealed(self._fd, offset + nbytes)
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -136,7 +136,7 @@ class SharedSegment:
         """Raise RequestRefused unless the object belongs to this user, or the user is root."""
         if uid not in (0, self.uid):
             raise RequestRefused(
-                f"{quoted(self.key)} belongs to user {self.uid}; this is for user {uid}"
+                f"{quoted(self.key)} belongs to user {self.uid}; the caller is user {uid}"
             )
 
     def read(self, ref: BufferRef) -> memoryview:
@@ -174,13 +174,13 @@ class SharedSegment:
         if ref.generation is None:
             return
         at = self.offset + ref.generation_at
-        here = self._mapped
-        raw = os.pread(self._fd, GENERATION_BYTES, at) if here is None else here[at:]
-        found = _GENERATION.unpack_from(raw)[0] if len(raw) >= GENERATION_BYTES else None
-        if found != ref.generation:
+        mapped = self._mapped
+        raw = os.pread(self._fd, GENERATION_BYTES, at) if mapped is None else mapped[at:]
+        generation = _GENERATION.unpack_from(raw)[0] if len(raw) >= GENERATION_BYTES else None
+        if generation != ref.generation:
             raise RetryableError(
                 f"the location at {ref.offset} of region {quoted(ref.region)} belongs to another "
-                f"request now: its generation is {found}, the request names {ref.generation}"
+                f"request now: its generation is {generation}, the request names {ref.generation}"
             )
 
     def write(self, ref: BufferRef, data: memoryview) -> None:
@@ -189,8 +189,8 @@ class SharedSegment:
         Raises:
             RequestRefused: it does not fit, the location is not within the range, or the object has
                 shrunk, belongs to a reader, or may not be written by this process.
-            RetryableError: the location belongs to another request now, or its owner is taking it
-                back, or there is no memory.
+            RetryableError: the location belongs to another request now, or its owner is reusing it,
+                or there is no memory.
         """
         if self.from_reader:
             raise RequestRefused(
@@ -239,7 +239,8 @@ class SharedSegment:
 
     def _shrunk(self, end: int, size: int) -> RequestRefused:
         return RequestRefused(
-            f"{quoted(self.key)} has become smaller: the request needs {end} bytes, it has {size}"
+            f"{quoted(self.key)} has become smaller: the request needs {end} bytes, "
+            f"the object has {size}"
         )
 
     def _copy(self, at: int, nbytes: int) -> memoryview:
@@ -273,7 +274,7 @@ class SharedSegment:
             os.close(fd)
 
 
-def _mapped(fd: int, nbytes: int) -> memoryview | None:
+def _map_if_sealed(fd: int, nbytes: int) -> memoryview | None:
     """Map an object that is sealed against shrinking; return None if it is not sealed."""
     try:
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:

@@ -53,8 +53,8 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._listener = listener
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
-        self._offered: PendingOffer | None = None  # named by the reader, possibly not proved yet
-        self._challenges = b"", b""
+        self._offered: PendingOffer | None = None  # the reader may not have proved it yet
+        self._challenges = b"", b""  # the reader's, the teacher's
         self._session: TransportSession | None = None  # after the proof
         self._call: AdmittedCall | None = None
         self._incoming: FramedRequest | None = None  # its arrays are being received
@@ -62,7 +62,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._tasks: dict[asyncio.Task[bytes], int] = {}  # task of each request -> its bytes
         self._writing_paused = False  # the peer does not read answers
         self._reading_paused = False
-        self._refuses_requests = False  # no more requests are taken
+        self._refuses_requests = False  # no more requests are accepted
         self._is_closing = False  # everything is answered
         self._receiving = Deadline(listener.config.receive_s, self.abort)
         self._lingering = Deadline(_LINGER_S, lambda: self._transport.close())
@@ -70,7 +70,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._wake_bytes = 1  # bytes that wake the event loop
 
     def leave(self) -> None:
-        """Take no more requests, and close after the pending ones are answered."""
+        """Accept no more requests, and close after the pending requests are answered."""
         if self._session is None:
             self.abort()
         elif not self._refuses_requests:
@@ -117,9 +117,9 @@ class ReaderConnection(asyncio.BufferedProtocol):
         if (incoming := self._incoming) is not None:
             incoming.received(nbytes)
             if (missing := incoming.missing) and not self._writing_paused:
-                least = min(sum(map(len, missing)), _WAKE_BYTES)
-                if least != self._wake_bytes:
-                    self._set_wake_threshold(least)
+                threshold = min(sum(map(len, missing)), _WAKE_BYTES)
+                if threshold != self._wake_bytes:
+                    self._set_wake_threshold(threshold)
                 return
         elif self._skip:
             self._skip -= nbytes
@@ -189,7 +189,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
                 elif not self._take_frame(self._session):
                     break
         except WireError as error:
-            log.debug("a reader sends no frames: %s", error)
+            log.debug("a reader sent an invalid frame: %s", error)
             self._listener.recorder.refused(error)
             if self._session is not None:
                 self._sending.write(frames.error_frame(0, error))
@@ -203,18 +203,22 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._end_if_done()
 
     def _prove(self) -> bool:
+        """Handle the reader's hello, or its proof; return False if the rest must wait."""
         if self._offered is None:
             if (hello := self._consume(frames.HELLO_BYTES)) is None:
                 return False
             at = len(frames.MAGIC)
-            name, readers = hello[at : at + frames.ID_BYTES], hello[at + frames.ID_BYTES :]
-            offered = self._listener.take_offer(name) if hello.startswith(frames.MAGIC) else None
+            session = hello[at : at + frames.ID_BYTES]
+            readers_challenge = hello[at + frames.ID_BYTES :]
+            offered = self._listener.take_offer(session) if hello.startswith(frames.MAGIC) else None
             if offered is None:
                 self.abort()
                 return False
-            teachers = secrets.token_bytes(frames.CHALLENGE_BYTES)
-            self._offered, self._challenges = offered, (readers, teachers)
-            self._transport.write(teachers + offered.offer.teachers_proof(readers, teachers))
+            challenge = secrets.token_bytes(frames.CHALLENGE_BYTES)
+            self._offered, self._challenges = offered, (readers_challenge, challenge)
+            self._transport.write(
+                challenge + offered.offer.teachers_proof(readers_challenge, challenge)
+            )
             return True
         if (proof := self._consume(frames.PROOF_BYTES)) is None:
             return False
@@ -238,27 +242,27 @@ class ReaderConnection(asyncio.BufferedProtocol):
         return True
 
     def _take_frame(self, session: TransportSession) -> bool:
-        """Handle one frame; return False if it has not arrived yet, up to its arrays."""
-        start, have = self._start, self._end - self._start
-        if have < (taken := frames.HEADER.size):
+        """Handle one frame; return False if the part before its arrays has not arrived yet."""
+        start, arrived = self._start, self._end - self._start
+        if arrived < (header_bytes := frames.HEADER.size):
             return False
         header = FrameHeader.unpack(self._staging[start : self._end])
         is_open = header.kind == frames.OPEN and header.nbytes <= frames.MAX_JSON_BYTES
         if not is_open and (header.kind != frames.REQUEST or header.head_bytes > _MAX_HEAD_BYTES):
-            raise WireError(f"a frame of kind {header.kind} that no reader sends")
-        if have < (end := taken + (header.nbytes if is_open else header.head_bytes)):
+            raise WireError(f"readers send no frame of kind {header.kind} with these sizes")
+        if arrived < (end := header_bytes + (header.nbytes if is_open else header.head_bytes)):
             return False
-        content = bytes(self._staging[start + taken : start + end])
+        content = bytes(self._staging[start + header_bytes : start + end])
         self._start += end
         if is_open:
             session.open(content)
             return True
         if (opened_session := session.opened_session) is None:
-            raise WireError("a request before its session was opened")
+            raise WireError("the request came before an OPEN frame")
         if not header.flags & frames.IN_SHARED_MEMORY:
             self._receive(FramedRequest(header, content, opened_session))
         elif header.nbytes:
-            raise WireError("a request in shared memory that announces bytes")
+            raise WireError("the request is in shared memory and announces bytes")
         else:
             assert self._call is not None
             self._call.request_received()
@@ -292,15 +296,17 @@ class ReaderConnection(asyncio.BufferedProtocol):
         except EdlError as error:  # concerns this request only
             self._listener.recorder.refused(error)
             self._sending.write(frames.error_frame(header.number, error))
-            here = min(header.nbytes, self._end - self._start)
-            self._start += here
-            if skip := header.nbytes - here:
+            buffered = min(header.nbytes, self._end - self._start)
+            self._start += buffered
+            if skip := header.nbytes - buffered:
                 self._skip = skip
                 self._receiving.start()
             self._update_call()
             return
         arrays = request.buffers.arrays
-        request.missing = [one.reshape(-1).view(np.uint8).data for one in arrays if one.nbytes]
+        request.missing = [
+            array.reshape(-1).view(np.uint8).data for array in arrays if array.nbytes
+        ]
         while request.missing and self._start < self._end:
             count = min(len(request.missing[0]), self._end - self._start)
             request.missing[0][:count] = self._staging[self._start : self._start + count]
@@ -311,11 +317,11 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._receiving.start()
             self._set_wake_threshold(min(sum(map(len, request.missing)), _WAKE_BYTES))
 
-    def _set_wake_threshold(self, least: int) -> None:
-        """Wake the event loop after `least` bytes."""
-        if not self._encrypted and least != self._wake_bytes:
-            self._wake_bytes = least
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+    def _set_wake_threshold(self, threshold: int) -> None:
+        """Wake the event loop after `threshold` bytes."""
+        if not self._encrypted and threshold != self._wake_bytes:
+            self._wake_bytes = threshold
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, threshold)
 
     # --- requests
 
@@ -326,14 +332,14 @@ class ReaderConnection(asyncio.BufferedProtocol):
         task.add_done_callback(partial(self._served, request.buffers))
 
     def _served(self, buffers: InputBuffers | None, task: asyncio.Task[bytes]) -> None:
-        """Send the answer to a request that has ended; close the connection if it has none."""
+        """Send the answer to a request; if the request ended without one, close the connection."""
         del self._tasks[task]
         if buffers is not None:
             buffers.close()
         if task.cancelled() or (error := task.exception()) is not None:
             self.abort()
             if not task.cancelled():
-                log.error("a connection was ended", exc_info=error)
+                log.error("a connection was ended by an unexpected error", exc_info=error)
             return
         if not self._transport.is_closing():
             self._sending.write(task.result())
@@ -349,8 +355,8 @@ class ReaderConnection(asyncio.BufferedProtocol):
         if (call := self._call) is None:
             return
         incoming = self._incoming
-        held = sum(self._tasks.values(), incoming.header.nbytes if incoming else 0)
-        call.table.set_reserved(call, held)
+        reserved_bytes = sum(self._tasks.values(), incoming.header.nbytes if incoming else 0)
+        call.table.set_reserved(call, reserved_bytes)
         is_idle = not self._tasks and incoming is None
         if is_idle and not self._writing_paused and not self._refuses_requests:
             call.mark_idle()

@@ -20,10 +20,10 @@ from .callers import CallCredentials
 from .servicer import ServerContext
 from .transport_connection import ReaderConnection
 
-#: The most unused offers to one caller, and to all; the oldest one is withdrawn.
+#: The most unused offers to one caller, and to all; the oldest offer is withdrawn for a new one.
 _OFFERS_TO_ONE: Final = 64
 _OFFERS: Final = 1024
-#: The most connections without a proof yet; the oldest one is ended.
+#: The most connections without a proof yet; the oldest is ended for a new one.
 _MAX_UNPROVED: Final = 128
 _BACKLOG: Final = 128
 
@@ -59,16 +59,16 @@ class TransportListener:
         self._all_closed = asyncio.Event()
 
     def offer(self, credentials: CallCredentials) -> tuple[tuple[str, str], ...]:
-        """Return trailing metadata with an offer, if the caller may label and asks; else empty."""
-        asked = any(key == OFFER_KEY for key, _ in credentials.metadata or ())
-        if not asked or not self._acceptors:
+        """Return trailing metadata with an offer; empty unless the caller asks and may label."""
+        is_requested = any(key == OFFER_KEY for key, _ in credentials.metadata or ())
+        if not is_requested or not self._acceptors:
             return ()
         if (caller := self.admission.student_of(credentials)) is None:
             return ()
         owner = caller.owner
-        mine = [name for name, offered in self._offers.items() if offered.owner == owner]
-        if len(mine) >= _OFFERS_TO_ONE:
-            del self._offers[mine[0]]
+        sessions = [name for name, offered in self._offers.items() if offered.owner == owner]
+        if len(sessions) >= _OFFERS_TO_ONE:
+            del self._offers[sessions[0]]
         elif len(self._offers) >= _OFFERS:
             del self._offers[next(iter(self._offers))]
         offer = TransportOffer.new(self._grpc_port, self.port, self._unix_name)
@@ -130,7 +130,7 @@ class TransportListener:
         self._unproved[connection] = None
 
     def take_offer(self, session: bytes) -> PendingOffer | None:
-        """Remove and return the offer of a session; None if unknown or its caller may not call."""
+        """Remove and return the offer of a session; None if unknown or no longer authorised."""
         if (offered := self._offers.pop(session, None)) is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""The session of a connection: what its OPEN frames fix, and the answers to its requests."""
+"""The session of a connection: the settings of its OPEN frames, and answers to its requests."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class OpenedSession:
-    """What an OPEN frame has fixed for the following requests.
+    """The settings of an OPEN frame, which hold for the requests after it.
 
     Attributes:
         opened: the frame.
-        request: what the requests have in common, with empty arrays as inputs.
+        request: the common part of the requests, with empty arrays as inputs.
         region: name of the region of shared memory; empty if there is none.
         memory_error: why a requested region could not be registered.
         spec: result of the check of `request` for the latest model; None before the first request.
@@ -57,7 +57,7 @@ class FramedRequest:
     Attributes:
         header: header of its frame.
         head: shapes of the inputs, and their locations in shared memory.
-        opened_session: the session as it was opened when the request arrived.
+        opened_session: the settings of the latest OPEN frame before the request.
         buffers: its inputs; None if they are in the reader's memory.
         missing: the parts of `buffers` that have not been received yet.
     """
@@ -69,7 +69,7 @@ class FramedRequest:
     missing: list[memoryview] = field(default_factory=list)
 
     def received(self, count: int) -> None:
-        """Record that the next `count` bytes are in the first part that was missing."""
+        """Record that `count` bytes have been received into the first missing part."""
         rest = self.missing[0][count:]
         self.missing[:1] = [rest] if len(rest) else []
 
@@ -82,9 +82,9 @@ class TransportSession:
         credentials: of the caller; checked for each request.
 
     Attributes:
-        opened_session: what the latest OPEN frame fixed; None before the first one.
-        regions: names of regions of shared memory, the latest last; requests may still use earlier
-            ones.
+        opened_session: the settings of the latest OPEN frame; None before the first OPEN frame.
+        regions: names of regions of shared memory, the latest last; running requests may still use
+            earlier regions.
     """
 
     def __init__(self, listener: TransportListener, credentials: CallCredentials) -> None:
@@ -93,7 +93,7 @@ class TransportSession:
         self._protocol = "tcp" if credentials.uid is None else "local"
         self.opened_session: OpenedSession | None = None
         self.regions: list[str] = []
-        self._described: tuple[object, ...] = ()  # the last description that was sent
+        self._described: tuple[object, ...] = ()  # content of the last description that was sent
 
     def open(self, payload: bytes) -> None:
         """Handle an OPEN frame; raises WireError if it is invalid."""
@@ -174,8 +174,8 @@ class TransportSession:
 
     def _result(self, number: int, spec: RequestSpec, labels: RequestLabels) -> bytes:
         outputs, description = labels.outputs, b""
-        known = (spec, [(name, array.dtype, array.ndim) for name, array in outputs.items()])
-        if known != self._described:  # else the reader has the description already
+        described = (spec, [(name, array.dtype, array.ndim) for name, array in outputs.items()])
+        if described != self._described:  # else the reader has the description already
             tensors = tuple(
                 FramedTensor(
                     name,
@@ -193,11 +193,11 @@ class TransportSession:
             device_s=labels.device_seconds,
             draining=self._listener.servicer.identity.draining,
         )
-        self._described = known  # not before: an answer too large to be sent describes nothing
+        self._described = described  # not earlier: `result_frame` may refuse a large answer
         return b"".join(pieces)
 
     def _register_region(self, opened_session: OpenedSession, region: str) -> None:
-        """Register the memory of a session as `region`, or record why that fails."""
+        """Register the memory of a session as `region`, or record the error."""
         opened = opened_session.opened
         try:
             self._listener.servicer.memory.register(
@@ -227,10 +227,10 @@ def _in_memory(head: bytes, opened_session: OpenedSession, reading: RegionReader
         raise opened_session.memory_error
     opened = opened_session.opened
     shapes = frames.unpack_shapes(head, opened.inputs)
-    at = 8 * sum(map(len, shapes))
-    if len(head) != at + frames.BUFFER_LOCATION.size * len(shapes):
-        raise WireError("a request in shared memory without a location for each input")
-    arrays, locations = [], frames.BUFFER_LOCATION.iter_unpack(head[at:])
+    shapes_bytes = 8 * sum(map(len, shapes))
+    if len(head) != shapes_bytes + frames.BUFFER_LOCATION.size * len(shapes):
+        raise WireError("the request in shared memory lacks a location for each input")
+    arrays, locations = [], frames.BUFFER_LOCATION.iter_unpack(head[shapes_bytes:])
     for tensor, shape, location in zip(opened.inputs, shapes, locations, strict=True):
         offset, generation, generation_offset = location
         nbytes = nbytes_of(tensor.datatype, shape) or 0

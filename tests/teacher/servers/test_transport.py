@@ -192,14 +192,14 @@ def test_answers_bear_the_numbers_of_their_requests(make: Make) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (request_frame(), "before its session"),
+        (request_frame(), "before an OPEN frame"),
         (OPEN + b"GET / HTTP/1.1" + bytes(40), "no frame"),
-        (OPEN + frames.goaway_frame(), "that no reader sends"),
+        (OPEN + frames.goaway_frame(), "readers send no frame"),
         (OPEN + request_frame(nbytes=X.nbytes + 1), "announced"),
         (OPEN + placed_frame(nbytes=1 << 63), "announces bytes"),
         (OPEN + FrameHeader(frames.REQUEST, 0, 8, 1, 1, 8, 0.0).pack() + bytes(16), "shorter"),
         (FrameHeader(frames.OPEN, 0, 0, 0, 0, 7, 0.0).pack() + b"garbage", "no JSON"),
-        (FrameHeader(frames.OPEN, 0, 0, 0, 0, 1 << 20, 0.0).pack(), "that no reader sends"),
+        (FrameHeader(frames.OPEN, 0, 0, 0, 0, 1 << 20, 0.0).pack(), "readers send no frame"),
     ],
 )
 def test_malformed_frames_end_it(bench: Bench, data: bytes, words: str) -> None:

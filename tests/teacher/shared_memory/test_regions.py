@@ -109,7 +109,7 @@ def test_named_memory_is_for_who_may_read_it_here(
     assert HERE.listed_uid() == ours, "without a table it is our own user"
     for uid in (ours, 0):
         segment.check_user(uid)
-    with pytest.raises(RequestRefused, match=f"belongs to user {ours}; this is for user"):
+    with pytest.raises(RequestRefused, match=f"belongs to user {ours}; the caller is user"):
         segment.check_user(ours + 1)
 
 
@@ -143,13 +143,13 @@ def test_limits_of_regions_and_bytes(memory: SharedMemoryRegions, owned: Object)
     memory.unregister(HERE)
     register(memory, owned, "d")
     owned.resize(2 << 20)
-    with pytest.raises(RateLimited, match="of 1048576 that one caller may"):
+    with pytest.raises(RateLimited, match="of 1048576 that one caller may register"):
         memory.register(HERE, "large", owned.key, offset=0, nbytes=(1 << 20) - 4095)
 
 
 def test_a_region_beyond_its_object_is_refused(memory: SharedMemoryRegions, owned: Object) -> None:
     for offset, nbytes in ((0, 0), (0, 4097), (4096, 1), (1 << 63, 1 << 63)):
-        with pytest.raises(RequestRefused, match="are no piece of"):
+        with pytest.raises(RequestRefused, match="are not all within"):
             memory.register(HERE, "r", owned.key, offset=offset, nbytes=nbytes)
 
 
