@@ -48,7 +48,8 @@ class CanaryKeys:
     """Keys of `--canary` of `edl teacher fingerprint`."""
 
     file: Annotated[
-        Path | None, Key("write samples and the model's present answers here.", metavar="FILE")
+        Path | None,
+        Key("write samples and the model's current answers to this file.", metavar="FILE"),
     ] = None
     samples: Annotated[
         Path | None,

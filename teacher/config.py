@@ -130,7 +130,7 @@ def parse_output(text: str) -> tuple[TensorSpec | None, tuple[str, OutputKind] |
     head, equals, value = text.rpartition("=")
     if not equals or ":" in value:
         return TensorSpec.parse(text), None
-    kind = next((one for one in OUTPUT_KINDS if one == value), None)
+    kind = next((known for known in OUTPUT_KINDS if known == value), None)
     if not head or kind is None:
         raise UsageError(
             f"--output {text!r}: write NAME=KIND, with KIND one of {', '.join(OUTPUT_KINDS)}"
@@ -337,7 +337,7 @@ class TeacherConfig:
             )
         if self.batching.max_samples:
             raise UsageError("a deterministic teacher merges no requests: leave batching out")
-        if len({(one.device.partition(":")[0], one.threads) for one in self.predictors}) > 1:
+        if len({(p.device.partition(":")[0], p.threads) for p in self.predictors}) > 1:
             raise UsageError(
                 "the devices of a deterministic teacher must be of one kind and have equally many "
                 f"cores, not {','.join(map(str, self.devices))}"

@@ -1,4 +1,4 @@
-"""Jobs: what the server process sends to a predictor process, and how a predictor labels a job.
+"""Jobs: the messages between the server process and a predictor, and how a predictor runs a job.
 
 Messages over `proto.channel`:
 
@@ -20,9 +20,8 @@ A ref is the location of an array in shared memory (`proto.arena`). The server p
 memory of inputs, and frees a job's inputs after `done`. The predictor owns the memory of outputs,
 and frees the records in `free`.
 
-A job may contain several requests, and none may spoil the others. Requests after their deadline are
-not computed. If the joint run fails, each request runs alone, so an error reaches only the request
-that caused it.
+A job may contain several requests. Requests after their deadline are not computed. If the joint run
+fails, each request runs alone, so an error reaches only the request that caused it.
 """
 
 from __future__ import annotations
@@ -192,10 +191,10 @@ def submit_parts(
             outputs, device_s = running()
         except EdlError as error:
             if len(live) == 1:
-                # Without its traceback, whose frames refer to the arrays.
+                # Without its traceback: the frames in it refer to the arrays.
                 results[live[0]] = error.with_traceback(None)
                 return results
-            # Each alone, so that an error reaches only the request that caused it.
+            # Run each request alone, so that an error reaches only the request that caused it.
             for i, run in [
                 (i, submit_parts(submit, inputs_by_part[i], [parts[i]], clock)) for i in live
             ]:

@@ -156,7 +156,7 @@ def fastest_micro_batch(
             _, device_s = submit_to(backend, clock)(batches[size])()
             times.setdefault(size, []).append(device_s)
         except RetryableError:
-            times = {smaller: known for smaller, known in times.items() if smaller < size}
+            times = {smaller: runs_s for smaller, runs_s in times.items() if smaller < size}
             if not times:
                 raise
             sizes = tuple(smaller for smaller in sizes if smaller < size)

@@ -156,7 +156,7 @@ class BackendKeys:
     name: Annotated[
         str,
         Key(
-            "auto (by its files, or by what the factory returns), paddle, onnx, torch, callable; "
+            "auto (by its files, or by the object of the factory), paddle, onnx, torch, callable; "
             "or paced, an emulated accelerator: the model's answers, at a stated speed. A paced "
             "teacher describes itself as emulated.",
             "EDL_BACKEND",
@@ -213,9 +213,9 @@ Preprocess = Annotated[
     _model(
         "EDL_PREPROCESS",
         "A step on each batch before the model: unit (bytes to 0..1), symmetric (bytes to "
-        "-1..1), imagenet (bytes, normalised as for ImageNet), nhwc (images come channels last), "
-        "or a module:function of yours, from a dict of arrays to one. Students then send the "
-        "input of the first step. Repeat it for further steps.",
+        "-1..1), imagenet (bytes, normalised as for ImageNet), nhwc (images arrive channels last), "
+        "or a module:function of yours, which maps a dict of arrays to another. Students then send "
+        "the input of the first step. Repeat it for further steps.",
     ),
 ]
 Download = Annotated[
@@ -321,7 +321,7 @@ class LimitKeys:
         ),
     ] = 256
     calls_per_peer: Annotated[
-        int, Key("the same for one caller at one address.", "EDL_MAX_CALLS_PER_PEER", at_least=1)
+        int, Key("open calls of one caller at one address.", "EDL_MAX_CALLS_PER_PEER", at_least=1)
     ] = 64
     memory_mib: Annotated[
         int,
@@ -367,7 +367,7 @@ Http = Annotated[
     _socket(
         "EDL_HTTP",
         "Serve the protocol over HTTP, too, with equal limits and credentials, at HOST:PORT or "
-        "at PORT on the host of --listen; port 0: any free one; 'off': no HTTP. Default: 0 if the "
+        "at PORT on the host of --listen; port 0: any free port; 'off': no HTTP. Default: 0 if the "
         "extra 'http' is installed, else off.",
     ),
 ]
@@ -376,7 +376,7 @@ TransportPort = Annotated[
     _socket(
         "EDL_TRANSPORT_PORT",
         "Port on the host of --listen to which readers of EDL-Dist send batches, as frames over "
-        "TCP; 0: any free one. Readers that cannot reach it send batches by gRPC.",
+        "TCP; 0: any free port. Readers that cannot reach it send batches by gRPC.",
         min=0,
         max=65535,
     ),
@@ -385,7 +385,7 @@ MetricsListen = Annotated[
     str | None,
     _socket(
         "EDL_METRICS_LISTEN",
-        "Serve Prometheus metrics on this address; PORT alone: on loopback; port 0: any free one. "
+        "Serve Prometheus metrics on this address; PORT alone: on loopback; port 0: any free port. "
         "With --tokens, Prometheus needs the token of a viewer or an admin. Default: none.",
         metavar="[HOST:]PORT",
     ),

@@ -59,7 +59,7 @@ class PredictorPool:
     """The predictors of one teacher. Any thread may use them.
 
     Args:
-        configs: what to run, one for each device.
+        configs: settings of the predictors, one for each device.
         on_progress: called with the progress of a start, in words.
         on_change: called from a thread of the pool when a predictor becomes ready, crashes or is
             given up.
@@ -180,7 +180,7 @@ class PredictorPool:
             reports = [p.ready_report for p in self.predictors if p.ready_report is not None]
             if len(reports) == len(self.predictors):
                 self.ready_report = PredictorReady.combined(reports)
-        self.start()  # devices that waited for this one's measurement
+        self.start()  # starts devices that waited for a measurement
         with self._lock:
             for predictor in self.predictors:
                 if predictor.failure is not None and predictor not in self._given_up:
@@ -203,7 +203,7 @@ class PredictorProcess:
     """The predictor of one device: starts it, sends jobs, and restarts it after a crash.
 
     Args:
-        config: what to run.
+        config: settings of the predictor.
         inputs: memory of requests, which outlives the process.
         name: its name in messages; empty for the only predictor.
         on_progress: called with the progress of a start, in words.
@@ -373,7 +373,7 @@ class PredictorProcess:
         job.results.set_result(results)
 
     def _fail_jobs(self) -> None:
-        """Fail every job, because the process is gone; it was computing the oldest one."""
+        """Fail every job, because the process is gone; it was running the oldest job."""
         ended = RetryableError("the predictor ended before it computed the request: try again")
         crashed = PredictorCrashed("the predictor ended while it computed this request")
         with self._lock:

@@ -188,7 +188,7 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[RequestedOutp
 
 
 def check_inputs(inputs: Mapping[str, Array], spec: ModelSpec) -> None:
-    """Check the arrays of a request whose names fit `spec`.
+    """Check dtypes and shapes of inputs; `check_request` must have checked their names.
 
     Raises:
         RequestRefused: a dtype or shape does not fit the model, or the batch is empty.
@@ -239,13 +239,13 @@ def deadline_of(request: InferRequest, call_deadline_s: float | None, now_s: flo
     return own_s if call_deadline_s is None else min(own_s, call_deadline_s)
 
 
-def _requested_outputs(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
-    for name in asked:
+def _requested_outputs(requested: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
+    for name in requested:
         if name not in known:
             raise RequestRefused(f"unknown output {name!r}: expected some of {known}")
-    if len(set(asked)) < len(asked):
-        raise RequestRefused(f"an output is asked for twice: got {list(asked)}")
-    return asked or tuple(known)
+    if len(set(requested)) < len(requested):
+        raise RequestRefused(f"an output is asked for twice: got {list(requested)}")
+    return requested or tuple(known)
 
 
 def _form(request: InferRequest, output: TensorSpec) -> LabelForm | None:

@@ -64,7 +64,7 @@ def self_test(
         The kind of each output, by name; empty if the model refuses all test batches.
 
     Raises:
-        ModelError: the model fails; the message names the rule and what the failure means.
+        ModelError: the model fails the test; the message says why, and what to check.
     """
     if canary is None:
         answers = list(_answers_to_noise(backend, micro_batch, clock))
@@ -281,8 +281,8 @@ class Canary:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a canary; raises ModelError if the file is not one."""
-        what = "is no canary: write one by 'edl teacher fingerprint MODEL --canary FILE'"
-        with _opened(path, ModelError, what) as archive:
+        problem = "is no canary: write one by 'edl teacher fingerprint MODEL --canary FILE'"
+        with _opened(path, ModelError, problem) as archive:
             header = json.loads(archive["header"].tobytes())
             if header["version"] != _VERSION:
                 raise ModelError(f"{path} is a canary of another version: write it anew")
@@ -292,12 +292,12 @@ class Canary:
                 for number, (_, datatype) in enumerate(named)
             ]
             names = [str(name) for name, _ in named]
-            first = len(header["inputs"])
+            inputs_count = len(header["inputs"])
             return cls(
                 str(header["content_id"]),
                 float(header["tolerance"]),
-                dict(zip(names[:first], arrays[:first], strict=True)),
-                dict(zip(names[first:], arrays[first:], strict=True)),
+                dict(zip(names[:inputs_count], arrays[:inputs_count], strict=True)),
+                dict(zip(names[inputs_count:], arrays[inputs_count:], strict=True)),
             )
 
 
@@ -319,14 +319,14 @@ def load_samples(path: Path, names: Iterable[str]) -> dict[str, Array]:
     Raises:
         UsageError: it cannot be read, or lacks an input.
     """
-    wanted = list(names)
-    with _opened(path, UsageError, f"does not hold an array for each of {wanted}") as archive:
-        return {name: archive[name] for name in wanted}
+    input_names = list(names)
+    with _opened(path, UsageError, f"does not hold an array for each of {input_names}") as archive:
+        return {name: archive[name] for name in input_names}
 
 
 @contextmanager
-def _opened(path: Path, kind: type[EdlError], what: str) -> Iterator[Any]:
-    """Open an archive; every problem with it raises `kind`, with `what` as its reason."""
+def _opened(path: Path, kind: type[EdlError], problem: str) -> Iterator[Any]:
+    """Open an archive; every problem with it raises `kind`, with `problem` as its reason."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -337,4 +337,4 @@ def _opened(path: Path, kind: type[EdlError], what: str) -> Iterator[Any]:
     except kind:
         raise
     except Exception as error:  # numpy, zipfile and zlib may raise anything for damaged files
-        raise kind(f"{path} {what}") from error
+        raise kind(f"{path} {problem}") from error

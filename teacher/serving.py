@@ -115,7 +115,7 @@ def drain(
     if heartbeat is not None:
         heartbeat.update()
     if not recorder.wait_quiet(QUIET_S, grace_s):
-        log.warning("requests kept coming for %g s: leaving all the same", grace_s)
+        log.warning("requests kept arriving for %g s: leaving anyway", grace_s)
     if heartbeat is not None:
         heartbeat.stop(leave=True)
     server.stop(max(0.0, deadline - time.monotonic()))

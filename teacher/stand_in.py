@@ -16,7 +16,7 @@ from .backends import Run
 
 IMAGE: Final = TensorSpec("image", "UINT8", (-1, 3, 224, 224))
 _CLASSES: Final = 1000
-#: The model uses one pixel in this many, along rows and along columns.
+#: Distance between the pixels that the model uses, along rows and along columns.
 _STRIDE: Final = 28
 
 

@@ -1,4 +1,4 @@
-"""`Backend`, the interface of a loaded model, and functions that run one in micro-batches."""
+"""`Backend`, the interface of a loaded model, and functions that run it in micro-batches."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ModelSpec:
         return replace(self, numerics=("merged", *self.numerics, f"up-to={max_samples}"))
 
     def with_kinds(self, kinds: Mapping[str, str]) -> ModelSpec:
-        """Return the spec with these `OutputKind`s; `kinds` has them by the name of the output."""
+        """Return the spec with these kinds (`OutputKind` by output); other outputs keep theirs."""
         outputs = (
             replace(output, kind=kinds.get(output.name, output.kind)) for output in self.outputs
         )

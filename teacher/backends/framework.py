@@ -120,8 +120,8 @@ def describe_difference(backend: Backend, exact: Backend, precision: str) -> str
     rows = backend.spec.rows_per_run(_COMPARED_ROWS)
     batch = probe_batch(backend.spec.inputs, rows, 0)
     lower, reference = backend.run(batch), exact.run(batch)
-    each = (_difference(name, lower, reference) for name in reference)
-    return f"{precision} against fp32 on {rows} example samples: {'; '.join(each)}"
+    differences = (_difference(name, lower, reference) for name in reference)
+    return f"{precision} against fp32 on {rows} example samples: {'; '.join(differences)}"
 
 
 def _difference(name: str, lower: Mapping[str, Array], reference: Mapping[str, Array]) -> str:
@@ -132,7 +132,7 @@ def _difference(name: str, lower: Mapping[str, Array], reference: Mapping[str, A
     if exact.ndim < 2:
         return text
     same = int((lower[name].argmax(axis=-1) == exact.argmax(axis=-1)).sum())
-    return f"{text}, largest entry the same in {same} of {exact[..., 0].size}"
+    return f"{text}, and its largest entry is the same in {same} of {exact[..., 0].size}"
 
 
 def gpu_of(device: str) -> int | None:

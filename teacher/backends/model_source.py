@@ -1,4 +1,4 @@
-"""Where a model comes from: its files or a factory, and the hash of its content.
+"""Finds a model by its path or its factory, and hashes its content.
 
 A backend is chosen by its `BackendKind`, without loading a framework: by the files at the path that
 the user names, or by the object that a factory `module:function` returns.
@@ -138,7 +138,7 @@ def call_factory(name: str) -> FactoryResult:
     A factory returns the model, `(model, inputs)` or `(model, inputs, outputs)`.
 
     Raises:
-        ModelError: there is no such factory, it raises, or it returns another tuple.
+        ModelError: there is no such factory, it raises, or it returns a tuple of another form.
     """
     function = import_named(name)
     if _takes_a_batch(function):
@@ -365,8 +365,8 @@ def _hint(path: Path, kinds: Sequence[BackendKind]) -> str:
     if re.match(r"\w+:/", str(path)):
         return " (URLs are not opened: download the model first)"
     suffixes = {suffix for kind in kinds for suffix in kind.suffixes}
-    if near := _similar(path, kinds, suffixes):
-        return f" (did you mean {near}?)"
+    if similar := _similar(path, kinds, suffixes):
+        return f" (did you mean {similar}?)"
     is_file_name = path.suffix in suffixes or path.suffix in FOREIGN
     if not path.is_absolute() and len(path.parts) <= 2 and not is_file_name:
         return " (a model of a hub is named timm/NAME, hf/NAME or torchvision/NAME)"

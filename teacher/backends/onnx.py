@@ -83,7 +83,7 @@ def _split(message: Buffer, number: int) -> tuple[bytes, list[memoryview]]:
     return split_bytes_field(message, number, max_fields=len(message))
 
 
-#: Types whose names differ between onnxruntime and numpy.
+#: Types with different names in onnxruntime and numpy.
 _DTYPE_NAMES = {"float": "float32", "double": "float64"}
 #: Words in onnxruntime's errors about models that need a newer version.
 _NEEDS_NEWER = ("IR version", "opset", "No Op registered")
@@ -119,7 +119,7 @@ class OnnxSession:
         outputs = [_spec_of(node, model) for node in self._session.get_outputs()]
         self._outputs = [tensor.name for tensor in outputs]
         self._inputs = with_declared_shapes(model_inputs, settings.inputs)
-        # An empty shape says that the model does not state the number of dimensions.
+        # An empty shape means that the model does not state the number of dimensions.
         if not all(tensor.shape for tensor in outputs):
             outputs = list(outputs_by_trial(self.run, self._inputs, (), str(model)))
         # On a GPU, a thread waits for the device while the caller prepares the next run. On a CPU,
@@ -166,7 +166,7 @@ def import_onnxruntime() -> Any:
 
 
 def has_cuda() -> bool:
-    """Whether the installed onnxruntime supports GPUs; raises ModelError if none is installed."""
+    """Whether the installed onnxruntime supports GPUs; raises ModelError without onnxruntime."""
     return "CUDAExecutionProvider" in import_onnxruntime().get_available_providers()
 
 
@@ -186,7 +186,7 @@ def _providers(runtime: Any, device: str, gpu: int | None) -> list[Any]:
         return ["CPUExecutionProvider"]
     if not has_cuda():
         raise ModelError(
-            f"device {device} asked for, but this onnxruntime has no GPU support: "
+            f"device {device} was requested, but this onnxruntime has no GPU support: "
             "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
         )
     if hasattr(runtime, "preload_dlls"):
@@ -225,7 +225,7 @@ def _size(size: object) -> int:
 
 
 def _gpu_name(gpu: int) -> str:
-    """Return the name of a GPU; "unknown" if CUDA does not tell it.
+    """Return the name of a GPU; "unknown" if the CUDA driver does not report it.
 
     onnxruntime does not provide the name. CUDA's driver numbers GPUs as onnxruntime does: only
     visible ones, and not always in the order of their slots.

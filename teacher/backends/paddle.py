@@ -59,7 +59,7 @@ def checked_gpu(paddle: Any, device: str) -> int | None:
         return None
     if not paddle.is_compiled_with_cuda():
         raise ModelError(
-            f"device {device} asked for, but paddle {paddle.__version__} has no GPU support: "
+            f"device {device} was requested, but paddle {paddle.__version__} has no GPU support: "
             "install paddlepaddle-gpu"
         )
     check_gpu(device, index, paddle.device.cuda.device_count())

@@ -97,7 +97,7 @@ def _channels_last(
         batch, channels, height, width = tensor.shape
         return replace(tensor, shape=(batch, height, width, channels))
 
-    wire_inputs = (wire(one) if one.name in images else one for one in model_inputs)
+    wire_inputs = (wire(spec) if spec.name in images else spec for spec in model_inputs)
     return tuple(wire_inputs), apply
 
 
@@ -176,7 +176,9 @@ def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tupl
     """
     for name in names:
         if name in BUILT_IN_STEPS:
-            inputs = [_output_of_step(name, one) if len(one.shape) == 4 else one for one in inputs]
+            inputs = [
+                _output_of_step(name, spec) if len(spec.shape) == 4 else spec for spec in inputs
+            ]
             continue
         result = call_factory(name)
         inputs = inputs or parse_declared(result.inputs)

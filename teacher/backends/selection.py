@@ -187,8 +187,8 @@ def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
 class OutputCheckedBackend(WrappedBackend):
     """A backend that returns exactly the outputs of its spec, or raises BadAnswer.
 
-    Exported models usually return what they state; a user's function may return other outputs for
-    other inputs.
+    Exported models usually return the outputs that they state. A user's function may return other
+    outputs for other inputs.
 
     Args:
         backend: the model.

@@ -83,7 +83,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return noise
 
 
-#: A model or a preprocessing step: maps the arrays of a batch, by name, to new ones.
+#: A model or a preprocessing step: maps the arrays of a batch, by name, to new arrays.
 ArrayFunction = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
@@ -103,7 +103,7 @@ def parse_declared(
         expected: what `convert` takes, in words.
 
     Raises:
-        ModelError: a spec is none of these, has no name and no argument to take one from, or two
+        ModelError: a spec is of another type, neither the spec nor `arguments` has a name, or two
             specs have the same name.
     """
     tensors = []

@@ -61,8 +61,8 @@ def open_device(torch: Any, device: str, threads: int) -> Any:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ModelError(
-            f"device {device} asked for, but torch {torch.__version__} finds no CUDA: it was built "
-            "without, or there is no driver; install a build for your CUDA"
+            f"device {device} was requested, but torch {torch.__version__} finds no CUDA: it was "
+            "built without CUDA, or there is no driver; install a build for your CUDA"
         )
     check_gpu(device, index, torch.cuda.device_count())
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -98,7 +98,7 @@ def as_array(torch: Any, tensor: Any) -> Array:
 
 
 def is_device_error(error: Exception) -> bool:
-    """Whether an error is about the device or its memory: by torch's classes, else by its words."""
+    """Whether an error is about the device or its memory: by its class, else by its text."""
     if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError"):
         return True
     return framework.is_device_error(error)
@@ -215,7 +215,7 @@ def inputs_of(program: Any, file: Path) -> Iterator[TensorSpec]:
     for name in program.graph_signature.user_inputs:
         value = values.get(name)
         if value is None or not hasattr(value, "dtype"):
-            raise ModelError(f"{file}: input {name!r} is no tensor; a teacher takes tensors alone")
+            raise ModelError(f"{file}: input {name!r} is no tensor; a teacher takes only tensors")
         yield TensorSpec(name, datatype(value.dtype), tuple(map(_size, value.shape)))
 
 

@@ -137,10 +137,10 @@ class GraphedCalls:
             outputs = outputs_by_name(self._call(*inputs))
         return _Graph(graph, tuple(inputs), outputs)
 
-    def _are_equal(self, given: dict[str, Any], expected: dict[str, Any]) -> bool:
+    def _are_equal(self, outputs: dict[str, Any], expected: dict[str, Any]) -> bool:
         equal = self._torch.equal
-        return given.keys() == expected.keys() and all(
-            equal(given[name], tensor) for name, tensor in expected.items()
+        return outputs.keys() == expected.keys() and all(
+            equal(outputs[name], tensor) for name, tensor in expected.items()
         )
 
     def _stop_capturing(self, why: str) -> None:

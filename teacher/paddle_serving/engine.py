@@ -258,7 +258,7 @@ class ServingProcess:
     """The server process, restarted until `stop`.
 
     Args:
-        command: what to run.
+        command: the command of the server.
         probe: raises an EdlError while the server does not answer; gets a timeout in seconds.
         stop: ends a start; requested here when the server is given up.
 
@@ -373,7 +373,7 @@ def serve(
         leaving.callback(server.stop, config.grace_s)
         on_progress(f"starting Paddle Serving on {bound}")
         if server.start():
-            on_progress("testing what it answers")
+            on_progress("testing its answers")
             _test(registration, client)
             ready = f"teacher ready: {registration.member} {config.service} on {bound}"
             register(

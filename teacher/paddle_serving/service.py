@@ -25,7 +25,7 @@ from paddle_serving_server import pipeline
 from paddle_serving_server.pipeline.pipeline_server import PipelineServicer
 from paddle_serving_server.pipeline.proto import pipeline_service_pb2, pipeline_service_pb2_grpc
 
-#: Element type of a tensor whose bytes are a .npy file.
+#: Element type of a tensor that contains a .npy file.
 NPY = 13
 #: Name of the operator in CONFIG.
 OPERATOR = "model"

@@ -66,7 +66,7 @@ Inputs = Annotated[
 Slots = Annotated[
     int, _server("EDL_SLOTS", "Requests that students may have in flight at the server.", min=1)
 ]
-Device = Annotated[str, _server("EDL_DEVICE", "Description of its device, for people.")]
+Device = Annotated[str, _server("EDL_DEVICE", "Description of the server's device, for people.")]
 Content = Annotated[
     str,
     _trust(
@@ -94,7 +94,8 @@ class ProbeKeys:
     every: Annotated[
         float,
         Key(
-            "seconds between two probes; two probes without an answer remove it from the registry.",
+            "seconds between two probes; two probes without an answer remove the server from the "
+            "registry.",
             "EDL_EVERY",
             at_least=0.05,
             metavar="SECONDS",

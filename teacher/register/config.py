@@ -37,7 +37,7 @@ class RegisterConfig:
         timeout_s: seconds for the server to label a test batch.
         health_check: how often the server is probed.
         host: address to bind for managers.
-        port: 0 takes a free one.
+        port: port to bind for managers; 0 takes a free port.
         advertise: HOST or HOST:PORT at which managers reach the sidecar; None for `host`.
         client: credentials that the sidecar shows to the server, as students do.
         server: security of the sidecar's own server.

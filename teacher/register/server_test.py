@@ -35,7 +35,7 @@ MEASURED: Final = 8
 IN_FLIGHT: Final = 2
 #: After this time, a slow server is measured with fewer batches.
 _BUDGET_S: Final = 10.0
-#: The incarnation in test batches; incarnations are timestamps, so no instance has this one.
+#: The incarnation in test batches; incarnations are timestamps, so no instance has it.
 _NEVER_BEGUN: Final = "0"
 #: The longest part of a server's description in a message, in characters.
 _MAX_DESCRIPTION: Final = 200

@@ -139,7 +139,7 @@ def resolve_endpoint(
     """Find out whether a server of the Open Inference Protocol speaks gRPC or HTTP.
 
     Waits until the server answers, and returns `config` with the scheme in its endpoint. gRPC is
-    tried first, as it is faster. If the endpoint has a scheme, or the protocol is another one,
+    tried first, as it is faster. If the endpoint has a scheme, or the protocol is a different one,
     `config` is returned unchanged, at once.
 
     Returns:

@@ -1,10 +1,10 @@
-"""Admission of calls over gRPC, HTTP and our own transport: who may call, and how much at once.
+"""Admission of calls over gRPC, HTTP and our own transport: access rights, and limits.
 
 A call is idle until its request has arrived; a stream is also idle between its requests. An idle
 call costs its caller nearly nothing, so anybody can open many. Therefore idle calls never cause a
-refusal: if there is no room for a new call, the call that has been idle longest is ended: of the
-same caller if it has too many calls, else of the caller with the most idle ones. A call whose
-request is sent along with it, as all clients do, is idle only until the request has arrived.
+refusal: if there is no room for a new call, the longest idle call is ended, either of the same
+caller, if it has too many calls, or of the caller with the most idle calls. All clients send the
+request along with the call, so their calls are idle only until the request has arrived.
 
 Memory is reserved before a request is received: its announced length, or the largest allowed length
 for gRPC and chunked HTTP, which announce none. A gRPC stream keeps the largest length reserved for
@@ -156,7 +156,7 @@ class AdmittedCall:
         """Reserve memory for a request of `nbytes`.
 
         Raises:
-            RateLimited: there is none.
+            RateLimited: there is not enough memory.
         """
         if not self.table.try_reserve(self, nbytes):
             raise RateLimited(_NO_ROOM)
@@ -236,7 +236,8 @@ class CallTable:
         """
         if self._calls_by_peer.get(peer, 0) >= self._max_calls_per_peer:
             self._make_room(
-                peer, f"{self._max_calls_per_peer} calls of one client are open: wait for one"
+                peer,
+                f"{self._max_calls_per_peer} calls of one client are open: wait until one ends",
             )
         elif self._total >= self._max_calls:
             greediest = max(

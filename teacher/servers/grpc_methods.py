@@ -3,7 +3,7 @@
 Unary methods are served as streams of one request. The bytes on the wire are the same, but the
 caller can be checked before its request is read, and the request has a timeout. A request without
 fields is never read. gRPC receives only what a handler reads, so an unread request costs only its
-sender's memory. A request that is read costs ours, up to the limit for all requests.
+sender's memory. A request that is read costs the teacher's memory, which has a limit.
 
 `ModelStreamInfer` carries many requests over one call, answered in order. A stream that waits for
 its next request can be evicted, like a unary call without a request; a stream with requests in work

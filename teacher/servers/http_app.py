@@ -120,7 +120,7 @@ def _peer(scope: Scope) -> str:
 
 #: Logged status of a request after its caller has hung up, as in nginx.
 CLIENT_GONE: Final = 499
-#: The largest JSON. Parsing needs many times its size, and holds the interpreter's lock.
+#: The largest JSON. Parsing needs many times its size, and holds the GIL.
 _MAX_JSON_BYTES: Final = 16 << 20
 #: Larger JSON is parsed one request at a time.
 _PARALLEL_JSON_BYTES: Final = 64 << 10
@@ -400,7 +400,7 @@ def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Rout
 
 
 async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
-    """Return the answer to a request whose body has been read; cancel it if the caller hangs up.
+    """Return the answer to a request after its body was read; cancel it if the caller hangs up.
 
     Raises:
         starlette's ClientDisconnect: the caller has hung up.

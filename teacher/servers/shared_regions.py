@@ -106,7 +106,7 @@ class SharedMemoryRegions:
             raise RequestRefused(f"a region's name has 1 to {_MAX_NAME} characters: {quoted(name)}")
         if not (self._system or is_reader_memory(key)):
             raise RequestRefused(
-                "this teacher takes no named shared memory: send tensors in the request, or start"
+                "this teacher accepts no named shared memory: send tensors in the request, or start"
                 " it with --allow-system-shm"
             )
         segment = SharedSegment(key, offset, nbytes)

@@ -261,7 +261,7 @@ class SharedSegment:
 
     @contextmanager
     def _writable(self) -> Iterator[int]:
-        """Open a second descriptor for writing; locks taken with it belong to it alone."""
+        """Open a second descriptor for writing, which owns the locks that are set with it."""
         try:
             fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -288,9 +288,9 @@ def _map_if_sealed(fd: int, nbytes: int) -> memoryview | None:
 
 def _lock(fd: int, at: int) -> None:
     """Lock the generation at `at`; raise RetryableError if it is locked."""
-    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, GENERATION_BYTES, 0)
+    lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, GENERATION_BYTES, 0)
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise RetryableError(

@@ -133,7 +133,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        self._receiving.stop()  # nothing is read until the peer has taken the answers
+        self._receiving.stop()  # nothing is read until the peer has read the answers
         self._sending.start()
 
     def resume_writing(self) -> None:
@@ -166,7 +166,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
     # --- reading
 
     def _process(self) -> None:
-        """Process what has arrived, as far as possible."""
+        """Process the received bytes, as far as possible."""
         may_read = True
         try:
             while may_read := (

@@ -123,7 +123,7 @@ class TransportListener:
     # --- called by connections
 
     def connection_opened(self, connection: ReaderConnection) -> None:
-        """Add a connection without a proof; end the oldest such one if there are too many."""
+        """Add a connection without a proof; end the oldest of these if there are too many."""
         self._connections.add(connection)
         if len(self._unproved) >= _MAX_UNPROVED:
             self._end_oldest_unproved()
