@@ -30,7 +30,7 @@ class Labeller(Protocol):
 
     @property
     def memory(self) -> Arena:
-        """Memory where inputs may lie, so that they need not be copied."""
+        """Memory that the predictors read; inputs in it need not be copied."""
 
     def require_loaded(self) -> PredictorReady:
         """Return the model; raise RetryableError while it is not loaded."""
@@ -42,7 +42,7 @@ class Labeller(Protocol):
 
         Returns:
             A future with the labels, which the receiver must release, or with an EdlError.
-            Cancelling it before the batch is at a device prevents the computation.
+            Cancelling the future before the batch is at a device prevents the computation.
 
         Raises:
             EdlError: the batch is not accepted.
@@ -127,7 +127,7 @@ class Batcher:
 
     @property
     def memory(self) -> Arena:
-        """Memory where inputs may lie, so that they need not be copied."""
+        """Memory that the predictors read; inputs in it need not be copied."""
         return self._pool.inputs
 
     def require_loaded(self) -> PredictorReady:

@@ -4,9 +4,9 @@ Messages over `proto.channel`:
 
 ```
 to the predictor    job   id, at_s, inputs {name: ref}, parts [part], free [record]
-                                                                   label these in one run; answers
-                                                                   from these records have been sent
-from it             progress  text                                 for the operator
+                                                                   label the parts in one run, and
+                                                                   free these records of outputs
+from the predictor  progress  text                                 for the operator
                     ready     spec, t_t_s, micro_batch             it accepts jobs; again when its
                                                                    micro-batch becomes smaller
                     refused   error, message                       it cannot serve this model
@@ -18,7 +18,7 @@ a result            record, outputs {name: ref}, device_seconds
 
 A ref is the location of an array in shared memory (`proto.arena`). The server process owns the
 memory of inputs, and frees a job's inputs after `done`. The predictor owns the memory of outputs,
-and frees the records in `free`.
+and frees the records in `free`, because their labels have been sent.
 
 A job may contain several requests. Requests after their deadline are not computed. If the joint run
 fails, each request runs alone, so an error reaches only the request that caused it.

@@ -257,7 +257,7 @@ class PredictorProcess:
         self._thread = threading.Thread(target=self._run, name="predictor", daemon=True)
 
     def start(self, micro_batch: int | None = None) -> None:
-        """Start the process; `wait_loaded` reports the result. Only the first call counts.
+        """Start the process; `wait_loaded` reports the result. Later calls do nothing.
 
         Args:
             micro_batch: measured for an equal device, so that it need not be measured again.

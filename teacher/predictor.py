@@ -99,7 +99,7 @@ def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
 
 
 def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> Backend:
-    """Open a model without running it; arguments and errors as in `load`."""
+    """Open a model without warm-up and self-test; arguments and errors as in `load`."""
     on_progress(f"loading {config.model}")
     return open_backend(
         config.model,

@@ -244,10 +244,11 @@ def _specs(tensors: Sequence[tuple[str, str, list[int]]]) -> tuple[TensorSpec, .
     )
 
 
-#: Seconds for a start: 5 to 16 for a small model, more on GPUs, where it compiles.
+#: Limit of a start, in seconds. A small model takes 5 to 16; GPUs take longer.
 START_S: Final = 300.0
 #: Seconds between probes during the start.
 _PAUSE_S: Final = 0.2
+#: Timeout of a probe, in seconds.
 _PROBE_S: Final = 5.0
 _SERVICE_PROGRAM: Final = Path(__file__).with_name("service.py")
 #: Seconds after the server's own grace period until it is killed.

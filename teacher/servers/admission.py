@@ -128,7 +128,7 @@ class AdmittedCall:
             within_s: seconds from now.
 
         Raises:
-            RetryableError: the request did not come in time.
+            RetryableError: the request did not arrive in time.
             RateLimited: there was no memory for it, or the call was ended for another one.
         """
         on_evicted = self.on_evicted
@@ -142,7 +142,7 @@ class AdmittedCall:
             if not self.nbytes:
                 raise RateLimited(_NO_ROOM) from None
             raise RetryableError(
-                f"the request did not come within {within_s:g} s of its call"
+                f"the request did not arrive within {within_s:g} s of its call"
             ) from None
         finally:
             self.on_evicted = on_evicted
@@ -376,7 +376,7 @@ class SendingDeadline(Deadline):
         self._unsent = 0  # bytes unsent at the last check, plus those written since
 
     def start(self) -> None:
-        """Start the timer: the peer has not read everything."""
+        """Start the timer; call this while the peer has unread data."""
         self._unsent = self._transport.get_write_buffer_size()
         super().start()
 

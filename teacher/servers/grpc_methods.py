@@ -62,11 +62,11 @@ class _InferStream:
         self._max_message_bytes = max_message_bytes
         self._on_refused = on_refused
         self._read_lock = asyncio.Lock()
-        self._reader: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[None] | None = None  # the worker that waits for a request
         #: Done when the latest request is answered.
         self._last_answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_answered.set_result(None)
-        self._in_work = 0
+        self._in_work = 0  # requests that are read and not answered
         self._ended = False
         call.on_evicted = self.hang_up
 

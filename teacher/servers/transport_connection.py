@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Size of the buffer for headers, heads and JSON.
+#: Size of the buffer for everything except arrays: headers, heads (shapes, locations), and JSON.
 _STAGING_BYTES: Final = frames.HEADER.size + frames.MAX_JSON_BYTES
 _MAX_HEAD_BYTES: Final = frames.MAX_ARRAYS * (8 * frames.MAX_NDIM + frames.BUFFER_LOCATION.size)
+#: Size of a socket's buffer for answers.
 _SEND_BYTES: Final = 1 << 20
 #: While arrays arrive, the event loop wakes after this many bytes, or when they are complete.
 _WAKE_BYTES: Final = 512 << 10
@@ -52,7 +53,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
     def __init__(self, listener: TransportListener) -> None:
         self._listener = listener
         self._staging = memoryview(bytearray(_STAGING_BYTES))
-        self._start = self._end = 0
+        self._start = self._end = 0  # range of the unprocessed bytes in `_staging`
         self._offered: PendingOffer | None = None  # the reader may not have proved it yet
         self._challenges = b"", b""  # the reader's, the teacher's
         self._session: TransportSession | None = None  # after the proof
@@ -203,7 +204,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._end_if_done()
 
     def _prove(self) -> bool:
-        """Handle the reader's hello, or its proof; return False if the rest must wait."""
+        """Handle the reader's hello or its proof; return whether to go on reading."""
         if self._offered is None:
             if (hello := self._consume(frames.HELLO_BYTES)) is None:
                 return False

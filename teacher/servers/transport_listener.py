@@ -30,7 +30,7 @@ _BACKLOG: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class PendingOffer:
-    """An offer and the caller that it was made to."""
+    """An offer, with the credentials of its caller and their `CallerIdentity.owner`."""
 
     offer: TransportOffer
     credentials: CallCredentials

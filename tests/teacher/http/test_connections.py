@@ -90,7 +90,7 @@ def test_a_body_that_does_not_come_ends_its_request(bench: Bench) -> None:
         bench.advance(RECEIVE_S)
         reply = talk.hear()
         assert (reply.status, reply.headers["edl-status"]) == (503, "ABORTED")
-        assert "did not come within 10 s" in reply.words()
+        assert "did not arrive within 10 s" in reply.words()
         assert bench.open_calls == 0
         # The byte that was missing belongs to that body still.
         assert talk.ask(request[-1:] + batch(X)).status == 200

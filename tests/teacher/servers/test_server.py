@@ -175,7 +175,7 @@ def test_a_call_whose_request_does_not_come_is_ended(bench: Bench) -> None:
         bench.advance(10.0)
         assert refusal(call.result, WAIT_S) == (
             Code.ABORTED,
-            "the request did not come within 10 s of its call",
+            "the request did not arrive within 10 s of its call",
         )
     assert bench.requests("refused") == 0, "there was no request"
     bench.infer()
