@@ -49,8 +49,8 @@ class Device:
         except ValueError:
             pass
         raise UsageError(
-            f"unknown device {text.strip()!r}: write cpu, cpu:FIRST-LAST (cores, more of them with "
-            "+, as cpu:0-1+4-5) or gpu:N"
+            f"unknown device {text.strip()!r}: write cpu, cpu:FIRST-LAST (cores; join ranges "
+            "with +, as cpu:0-1+4-5) or gpu:N"
         )
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ def _ranges(cores: Sequence[int]) -> list[str]:
 
 #: Values of `--precision`.
 PRECISIONS: Final = ("fp32", "bf16")
-#: The default number of requests that wait for a device or run on it.
+#: The default of slots: requests that wait for a device or run on it, for each device.
 SLOTS_PER_DEVICE: Final = 4
 
 

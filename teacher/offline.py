@@ -59,7 +59,7 @@ def make_canary(
         on_progress: called with findings and warnings.
 
     Raises:
-        ModelError: the answers fail the self-test, or differ from each other.
+        ModelError: the answers fail the self-test, or differ by more than `tolerance`.
         RequestRefused: the samples do not fit the model.
     """
     backend = loaded.backend

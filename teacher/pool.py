@@ -414,9 +414,8 @@ class PredictorProcess:
                     self._listen(channel, outputs)
             finally:
                 self._fail_jobs()
-                process.wait(
-                    _EXIT_S
-                )  # the process is ending, except after an error of `_became_ready`
+                # The process is ending, except after an error of `_became_ready`.
+                process.wait(_EXIT_S)
                 returncode = process.stop(grace_s=_EXIT_S)
         return "; its last line: ".join([supervise.describe_exit(returncode), *process.tail(1)])
 

@@ -162,7 +162,7 @@ class RequestTiming:
         self.input_ns, self._at_ns = now_ns - self._at_ns, now_ns
 
     def labels_ready(self, samples: int, device_seconds: float) -> None:
-        """Record the model's answer: it took `device_seconds` of the time since `inputs_read`."""
+        """Record that the model has answered; it ran for `device_seconds` since `inputs_read`."""
         now_ns = self.call.recorder.clock_ns()
         waited_ns, self._at_ns = now_ns - self._at_ns, now_ns
         self.samples = samples

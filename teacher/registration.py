@@ -155,7 +155,7 @@ class TeacherView:
                 yield GaugeMetricFamily(f"edl_teacher_{name}", text, float(value))
 
     def facts(self, address: str, device: str) -> dict[str, str]:
-        """Return the facts of this teacher in the registry; its model must be loaded.
+        """Return the registry fields of this teacher; its model must be loaded.
 
         They are the fields of message `Teacher`, the version of this package, and the key of the
         instance, which is in no message.
@@ -225,7 +225,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def kinds_fact(kinds: Mapping[str, str]) -> str:
-    """Return the fact `output_kinds` of a teacher: NAME=KIND separated by blanks.
+    """Return the registry field `output_kinds` of a teacher: NAME=KIND separated by blanks.
 
     Args:
         kinds: `OutputKind` of each output, by name; empty if unknown. Names with blanks are left

@@ -38,7 +38,7 @@ from .request import check_finite
 PROBES: Final = 4
 PROBE_ROWS: Final = 4
 _BUDGET_S: Final = 15.0
-#: Values closer than this share of the largest one differ only by rounding.
+#: Values closer than this share of the largest value differ only by rounding.
 _SAME: Final = 1e-6
 
 Answers = Sequence[Mapping[str, Array]]
@@ -127,7 +127,7 @@ def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
 
 
 def _comparable_outputs(answers: Answers) -> set[str]:
-    """Return the outputs of floats with one trailing shape; none for fewer than 2 samples."""
+    """Return the float outputs with equal trailing shapes; none for fewer than 2 samples."""
     if sum(len(next(iter(answer.values()), ())) for answer in answers) < 2:
         return set()
     return {

@@ -108,11 +108,11 @@ class DeviceCopies:
     """Copies arrays to and from one device.
 
     On CUDA, both directions use page-locked memory, which the device accesses itself: copies of the
-    inputs, the run and copies of the outputs are queued, and only their end is waited for.
+    inputs, the run and copies of the outputs are queued, and the caller waits only for their end.
     PyTorch's allocator owns that memory and reuses a block only when copies from it have ended.
 
     Attributes:
-        on_gpu: the device is a GPU.
+        on_gpu: whether the device is a GPU.
     """
 
     def __init__(self, torch: Any, device: Any) -> None:

@@ -3,8 +3,8 @@
 Its packages pin releases of grpcio, flask and click without wheels for any current Python, and its
 generated code needs protobuf 3.20. So they cannot be installed beside our packages, nor with their
 declared dependencies. This module installs the packages that they really import, and then the
-packages themselves without dependencies.
-Upstream's code runs unchanged, with other versions than it pins.
+packages themselves without dependencies. Upstream's code runs unchanged, with other versions than
+it pins.
 
 Two more things are needed. The server imports the client, which has wheels only up to Python 3.9.
 Its Python files are copied from such a wheel, without the binary of 176 MB, which only the client

@@ -68,9 +68,9 @@ class _InferStream:
         self._last_answered.set_result(None)
         self._in_work = 0  # requests that are read and not answered
         self._ended = False
-        call.on_evicted = self.hang_up
+        call.on_evicted = self.stop_reading
 
-    def hang_up(self) -> None:
+    def stop_reading(self) -> None:
         """Read no more requests."""
         self._ended = True
         if self._reader is not None:
@@ -211,7 +211,7 @@ class GrpcMethods:
         """End each stream after the requests that have been read are answered."""
         self._leaving = True
         for stream in self._streams:
-            stream.hang_up()
+            stream.stop_reading()
 
     async def _stream(self, context: _Context, _: CallRecord) -> Any:
         """Answer the requests of one stream until the caller ends it, or this teacher leaves."""

@@ -1,8 +1,8 @@
 """The Open Inference Protocol over HTTP/REST, with the same answers as over gRPC.
 
 Web pages are refused, because a browser sends requests on behalf of any page. On loopback, every
-program of this machine may have batches labelled, browsers included. A page can send requests to
-127.0.0.1, or let its own domain name resolve to it. The header `Origin`, or the name in `Host`,
+program of this machine may send batches, browsers included. A page can send requests to 127.0.0.1,
+or let its own domain name resolve to that address. The header `Origin`, or the name in `Host`,
 reveals such requests; no client of the protocol sends `Origin` or uses another name.
 """
 
@@ -58,7 +58,9 @@ def credentials_of(request: Request) -> CallCredentials:
     return CallCredentials(metadata, identities, "", client=request.client)
 
 
-_is_own_name = lru_cache(maxsize=64)(names_loopback)  # clients send the same name with each batch
+_is_loopback_name = lru_cache(maxsize=64)(
+    names_loopback
+)  # clients send the same name with each batch
 
 
 def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
@@ -74,7 +76,7 @@ def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
         headers, answer = Headers(scope=scope), app
         if "origin" in headers:
             answer = JSONResponse({"error": "requests of web pages are refused"}, 403)
-        elif local and not _is_own_name(headers.get("host", "")):
+        elif local and not _is_loopback_name(headers.get("host", "")):
             answer = JSONResponse({"error": "use the host 127.0.0.1 or localhost"}, 421)
         await answer(scope, receive, send)
 
@@ -120,7 +122,7 @@ def _peer(scope: Scope) -> str:
 
 #: Logged status of a request after its caller has hung up, as in nginx.
 CLIENT_GONE: Final = 499
-#: The largest JSON. Parsing needs many times its size, and holds the GIL.
+#: The largest JSON. Parsing it needs many times its size in memory, and holds the GIL.
 _MAX_JSON_BYTES: Final = 16 << 20
 #: Larger JSON is parsed one request at a time.
 _PARALLEL_JSON_BYTES: Final = 64 << 10
@@ -406,7 +408,7 @@ async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) 
         starlette's ClientDisconnect: the caller has hung up.
     """
     answering = asyncio.create_task(answer)
-    leaving = asyncio.create_task(_hang_up(request))
+    leaving = asyncio.create_task(_wait_for_hang_up(request))
     try:
         await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
@@ -419,7 +421,7 @@ async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) 
         del answering  # its exception refers to this frame: breaks the reference cycle
 
 
-async def _hang_up(request: Request) -> None:
+async def _wait_for_hang_up(request: Request) -> None:
     """Wait until the caller has hung up."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -184,7 +184,7 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
-        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),  # the same in newer gRPC
+        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),  # its name in newer gRPC
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # Readers may ping often.

@@ -139,7 +139,7 @@ class TransportSession:
                     reading = None
                     if buffers is None:
                         region = opened_session.region
-                        # A region without a name is released after a minute without requests.
+                        # `sweep` releases a reader's region after a minute without requests.
                         if region and region not in servicer.memory.status(caller):
                             self._register_region(opened_session, region)
                         reading = RegionReader(servicer.memory, caller)
