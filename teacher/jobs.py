@@ -134,17 +134,19 @@ def error_fields(error: EdlError) -> dict[str, str]:
     Errors other than TeacherError and UsageError may be the fault of this process, not of the
     request or the model, so they are sent as RetryableError.
     """
-    kind: type[EdlError] = RetryableError
+    error_class: type[EdlError] = RetryableError
     if isinstance(error, TeacherError | UsageError):
-        kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        error_class = next(
+            base for base in type(error).__mro__ if base.__module__ == errors.__name__
+        )
     output = {"output": error.output} if isinstance(error, BadAnswer) else {}
-    return {"error": kind.__name__, "message": str(error), **output}
+    return {"error": error_class.__name__, "message": str(error), **output}
 
 
 def error_of(message: Mapping[str, Any]) -> EdlError:
     """Return the error in a message."""
-    kind, text = getattr(errors, message["error"]), message["message"]
-    return BadAnswer(text, message["output"]) if kind is BadAnswer else kind(text)
+    error_class, text = getattr(errors, message["error"]), message["message"]
+    return BadAnswer(text, message["output"]) if error_class is BadAnswer else error_class(text)
 
 
 def arrays_at(refs: Mapping[str, Any], arena: Arena) -> dict[str, Array]:

@@ -315,7 +315,7 @@ class LimitKeys:
         int,
         Key(
             "calls open at once, including those that have not sent their request yet. At the "
-            "limit, the oldest call without a request is ended for a new one.",
+            "limit, an idle call is ended for a new one.",
             "EDL_MAX_CALLS",
             at_least=1,
         ),

@@ -325,16 +325,16 @@ def load_samples(path: Path, names: Iterable[str]) -> dict[str, Array]:
 
 
 @contextmanager
-def _opened(path: Path, kind: type[EdlError], problem: str) -> Iterator[Any]:
-    """Open an archive; every problem with it raises `kind`, with `problem` as its reason."""
+def _opened(path: Path, error_class: type[EdlError], problem: str) -> Iterator[Any]:
+    """Open an archive; every problem with it raises `error_class`, with `problem` as its reason."""
     try:
         file = path.open("rb")
     except OSError as error:
-        raise kind(f"cannot read {path}: {error.strerror}") from None
+        raise error_class(f"cannot read {path}: {error.strerror}") from None
     try:
         with file, np.load(file, allow_pickle=False) as archive:
             yield archive
-    except kind:
+    except error_class:
         raise
     except Exception as error:  # numpy, zipfile and zlib may raise anything for damaged files
-        raise kind(f"{path} {problem}") from error
+        raise error_class(f"{path} {problem}") from error

@@ -58,14 +58,14 @@ def translate_errors(
     except EdlError:
         raise
     except Exception as error:  # frameworks and the user's code may raise anything
-        kind: type[EdlError] = RequestRefused
+        error_class: type[EdlError] = RequestRefused
         if is_transient(error):
             text = str(error).lower()
             is_memory = isinstance(error, MemoryError) or any(
                 word in text for word in _MEMORY_WORDS
             )
-            kind = DeviceOutOfMemory if is_memory else RetryableError
-        raise kind(f"{action} failed: {line(error)}") from error
+            error_class = DeviceOutOfMemory if is_memory else RetryableError
+        raise error_class(f"{action} failed: {line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
@@ -99,16 +99,16 @@ def loading_errors(
         ) from error
 
 
-def is_network(thing: object, framework: str, kind: str) -> bool:
+def is_network(thing: object, framework: str, class_name: str) -> bool:
     """Whether `thing` is a network of a framework. Does not import the framework.
 
     Args:
         thing: the object that a factory returned.
         framework: name of the framework's package.
-        kind: name of the class of its networks, in its module `nn`.
+        class_name: name of the class of its networks, in its module `nn`.
     """
     package = sys.modules.get(framework)
-    return package is not None and isinstance(thing, getattr(package.nn, kind))
+    return package is not None and isinstance(thing, getattr(package.nn, class_name))
 
 
 #: Samples on which two precisions are compared.

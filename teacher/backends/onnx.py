@@ -207,9 +207,9 @@ def _check_provider(session: Any, device: str, gpu: int | None) -> None:
 
 
 def _spec_of(node: Any, model: Path) -> TensorSpec:
-    kind = node.type.removeprefix("tensor(").removesuffix(")")
+    type_name = node.type.removeprefix("tensor(").removesuffix(")")
     try:
-        datatype = datatype_of(np.dtype(_DTYPE_NAMES.get(kind, kind)))
+        datatype = datatype_of(np.dtype(_DTYPE_NAMES.get(type_name, type_name)))
         if datatype == "BYTES" or not node.type.startswith("tensor("):
             raise WireError
     except (TypeError, WireError):

@@ -329,6 +329,6 @@ KIND = BackendKind(
     companion_suffix=WEIGHTS,
     content_files=files_of,
     factory_types="a paddle.nn.Layer",
-    recognises=partial(framework.is_network, framework="paddle", kind="Layer"),
+    recognises=partial(framework.is_network, framework="paddle", class_name="Layer"),
     open_object=PaddleDygraph,
 )

@@ -404,6 +404,6 @@ KIND = BackendKind(
     suffixes=(".pt2", ".pt", ".pth", ".ts"),
     open_file=open_file,
     factory_types="a torch.nn.Module",
-    recognises=partial(framework.is_network, framework="torch", kind="Module"),
+    recognises=partial(framework.is_network, framework="torch", class_name="Module"),
     open_object=open_object,
 )

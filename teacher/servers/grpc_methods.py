@@ -334,14 +334,14 @@ def _deadline_s(context: _Context) -> float | None:
     return None if left_s is None else time.monotonic() + left_s
 
 
-def _parse(data: bytes, kind: type[_M]) -> _M:
+def _parse(data: bytes, message_class: type[_M]) -> _M:
     if len(data) > MAX_SMALL_REQUEST_BYTES:
         # The words of gRPC's own error, by which clients know not to retry.
         raise RequestTooLarge(
-            f"a {kind.DESCRIPTOR.name} is larger than max "
+            f"a {message_class.DESCRIPTOR.name} is larger than max "
             f"({len(data)} vs. {MAX_SMALL_REQUEST_BYTES})"
         )
     try:
-        return kind.FromString(data)
+        return message_class.FromString(data)
     except DecodeError:  # gRPC would report an internal error
-        raise WireError(f"these bytes are no {kind.DESCRIPTOR.name}") from None
+        raise WireError(f"these bytes are no {message_class.DESCRIPTOR.name}") from None

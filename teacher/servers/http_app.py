@@ -58,9 +58,8 @@ def credentials_of(request: Request) -> CallCredentials:
     return CallCredentials(metadata, identities, "", client=request.client)
 
 
-_is_loopback_name = lru_cache(maxsize=64)(
-    names_loopback
-)  # clients send the same name with each batch
+# Cached, because clients send the same name with each batch.
+_is_loopback_name = lru_cache(maxsize=64)(names_loopback)
 
 
 def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
