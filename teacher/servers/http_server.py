@@ -161,8 +161,8 @@ class HttpServer:
         host, port = split_listen(config.http or "")
         self._api = api = HttpApi(context)
         app = record_calls(refuse_browsers(api.app(), local=is_loopback(host)), context.recorder)
-        server_config = uvicorn_config(app)
-        self._server = uvicorn.Server(server_config)
+        uvicorn_settings = uvicorn_config(app)
+        self._server = uvicorn.Server(uvicorn_settings)
         state = self._server.server_state
         tls = None
         if config.security is not None and config.security.tls is not None:
@@ -177,7 +177,7 @@ class HttpServer:
                 HttpConnection,
                 config.receive_s,
                 partial(context.recorder.count_refusal, "malformed"),
-                config=server_config,
+                config=uvicorn_settings,
                 server_state=state,
                 app_state={},
             ),
