@@ -1,4 +1,4 @@
-"""EDL-Dist: a knowledge-distillation service mesh. Import what you need from its folders.
+"""EDL-Dist: a knowledge-distillation service mesh. Import what you need from its packages.
 
 This file re-exports nothing, so that `import edl.distill_reader` does not import the teacher.
 """

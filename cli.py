@@ -1,4 +1,4 @@
-"""The commands `edl` and `edl-teacher`: which module has which subcommand.
+"""The commands `edl` and `edl-teacher`, and the module of each subcommand.
 
 Modules are imported only when the command that needs them runs.
 """
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     import typer
 
-#: Groups of commands: the module that has the group as `app`, and its line in `edl --help`.
+#: Groups of commands: the module whose `app` is the group, and the group's line in `edl --help`.
 _GROUPS = {
     "coordinator": (
         "coordinator.cli",
-        "Service managers: they hold leases and assign teachers to students.",
+        "Service managers: they watch leases and assign teachers to students.",
     ),
     "teacher": ("teacher.cli", "Serve a model as a teacher."),
     "student": (
@@ -50,7 +50,7 @@ _GROUPS = {
     ),
 }
 #: Commands of older versions, and what to use instead.
-_FORMER = {
+_FORMER_COMMANDS = {
     "context list": "edl get contexts",
     "context remove": "edl delete context NAME",
     "agent resume": "edl agent yield --end",
@@ -74,34 +74,34 @@ _FORMER = {
     "service deploy": "edl apply -f FILE.yaml, with `kind: service` in the file",
     "service undeploy": "edl delete service NAME",
 }
-_TLS: Final = "it is --tls ca=FILE,cert=FILE,key=FILE now"
-_LISTEN: Final = "it is --listen HOST:PORT now"
+_USE_TLS: Final = "it is --tls ca=FILE,cert=FILE,key=FILE now"
+_USE_LISTEN: Final = "it is --listen HOST:PORT now"
 #: Options of older versions of any command, and what to use instead.
-_MOVED: Final = {
+_FORMER_OPTIONS: Final = {
     "--coordinator": "it is --redis now",
-    "--host": _LISTEN,
-    "--port": _LISTEN,
+    "--host": _USE_LISTEN,
+    "--port": _USE_LISTEN,
     "--log-format": "set EDL_LOG_FORMAT=json",
     "--verbose": "set EDL_LOG_LEVEL=debug",
-    "--tls-ca": _TLS,
-    "--tls-cert": _TLS,
-    "--tls-key": _TLS,
+    "--tls-ca": _USE_TLS,
+    "--tls-cert": _USE_TLS,
+    "--tls-key": _USE_TLS,
 }
-_IN_A_CONTEXT: Final = "it belongs to a context: 'edl context add NAME"
-_OF_A_CONTEXT: Final = {
-    "--tls-ca": f"{_IN_A_CONTEXT} --tls ca=FILE ...', or EDL_TLS_CA",
-    "--tls-cert": f"{_IN_A_CONTEXT} --tls cert=FILE,key=FILE ...', or EDL_TLS_CERT",
-    "--tls-key": f"{_IN_A_CONTEXT} --tls cert=FILE,key=FILE ...', or EDL_TLS_KEY",
-    "--token-file": f"{_IN_A_CONTEXT} --token-file FILE ...', or EDL_TOKEN_FILE",
-    "--on": f"{_IN_A_CONTEXT} --jobs-on ...', or EDL_JOBS_ON",
-    "--kubeconfig": f"{_IN_A_CONTEXT} --jobs-on kubernetes,kubeconfig=FILE ...'",
-    "--queue": f"{_IN_A_CONTEXT} --jobs-on queue,queue=NAME ...', or EDL_QUEUE",
+_ADD_TO_CONTEXT: Final = "it belongs to a context: 'edl context add NAME"
+_CONTEXT_OPTIONS: Final = {
+    "--tls-ca": f"{_ADD_TO_CONTEXT} --tls ca=FILE ...', or EDL_TLS_CA",
+    "--tls-cert": f"{_ADD_TO_CONTEXT} --tls cert=FILE,key=FILE ...', or EDL_TLS_CERT",
+    "--tls-key": f"{_ADD_TO_CONTEXT} --tls cert=FILE,key=FILE ...', or EDL_TLS_KEY",
+    "--token-file": f"{_ADD_TO_CONTEXT} --token-file FILE ...', or EDL_TOKEN_FILE",
+    "--on": f"{_ADD_TO_CONTEXT} --jobs-on ...', or EDL_JOBS_ON",
+    "--kubeconfig": f"{_ADD_TO_CONTEXT} --jobs-on kubernetes,kubeconfig=FILE ...'",
+    "--queue": f"{_ADD_TO_CONTEXT} --jobs-on queue,queue=NAME ...', or EDL_QUEUE",
 }
-#: The same for the options of one command or group of commands. Options that became keys of another
-#: option under the same name need no entry: `lifecycle.run_cli` finds them.
+#: Options of older versions of one command or group, and what to use instead. An option that is now
+#: a key of another option, with the same name, needs no entry: `lifecycle.run_cli` finds the key.
 MOVED_OF: Final[dict[str, dict[str, str]]] = {
-    **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
-    "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
+    **dict.fromkeys(("status", "events", "doctor"), _CONTEXT_OPTIONS),
+    "drain": {**_CONTEXT_OPTIONS, "--host": "'edl drain machine HOST'"},
     "agent": {
         "--cache-gib": "it is --cache FOLDER,gib=N now",
         "--quiet": "it is --load CORES,quiet=SECONDS now",
@@ -164,8 +164,8 @@ MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--save-overhead": "it is --save overhead=SHARE now",
     },
 }
-#: Commands outside of groups, by module. A command is also the name of its function in the module.
-#: The first line of the function's docstring is its line in `edl --help`.
+#: Commands outside of groups, by module. The module has a function with the name of each command;
+#: the first line of its docstring is the command's line in `edl --help`.
 _COMMANDS = {
     "mesh.up.cli": ("up", "down"),
     "coordinator.ops.cli": ("status", "doctor"),
@@ -189,7 +189,7 @@ def main() -> None:
     exit_on_interrupt("edl")
     from .runtime.lifecycle import run_cli
 
-    run_cli(_edl, moved=_moved(sys.argv[1] if len(sys.argv) > 1 else ""))
+    run_cli(_edl, moved=_former_options(sys.argv[1] if len(sys.argv) > 1 else ""))
 
 
 def teacher() -> None:
@@ -197,24 +197,24 @@ def teacher() -> None:
     exit_on_interrupt("edl-teacher")
     from .runtime.lifecycle import run_cli
 
-    run_cli(_teacher, name="edl-teacher", moved=_moved("teacher"))
+    run_cli(_teacher, name="edl-teacher", moved=_former_options("teacher"))
 
 
 def command_line(only: str = "") -> typer.Typer:
     """Build the command line.
 
     Args:
-        only: the subcommand that will be run, so that the modules of the others need not be
-            imported; if there is no such subcommand, all are included.
+        only: the subcommand that will run. The modules of other subcommands are not imported. If
+            there is no such subcommand, all subcommands are included.
     """
     from importlib import import_module
 
     known = only in _GROUPS or only in _MODULES
     app = _root()
-    for name, (module, line) in _GROUPS.items():
+    for name, (module, help_line) in _GROUPS.items():
         if name == only or not known:
             group = import_module(f".{module}", __package__).app
-            app.add_typer(group, name=name, short_help=line)  # `help` would hide its own help
+            app.add_typer(group, name=name, short_help=help_line)  # `help` would hide its own help
     for name, module in _MODULES.items():
         if name == only or not known:
             app.command(name)(getattr(import_module(f".{module}", __package__), name))
@@ -224,14 +224,14 @@ def command_line(only: str = "") -> typer.Typer:
 def overview() -> typer.Typer:
     """Build the command line of `edl --help`, without importing the modules of the commands."""
     app = _root()
-    lines = {name: _line_of(module, name) for name, module in _MODULES.items()}
-    lines |= {name: line for name, (_, line) in _GROUPS.items()}
-    for name, line in lines.items():
-        app.command(name, help=line)(lambda: None)
+    help_lines = {name: _help_line(module, name) for name, module in _MODULES.items()}
+    help_lines |= {name: help_line for name, (_, help_line) in _GROUPS.items()}
+    for name, help_line in help_lines.items():
+        app.command(name, help=help_line)(lambda: None)
     return app
 
 
-def _line_of(module: str, function: str) -> str:
+def _help_line(module: str, function: str) -> str:
     """Return the first line of a function's docstring, without importing its module."""
     import re
 
@@ -263,29 +263,29 @@ def _root() -> typer.Typer:
     return app
 
 
-def _moved(command: str) -> dict[str, str]:
+def _former_options(command: str) -> dict[str, str]:
     """Return options that `command` had in older versions, and what to use instead."""
-    return _MOVED | MOVED_OF.get(command, {})
+    return _FORMER_OPTIONS | MOVED_OF.get(command, {})
 
 
 def _edl() -> typer.Typer:
-    # Called within run_cli, which prints an import error as one line instead of a traceback.
+    # Called by run_cli, which reports an error of an import in one line instead of a traceback.
     words, completing = sys.argv[1:], "_EDL_COMPLETE" in os.environ
-    if completing:  # the typed words, in variables that typer's completion scripts set
+    if completing:  # the completion scripts of typer pass the typed words in these variables
         line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
         words = line.split()[1:]
     known = bool(words) and words[0] in _GROUPS | _MODULES
-    former = " ".join(words[:2]) if " ".join(words[:2]) in _FORMER else "".join(words[:1])
-    if former in _FORMER and not completing:
+    former = " ".join(words[:2]) if " ".join(words[:2]) in _FORMER_COMMANDS else "".join(words[:1])
+    if former in _FORMER_COMMANDS and not completing:
         from .runtime.errors import UsageError
 
-        raise UsageError(f"'edl {former}' is now: {_FORMER[former]}")
+        raise UsageError(f"'edl {former}' is now: {_FORMER_COMMANDS[former]}")
     if words in ([], ["--help"], ["--version"]) or (completing and not known):
         return overview()
     return command_line(words[0])
 
 
 def _teacher() -> typer.Typer:
-    from .teacher.cli import app  # here for the same reason as in _edl
+    from .teacher.cli import app  # here, so that run_cli reports errors of the import, as in _edl
 
     return app

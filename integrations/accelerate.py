@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: a loader with soft labels, whose state its checkpoints contain."""
+"""Hugging Face Accelerate: a loader with soft labels; the checkpoints contain its state."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from ..distill_reader.reader import DistilReader
 from ..runtime.errors import UsageError
 from .ranks import MakeReader, TrainerLoader
 
-#: The packages of Lightning; their classes are incompatible.
-_NAMES: Final = ("lightning.pytorch", "pytorch_lightning")
+#: Lightning is published as two packages; classes of one do not work with those of the other.
+_PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _lightning() -> Any:
-    """Import Lightning, under the name that the program has imported if there is one."""
-    for name in sorted(_NAMES, key=lambda name: name not in sys.modules):
+    """Import one of the packages; prefer a package that the program has already imported."""
+    for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name)
         except ImportError:
@@ -30,8 +30,8 @@ _pl = _lightning()
 class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defined]
     """Training batches with soft labels; each process of the trainer has a reader of its own.
 
-    A checkpoint has the states of the readers of all ranks: a run that continues from it trains
-    each remaining sample of the epoch once, with the same or another number of ranks. Add
+    A checkpoint contains the states of the readers of all ranks: a run that continues from it
+    trains each remaining sample of the epoch once, with the same or another number of ranks. Add
     `val_dataloader` in a subclass or in your LightningModule.
 
     Args:
@@ -67,8 +67,9 @@ class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defin
 class ReaderStatsLogger(_pl.Callback):  # type: ignore[misc,name-defined]
     """Logs statistics of a `DistilDataModule`'s reader every `log_every_n_steps` of the trainer.
 
-    `reader/teachers`, `reader/wanted`, `reader/ready` (labelled batches that wait), and
-    `reader/starved_s` (seconds that training has waited for labels); see `ReaderStats`.
+    The values are `reader/teachers` and `reader/wanted` (numbers of present and wanted teachers),
+    `reader/ready` (labelled batches that wait for training), and `reader/starved_s` (seconds that
+    training has waited for labels). `ReaderStats` describes them.
     """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -76,15 +77,15 @@ class ReaderStatsLogger(_pl.Callback):  # type: ignore[misc,name-defined]
             raise UsageError("ReaderStatsLogger needs a DistilDataModule: trainer.fit(datamodule=)")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        every = trainer.log_every_n_steps
-        if not every or trainer.global_step % every:
+        interval_steps = trainer.log_every_n_steps
+        if not interval_steps or trainer.global_step % interval_steps:
             return
         stats = trainer.datamodule.reader.stats
-        figures = {
+        values = {
             "reader/teachers": float(len(stats.teachers)),
             "reader/wanted": float(stats.want),
             "reader/ready": float(stats.ready),
             "reader/starved_s": stats.starved_s,
         }
-        for one in trainer.loggers:
-            one.log_metrics(dict(figures), step=trainer.global_step)
+        for logger in trainer.loggers:
+            logger.log_metrics(dict(values), step=trainer.global_step)

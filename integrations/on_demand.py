@@ -1,4 +1,4 @@
-"""Labels of a service on demand, for modules that replace a teacher's network."""
+"""Labels of a service's teachers on demand, for modules that replace a local teacher model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ImageLabels:
     """Asks the teachers of a service for one output.
 
     Args:
-        output: name of the output; "" if the teachers have only one.
-        **options: of `TeacherPool`: service, coordinator or teachers, and so on.
+        output: name of the output; "" if the teachers have only one output.
+        **options: arguments of `TeacherPool`: service, coordinator or teachers, and so on.
     """
 
     def __init__(self, output: str = "", **options: Any) -> None:

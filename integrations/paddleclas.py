@@ -29,14 +29,14 @@ _IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 class ServiceTeacher(paddle.nn.Layer):  # type: ignore[misc]
     """A layer whose `forward` asks the teachers of a service; it has no parameters.
 
-    It restores the colours of the training's images and sends them as UINT8, so the teachers have
-    to normalize them. A step waits for its labels.
+    It converts the normalized images of the training back to colours from 0 to 255 and sends these
+    as UINT8, so the teachers have to normalize them. A training step waits for its labels.
 
     Args:
-        mean: mean of each channel, by which the configuration's transforms normalize images.
-        std: standard deviation of each channel, likewise.
+        mean: mean of each channel, as in the normalization of the configuration's transforms.
+        std: standard deviation of each channel, as in the same normalization.
         output: name of the teachers' output with the logits; "" if they have one output.
-        **options: of `TeacherPool`: service, coordinator or teachers, and so on.
+        **options: arguments of `TeacherPool`: service, coordinator or teachers, and so on.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> None:
     if not argv or argv[0].startswith("-"):
         sys.exit("usage: python -m edl.integrations.paddleclas tools/train.py -c FILE ...")
     script = os.path.abspath(argv[0])
-    sys.path.insert(0, os.path.dirname(os.path.dirname(script)))  # with `ppcls`
+    sys.path.insert(0, os.path.dirname(os.path.dirname(script)))  # contains `ppcls`
     register()
     run_script(script, argv[1:])
 

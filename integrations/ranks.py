@@ -14,7 +14,7 @@ _KEY: Final = "ranks"
 
 
 class MakeReader(Protocol):
-    """Creates the reader of this process; it passes both arguments on to `DistilReader`."""
+    """A function that creates this process's reader and passes both arguments to `DistilReader`."""
 
     def __call__(self, *, rank: int, world_size: int) -> DistilReader: ...
 
@@ -34,10 +34,10 @@ class RankedLoader(TorchLoader):
         return {_KEY: states}
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
-        """Restore what `state_dict` returned, here or with another number of ranks.
+        """Restore a state that `state_dict` returned, also with another number of ranks.
 
         Raises:
-            UsageError: it is not such a state, or the reader cannot continue from it.
+            UsageError: `state_dict` cannot have returned it, or the reader cannot continue from it.
         """
         if not isinstance(state, dict) or _KEY not in state:
             raise UsageError("this is not the state of a loader of all ranks")
@@ -47,8 +47,8 @@ class RankedLoader(TorchLoader):
 class TrainerLoader(RankedLoader):
     """The loader for a trainer that counts epochs itself and expects batches in each of them.
 
-    Restored to the end of an epoch, it begins with the next one. An iterator of which no batch is
-    taken does not count as an epoch.
+    After a restored state at the end of an epoch, it begins with the next epoch. An iterator from
+    which no batch is taken does not count as an epoch.
     """
 
     def __iter__(self) -> Iterator[Any]:

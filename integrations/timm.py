@@ -1,10 +1,10 @@
-"""timm: a service of teachers in place of `--kd-model-name`, for its unchanged train.py.
+"""timm: a service of teachers as the model of `--kd-model-name`, for timm's unchanged train.py.
 
     export EDL_COORDINATOR=redis://head:6379
     python -m edl.integrations.timm train.py --kd-service resnet101 --model resnet18 ...
 
-`ServiceTeacher` is the module behind it. It labels each batch on demand, after all augmentations of
-the training script; a step waits for its labels.
+`ServiceTeacher` is that model. It labels each batch on demand, after all augmentations of the
+training script; a training step waits for its labels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from timm.models import register_model
 
 from .on_demand import ImageLabels, run_script
 
-#: Environment variables with the arguments of the model, which timm creates by its name.
+#: Environment variables with the arguments of the model: timm passes none when it creates a model.
 SERVICE: Final = "EDL_SERVICE"
 COORDINATOR: Final = "EDL_COORDINATOR"
 TEACHERS: Final = "EDL_TEACHERS"
@@ -29,12 +29,13 @@ TEACHERS: Final = "EDL_TEACHERS"
 class ServiceTeacher(torch.nn.Module):  # type: ignore[misc]
     """A module whose `forward` asks the teachers of a service.
 
-    timm normalizes images for a teacher by its `pretrained_cfg`. This one gets colours from 0 to
-    255 and sends them as UINT8, so the teachers have to normalize them, as for `--model timm/NAME`.
+    timm normalizes the images of a teacher according to its `pretrained_cfg`. With the one below,
+    images have colours from 0 to 255. They are sent as UINT8, so the teachers have to normalize
+    them, as `edl teacher serve --model timm/NAME` does.
 
     Args:
         output: name of the teachers' output with the logits; "" if they have one output.
-        **options: of `TeacherPool`: service, coordinator or teachers, and so on.
+        **options: arguments of `TeacherPool`: service, coordinator or teachers, and so on.
     """
 
     #: timm computes (image - mean) / std of images from 0 to 1, which gives colours from 0 to 255.
@@ -53,7 +54,7 @@ class ServiceTeacher(torch.nn.Module):  # type: ignore[misc]
 
 @register_model  # type: ignore[untyped-decorator]
 def edl_teacher(pretrained: bool = False, **_: Any) -> ServiceTeacher:
-    """Create the module from environment variables, as timm passes no service."""
+    """Create the model; its arguments come from environment variables."""
     addresses = os.environ.get(TEACHERS, "")
     return ServiceTeacher(
         service=os.environ[SERVICE],
@@ -71,18 +72,22 @@ def main(argv: Sequence[str]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("script", help="such as timm's train.py")
-    parser.add_argument("--kd-service", required=True, metavar="NAME", help="of the teachers")
+    parser.add_argument(
+        "--kd-service", required=True, metavar="NAME", help="service of the teachers"
+    )
     parser.add_argument(
         "--kd-coordinator", metavar="URL", help=f"Redis URL of the mesh; default: ${COORDINATOR}"
     )
-    parser.add_argument("--kd-teachers", metavar="HOST:PORT,...", help="without a coordinator")
+    parser.add_argument(
+        "--kd-teachers", metavar="HOST:PORT,...", help="addresses, in place of a coordinator"
+    )
     options, rest = parser.parse_known_args(argv)
-    given = {
+    variables = {
         SERVICE: options.kd_service,
         COORDINATOR: options.kd_coordinator,
         TEACHERS: options.kd_teachers,
     }
-    os.environ.update({name: value for name, value in given.items() if value})
+    os.environ.update({name: value for name, value in variables.items() if value})
     run_script(options.script, [*rest, "--kd-model-name", edl_teacher.__name__])
 
 

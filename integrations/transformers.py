@@ -22,7 +22,7 @@ STATE_FILE: Final = "reader_state.json"
 
 
 class MakeReaderOf(Protocol):
-    """Creates the reader of this process over the Trainer's loader of its training data."""
+    """A function that creates the reader of this process over the Trainer's training data."""
 
     def __call__(
         self, loader: torch.utils.data.DataLoader[Any], /, *, rank: int, world_size: int
@@ -34,23 +34,24 @@ class DistilTrainerMixin:
 
     The loss of a training batch is `alpha` times the model's own loss plus the soft term of
     `distill_loss`. Evaluation has no soft labels and is unchanged. Checkpoints contain the states
-    of the readers of all ranks; a run that continues from one trains each remaining sample of the
-    epoch once. `ignore_data_skip` is set, because the reader continues at its position by itself.
+    of the readers of all ranks; a run that continues from a checkpoint trains each remaining sample
+    of the epoch once. `ignore_data_skip` is set, because the reader continues at its position by
+    itself.
 
     Args:
-        *args: of the Trainer.
+        *args: arguments of the Trainer.
         make_reader: creates the reader, as in `lambda loader, **ranks: DistilReader(loader,
             service=..., coordinator=..., **ranks)`. The loader has the Trainer's training data,
             batch size and collator; the reader divides it among ranks.
         distill_loss: weights and temperature.
         soft_label: name of the teacher's output with the soft labels [N, ..., C].
         logits: name of the model's output with the student's logits, of the same shape.
-        **kwargs: of the Trainer.
+        **kwargs: arguments of the Trainer.
 
     Raises:
-        UsageError: `beta` is 0, or the Trainer has a hard loss of its own. `train` raises it, too:
-            there is no checkpoint to resume from, it has no state of the readers, or `alpha` is
-            above 0 and the model returns no loss.
+        UsageError: `beta` is 0, or the Trainer has a hard loss of its own. `train` also raises it
+            if there is no checkpoint to resume from, if the checkpoint has no state of the readers,
+            or if `alpha` is above 0 and the model returns no loss.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class DistilTrainerMixin:
         super().__init__(*args, **kwargs)
         self.args: Any
         self.args.ignore_data_skip = True
-        #: False: the Trainer divides a loss, which is a mean, by the number of accumulated batches.
+        #: The loss is a mean, so the Trainer has to divide it by the number of accumulated batches.
         self.model_accepts_loss_kwargs = False
         if not distill_loss.beta:
             raise UsageError(
@@ -87,12 +88,14 @@ class DistilTrainerMixin:
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train as the Trainer does, and close the reader at the end."""
-        found = resume_from_checkpoint
-        if found is True and (found := get_last_checkpoint(self.args.output_dir)) is None:
-            raise UsageError(f"there is no checkpoint in {self.args.output_dir} to resume from")
-        self._checkpoint = Path(found) if found else None
+        checkpoint = resume_from_checkpoint
+        if checkpoint is True:
+            checkpoint = get_last_checkpoint(self.args.output_dir)
+            if checkpoint is None:
+                raise UsageError(f"there is no checkpoint in {self.args.output_dir} to resume from")
+        self._checkpoint = Path(checkpoint) if checkpoint else None
         try:
-            return super().train(resume_from_checkpoint=found, **kwargs)  # type: ignore[misc]
+            return super().train(resume_from_checkpoint=checkpoint, **kwargs)  # type: ignore[misc]
         finally:
             self._callback.close()
 
@@ -101,7 +104,7 @@ class DistilTrainerMixin:
         dataset, args = self.train_dataset, self.args  # type: ignore[attr-defined]
         loader = torch.utils.data.DataLoader(
             dataset,
-            # Not that of `args`: `auto_find_batch_size` reduces this one.
+            # Not the batch size of `args`: `auto_find_batch_size` reduces `_train_batch_size` only.
             batch_size=self._train_batch_size,  # type: ignore[attr-defined]
             shuffle=not isinstance(dataset, torch.utils.data.IterableDataset),
             collate_fn=self._get_collator_with_removed_columns(self.data_collator),  # type: ignore[attr-defined]
@@ -120,7 +123,7 @@ class DistilTrainerMixin:
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the loss of a batch, and on request the model's outputs."""
+        """Return the loss of a batch; with `return_outputs` also the model's outputs."""
         if self._soft_label not in inputs:
             return super().compute_loss(  # type: ignore[misc]
                 model, inputs, return_outputs, num_items_in_batch=num_items_in_batch
@@ -130,12 +133,12 @@ class DistilTrainerMixin:
         outputs = model(**inputs)
         loss = self._soft_loss(outputs[self._logits], None, soft_label)
         if self._alpha:
-            if (own := outputs.get("loss")) is None:
+            if (model_loss := outputs.get("loss")) is None:
                 raise UsageError(
                     f"alpha is {self._alpha:g}, and the model returns no loss: the batches need "
                     "`labels`"
                 )
-            loss = self._alpha * own + loss
+            loss = self._alpha * model_loss + loss
         return (loss, outputs) if return_outputs else loss
 
 
@@ -154,9 +157,9 @@ class ReaderStateCallback(TrainerCallback):  # type: ignore[misc]
         try:
             state = json.loads((checkpoint / STATE_FILE).read_text())
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or error
             raise UsageError(
-                f"{checkpoint} has no valid {STATE_FILE} ({why}), so it is not known which "
+                f"{checkpoint} has no valid {STATE_FILE} ({reason}), so it is not known which "
                 "samples were trained: the save was interrupted, or was not made by a "
                 "DistilTrainerMixin; resume from an earlier checkpoint"
             ) from None
@@ -165,13 +168,12 @@ class ReaderStateCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._loader is None:
             return
-        states = self._loader.state_dict()  # each rank takes part
+        states = self._loader.state_dict()  # a collective operation: on each rank
         if args.should_save:
             folder = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
             (folder / STATE_FILE).write_text(json.dumps(states))
 
     def close(self) -> None:
-        """Close the reader."""
         if self._loader is not None:
             self._loader.reader.close()
         self._loader = None
