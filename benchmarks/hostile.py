@@ -37,7 +37,7 @@ from ..proto.clients import LabelRequest
 from ..proto.clients.oip_grpc import OipGrpcClient
 from ..proto.security.credentials import ClientSecurity, TlsFiles
 from ..runtime.errors import EdlError, UsageError
-from ..runtime.lifecycle import open_all_descriptors, wait_until
+from ..runtime.lifecycle import raise_descriptor_limit, wait_until
 from ..runtime.supervise import python_command, start
 from .children import Child
 from .paced import SERVICE
@@ -337,7 +337,7 @@ def attack(channel: Channel, ports: Mapping[str, Address], token: str) -> None:
         token: see `Attacks`.
     """
     os.nice(_NICE)
-    open_all_descriptors()
+    raise_descriptor_limit()
     attacks = Attacks({name: (host, port) for name, (host, port) in ports.items()}, token, tls=True)
     counts = dict.fromkeys(attacks.kinds(), 0)
     for name, act in attacks.kinds().items():

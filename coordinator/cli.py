@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from ..proto.security import options as credentials
-from ..runtime.lifecycle import open_all_descriptors, stop_on_signals
+from ..runtime.lifecycle import raise_descriptor_limit, stop_on_signals
 from ..runtime.logs import configure_logging
 from ..runtime.supervise import end_with_parent
 from . import options
@@ -54,7 +54,7 @@ def serve(
     """
     end_with_parent()
     configure_logging()
-    open_all_descriptors()
+    raise_descriptor_limit()
     quiet_grpc()
     from .serve import ServeConfig
     from .serve import serve as run

@@ -1,4 +1,4 @@
-"""Addresses on which servers of this machine listen, and under which others reach them."""
+"""Addresses on which servers of this machine listen, and addresses that they advertise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def split_listen(listen: str) -> tuple[str, int]:
     """
     host, _, port = listen.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise UsageError(f"{listen!r} is no address to listen on: say PORT or HOST:PORT")
+        raise UsageError(f"{listen!r} is no address to listen on: write PORT or HOST:PORT")
     return host.strip("[]") or _LOOPBACK, int(port)
 
 
@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raise the errors of `bind_socket`, as gRPC does not say why it cannot bind an address."""
+    """Raise the errors of `bind_socket` if it fails; gRPC would not give the reason."""
     bind_socket(host, port).close()
 
 
@@ -41,7 +41,7 @@ def bind_socket(host: str, port: int, option: str = "--listen") -> socket.socket
     Args:
         host: an address of this machine.
         port: TCP port; 0: any free one.
-        option: option of the port, for error messages.
+        option: the option that sets the port, for error messages.
 
     Raises:
         UsageError: `host` is no address of this machine, or only root may listen on `port`.
@@ -52,11 +52,11 @@ def bind_socket(host: str, port: int, option: str = "--listen") -> socket.socket
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with contextlib.ExitStack() as undo:
-            made = undo.enter_context(socket.socket(family, kind))
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
+            bound = undo.enter_context(socket.socket(family, kind))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
             undo.pop_all()
-            return made
+            return bound
     except PermissionError:
         raise UsageError(f"port {port} requires root: choose 1024 or above") from None
     except UnicodeError:  # a label of the name is empty or too long
@@ -91,27 +91,28 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def advertised_host(host: str) -> str:
-    """Return the host to advertise; in `*.NAME`, our address with dashes replaces the star.
+    """Return the host to advertise; in `*.NAME`, this machine's address replaces the star.
 
-    The DNS of Kubernetes gives pods such names (`10-1-2-3.NAMESPACE.pod`), and one certificate for
-    `*.NAMESPACE.pod` is valid for all pods of a namespace.
+    The address is written with dashes. The DNS of Kubernetes gives pods such names
+    (`10-1-2-3.NAMESPACE.pod`), and one certificate for `*.NAMESPACE.pod` is valid for all pods of a
+    namespace.
 
     Raises:
         UsageError: the host name of this machine has no address that others can reach.
     """
     if not host.startswith("*."):
         return host
-    own = socket.gethostname()
+    host_name = socket.gethostname()
     with contextlib.suppress(OSError):
-        infos = socket.getaddrinfo(own, None, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host_name, None, type=socket.SOCK_STREAM)
         addresses = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in infos]
         # IPv4 first: the DNS of a dual-stack cluster has only names of the first address family.
-        for found in sorted(addresses, key=lambda address: address.version):
-            if not (found.is_loopback or found.is_link_local):
-                return str(found).replace(".", "-").replace(":", "-") + host[1:]
+        for address in sorted(addresses, key=lambda candidate: candidate.version):
+            if not (address.is_loopback or address.is_link_local):
+                return str(address).replace(".", "-").replace(":", "-") + host[1:]
     raise UsageError(
-        f"--advertise {host} needs an address of this machine, but its name {own} has none that "
-        "others can reach: advertise a name or an address that they can reach"
+        f"--advertise {host} needs an address of this machine, but its name {host_name} has none "
+        "that others can reach: advertise a name or an address that they can reach"
     )
 
 

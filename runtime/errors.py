@@ -1,14 +1,14 @@
 """All errors that the package raises, in one tree below `EdlError`.
 
-A message says in one sentence what is wrong and, if useful, in another what to do. The docstring
-of an error that users see says what they can do about it in its paragraph "Remedy:"; the page
-docs/reference/errors.md is made of them. Errors of libraries (`redis.*`, `grpc.RpcError`) are
-translated in the module that calls the library.
+A message states in one sentence what is wrong and, if useful, in another what to do. In the
+docstring of an error that users see, the paragraph "Remedy:" states what they can do about the
+error; the table of docs/reference/errors.md is generated from these docstrings. Errors of libraries
+(`redis.*`, `grpc.RpcError`) are translated in the module that calls the library.
 """
 
 
 class EdlError(Exception):
-    """Base class of all errors; `exit_code` is that of a command that fails with this error."""
+    """Base class of all errors; a command that fails with an error exits with its `exit_code`."""
 
     exit_code = 1
 
@@ -56,8 +56,7 @@ class BatchError(UsageError):
 class CheckpointMismatch(UsageError):
     """A checkpoint belongs to another model or optimizer than the ones that load it.
 
-    Remedy: Load the checkpoint with the job file that it was saved with, or save to another
-    place.
+    Remedy: Load the checkpoint with the job file that saved it, or save to another location.
     """
 
 
@@ -75,7 +74,7 @@ class KubernetesObjectMissing(UsageError):
     `deploy/operator/crds/`.
 
     Attributes:
-        unknown_kind: the kind itself is unknown: our definitions are not installed.
+        unknown_kind: whether the kind itself is unknown, because our definitions are not installed.
     """
 
     def __init__(self, message: str = "", unknown_kind: bool = False) -> None:
@@ -96,10 +95,10 @@ class RedisUnavailable(UnavailableError):
     memory; `edl doctor` checks all of this. Members register again by themselves.
 
     Attributes:
-        timed_out: no answer or no connection in time: the same call may succeed soon. A refused
-            connection is no timeout.
+        timed_out: whether an answer or a connection did not come in time; the same call may
+            succeed soon. A refused connection is no timeout.
         refusal: why Redis answers but refuses to work, such as "read_only" or "out_of_memory";
-            empty if it does not answer, or refuses for a reason that has no such name.
+            empty if Redis does not answer, or refuses for a reason that has no such name.
     """
 
     def __init__(self, message: str = "", timed_out: bool = False, refusal: str = "") -> None:
@@ -109,7 +108,7 @@ class RedisUnavailable(UnavailableError):
 
 
 class StartCancelled(RedisUnavailable):
-    """A process that waited for Redis at its start was told to end."""
+    """A process was asked to stop while it waited for Redis at its start."""
 
 
 class CoordinatorUnavailable(UnavailableError):
@@ -134,7 +133,7 @@ class LabelStoreUnavailable(UnavailableError):
     without the store.
 
     Attributes:
-        full: its budget or the disk is full.
+        full: whether the disk or the store's budget is full.
     """
 
     def __init__(self, message: str = "", full: bool = False) -> None:
@@ -148,7 +147,7 @@ class CheckpointUnavailable(UnavailableError):
     Remedy: Free disk space or restore the connection to the server; saving is retried.
 
     Attributes:
-        full: the disk is full.
+        full: whether the disk is full.
     """
 
     def __init__(self, message: str = "", full: bool = False) -> None:
@@ -188,13 +187,13 @@ class MemoryRefused(UnavailableError):
 
 
 class KubernetesUnavailable(UnavailableError):
-    """The API server of Kubernetes does not answer, or fails.
+    """The API server of Kubernetes does not answer, or reports a failure of its own.
 
     Remedy: Check the cluster, `KUBECONFIG` and the credentials in it; the call may be repeated.
 
     Attributes:
-        answered: it answered that it failed (status 500), as it does for a webhook that does not
-            answer it: other requests may succeed.
+        answered: whether the API server answered with status 500, for example because a webhook did
+            not answer it; other requests may succeed.
     """
 
     def __init__(self, message: str = "", answered: bool = False) -> None:
@@ -261,11 +260,11 @@ class DeadlineExceeded(TeacherLost):
 
 
 class RetryableError(TeacherError):
-    """The teacher failed this time; the same request may succeed here or elsewhere."""
+    """The server failed this time; the same request may succeed later, or at another server."""
 
 
 class RateLimited(RetryableError):
-    """One peer sends too many requests; the same request may succeed later.
+    """A limit of the server, for one peer or in all, is reached; the request may succeed later.
 
     Remedy: Raise the teacher's `--slots`, add teachers, or lower `Limits.window_max`.
 
@@ -321,19 +320,19 @@ class InputsOverwritten(TeacherError):
 
 
 class LeaseSuperseded(EdlError):
-    """A newer incarnation holds the same name; the older one must end.
+    """A newer incarnation has taken over the name of this member, which must end.
 
-    Remedy: Give each member its own name. If a restart has taken the name over, nothing is to
-    be done.
+    Remedy: Give each member its own name. If the newer one is a restart of this member, do
+    nothing.
     """
 
 
 class GenerationSuperseded(EdlError):
-    """Another generation of a job's ranks is the current one; ranks of this one must end."""
+    """The generation of these ranks of a job is no longer the current one: they must end."""
 
 
 class StoreDamaged(EdlError):
-    """The file of a label store is broken; teachers can compute the lost labels again.
+    """The file of a label store is damaged.
 
     Remedy: Delete the file; teachers label its samples again.
     """
@@ -342,9 +341,9 @@ class StoreDamaged(EdlError):
 
 
 class CheckpointDamaged(EdlError):
-    """A checkpoint is broken: a file is missing, shorter, or fails its checksum.
+    """A checkpoint is damaged: a file is missing or too short, or fails its checksum.
 
-    Remedy: Use an older checkpoint: `edl checkpoint list PLACE --verify` shows which are whole.
+    Remedy: Use an older checkpoint: `edl checkpoint list PLACE --verify` shows which are intact.
     """
 
     exit_code = 65  # EX_DATAERR

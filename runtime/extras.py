@@ -34,7 +34,7 @@ EXTRA_BY_PACKAGE = {
 }
 
 _CONDITION = re.compile(r"""(?:\s+and\s+)?extra\s*==\s*['"](?P<extra>[\w-]+)['"]""")
-_EXTRAS_OF_OURS = re.compile(rf"{DISTRIBUTION}\[(?P<extras>[\w,\s-]+)\]")
+_OWN_EXTRAS = re.compile(rf"{DISTRIBUTION}\[(?P<extras>[\w,\s-]+)\]")
 
 
 def install_command(extra: str) -> str:
@@ -70,9 +70,9 @@ def _requirements(declared: list[str], extra: str) -> Iterator[str]:
         condition = _CONDITION.search(marker)
         if condition is None or condition["extra"] != extra:
             continue
-        if ours := _EXTRAS_OF_OURS.fullmatch(requirement.strip()):
-            for name in ours["extras"].split(","):
+        if own := _OWN_EXTRAS.fullmatch(requirement.strip()):
+            for name in own["extras"].split(","):
                 yield from _requirements(declared, name.strip())
             continue
-        other = _CONDITION.sub("", marker).strip()
-        yield f"{requirement.strip()}; {other}" if other else requirement.strip()
+        other_markers = _CONDITION.sub("", marker).strip()
+        yield f"{requirement.strip()}; {other_markers}" if other_markers else requirement.strip()

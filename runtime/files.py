@@ -1,4 +1,4 @@
-"""Files that commands write: checked before the work, replaced atomically; plots."""
+"""Files that commands write: checks before the work begins, atomic replacement, and plots."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .extras import install_command
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FORMATS: Final = (".png", ".svg", ".pdf")
-#: For the help of options.
-FORMATS: Final = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
+_PLOT_SUFFIXES: Final = (".png", ".svg", ".pdf")
+#: The formats of plots, for the help of options.
+FORMATS: Final = f"{', '.join(_PLOT_SUFFIXES[:-1])} or {_PLOT_SUFFIXES[-1]}"
 
 
 def check_writable(path: Path) -> None:
@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` after the body has succeeded.
 
     Raises:
-        UsageError: the file cannot be written; also for an OSError in the body.
+        UsageError: the file cannot be written, or the body raised an OSError.
     """
     # Not `path.with_name`, which refuses "/". The name is random because containers that share the
     # folder may have equal process ids.
@@ -65,7 +65,7 @@ def check_plot(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise UsageError(f"--plot needs matplotlib: {install_command('plot')}") from error
-    if _format(path) not in _FORMATS:
+    if _suffix(path) not in _PLOT_SUFFIXES:
         raise UsageError(f"--plot {path}: the name must end in {FORMATS}")
     check_writable(path)
 
@@ -77,8 +77,8 @@ def save_plot(figure: Figure, path: Path) -> None:
         UsageError: the file cannot be written.
     """
     with replacing(path) as part:
-        figure.savefig(part, format=_format(path)[1:], dpi=120)
+        figure.savefig(part, format=_suffix(path)[1:], dpi=120)
 
 
-def _format(path: Path) -> str:
+def _suffix(path: Path) -> str:
     return path.suffix.lower()

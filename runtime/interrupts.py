@@ -1,4 +1,4 @@
-"""Ctrl-C during the imports of a command line: one line and exit code 130.
+"""Makes Ctrl-C during the imports of a command line print one line and exit with code 130.
 
 During imports, a KeyboardInterrupt would print a traceback, or be lost in a callback of the import
 system. So Ctrl-C ends the process without an exception until the imports are done. This module
@@ -13,28 +13,27 @@ from types import FrameType
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
-
-_name = ""
-_came = False
+_program = ""
+_interrupted = False
 
 
 def exit_on_interrupt(name: str) -> None:
     """Let Ctrl-C end this process at once, without clean-up, until `restore_interrupt`.
 
     This also holds if SIGINT is ignored, as in a program that a script starts with `&`: servers
-    handle SIGINT anyway, see `stop_on_signals`. With another handler, nothing changes.
+    handle SIGINT anyway, see `stop_on_signals`. A handler of the program itself is not replaced.
 
     Args:
-        name: start of the printed line.
+        name: program name, with which the printed line starts.
     """
-    global _name
+    global _program
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN):
-        _name = name
+        _program = name
         signal.signal(signal.SIGINT, _exit)
 
 
 def restore_interrupt() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again; without effect if `exit_on_interrupt` had none."""
+    """Let Ctrl-C raise KeyboardInterrupt again, if `exit_on_interrupt` has changed that."""
     if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, _raise)
 
@@ -42,20 +41,20 @@ def restore_interrupt() -> None:
 def interrupt_came() -> bool:
     """Return whether Ctrl-C has raised KeyboardInterrupt since `restore_interrupt`.
 
-    A command may import modules. An import may lose the exception, or raise another one in its
-    place, as the import of numpy does.
+    Commands import modules, and an import may suppress the exception, or replace it by another one,
+    as the import of numpy does.
     """
-    return _came
+    return _interrupted
 
 
 def _exit(_: int, __: FrameType | None) -> None:
     try:
-        os.write(2, f"{_name}: interrupted\n".encode())
+        os.write(2, f"{_program}: interrupted\n".encode())
     finally:
         os._exit(EXIT_INTERRUPTED)
 
 
 def _raise(_: int, __: FrameType | None) -> None:
-    global _came
-    _came = True
+    global _interrupted
+    _interrupted = True
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Names of a package that import their modules when they are first used."""
+"""Names of a package whose modules are imported when the names are first used."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def lazy_names(
     """Return the functions `__getattr__` and `__dir__` of a package.
 
     Args:
-        package: its `__name__`.
-        modules: its names, by the module that has them, as in {".options": ["Limits", "Trace"]}.
+        package: `__name__` of the package.
+        modules: the names, by the module that has them, as in {".options": ["Limits", "Trace"]}.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""Start and end of our programs: signals, periodic work, exit codes."""
+"""Start and end of EDL-Dist's programs: signals, periodic work, exit codes."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ log = logging.getLogger(__name__)
 #: Python runs the handler only in the main thread, between two instructions.
 SIGNAL_CHECK_S = 0.25
 
-#: Number of descriptors if the hard limit is infinite.
-_MOST_DESCRIPTORS = 1 << 16
+#: Limit of descriptors if the hard limit is infinite.
+_MAX_DESCRIPTORS = 1 << 16
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
-def open_all_descriptors() -> None:
-    """Raise the limit of descriptors to the hard limit; only for command lines of servers.
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of descriptors to the hard limit; only for command lines of servers.
 
     Each connection needs a descriptor. The usual soft limit, 1024, protects programs that call
     `select`.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+    limit = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
     with contextlib.suppress(OSError, ValueError):  # the system has another, lower limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 class Stop:
@@ -68,7 +68,8 @@ class Stop:
         self.urgent = False
         self.signal: int | None = None
         # Not an Event: a signal handler may interrupt a thread that holds the Event's own lock.
-        # SimpleQueue.put is reentrant. Once requested, the queue always gets its one token back.
+        # SimpleQueue.put is reentrant. The request puts one token into the queue; each waiting
+        # thread that gets the token puts it back.
         self._token: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -102,11 +103,11 @@ def wait_until(
     poll_s: float,
     check: Callable[[], object] = lambda: None,
 ) -> bool:
-    """Wait for a condition that nobody signals; return whether it came true in time.
+    """Poll a condition until it is true; return whether it became true in time.
 
     Args:
-        condition: called again and again, at least once.
-        timeout_s: most seconds to wait.
+        condition: called repeatedly, at least once.
+        timeout_s: seconds to wait at most.
         poll_s: seconds between two calls.
         check: called before each pause; an exception from it ends the wait.
     """
@@ -128,33 +129,33 @@ def stop_on_signals(
 ) -> Iterator[Stop]:
     """Turn SIGINT and SIGTERM into a `Stop`, so that the body can end in order.
 
-    The first signal requests the stop. A second one ends the process at once, as if there were no
-    handlers. The previous handlers are restored at the end.
+    The first signal requests the stop. A second signal ends the process at once, as if there were
+    no handlers. The previous handlers are restored at the end.
 
     Args:
         reraise: signals that are sent again after the body if one of them requested the stop, so
             that the exit code names the signal. SIGTERM is not included by default: an ordered end
             after SIGTERM is a success.
-        second_signal_urgent: the body checks `Stop.urgent`, which the second signal sets; the third
-            one ends the process.
-        exits_after: the process ends after the body: a SIGTERM that comes then is ignored.
+        second_signal_urgent: the second signal sets `Stop.urgent`, which the body checks; the third
+            signal ends the process.
+        exits_after: the process exits after the body, so a SIGTERM after the body is ignored.
 
     Raises:
         ValueError: called outside the main thread.
     """
     stop = Stop()
-    came = False
+    signalled = False
 
     def handle(number: int, _: FrameType | None) -> None:
-        nonlocal came
-        if came and second_signal_urgent and not stop.urgent:
+        nonlocal signalled
+        if signalled and second_signal_urgent and not stop.urgent:
             stop.urgent = True
             return
-        if came:
+        if signalled:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-            os._exit(128 + number)  # the first process of a container survives its own signal
-        came = True
+            os._exit(128 + number)  # PID 1 of a container survives a signal from itself
+        signalled = True
         stop.request(number)
 
     former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -170,8 +171,7 @@ def stop_on_signals(
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
     if stop.signal in tuple(reraise):
         signal.raise_signal(stop.signal)
-        # raise_signal has no effect if the signal was ignored before, or in the first process of a
-        # container.
+        # raise_signal has no effect if the signal was ignored before, or in PID 1 of a container.
         if signal.getsignal(stop.signal) is signal.SIG_IGN or os.getpid() == 1:
             raise SystemExit(128 + stop.signal)
 
@@ -179,8 +179,8 @@ def stop_on_signals(
 class Periodic:
     """Calls `action` every `interval_s` seconds in a daemon thread, without drift.
 
-    The first call comes after one interval. Calls that fall due during a slow call are skipped. An
-    exception is logged, and the next call comes on schedule.
+    The first call comes after one interval. Calls that become due during a slow call are skipped.
+    An exception is logged, and the next call comes on schedule.
     """
 
     def __init__(self, name: str, interval_s: float, action: Callable[[], None]) -> None:
@@ -222,17 +222,17 @@ def run_cli(
 ) -> NoReturn:
     """Run a command line and end the process with an exit code that fits the result.
 
-    An error is one line on stderr. Exit codes: that of an EdlError; 2 for a misuse of the command
-    line; 130 for Ctrl-C; 1 for other errors. With EDL_DEBUG set, or EDL_LOG_LEVEL=debug, the
-    traceback is shown as well.
+    An error is reported in one line on stderr. Exit codes: `exit_code` of an EdlError; 2 for a
+    misuse of the command line; 130 for Ctrl-C; 1 for other errors. With EDL_DEBUG set, or
+    EDL_LOG_LEVEL=debug, the traceback is shown as well.
 
     Args:
         app: the command line, or a function that creates it. Errors in that function, such as
             those of imports, are reported in the same way. Until it returns, `interrupts` handles
             Ctrl-C.
         name: start of each error line.
-        moved: options of older versions, and their replacements. Options that became keys of
-            another option under the same name need no entry.
+        moved: options of older versions, and their replacements. An option that is now a key of
+            another option, with the same name, needs no entry.
     """
     open_standard_streams()
     write_whole_lines()
@@ -245,7 +245,7 @@ def run_cli(
             sys.exit(EXIT_BROKEN_PIPE)
         code, line = _describe(error)
         if type(error).__name__ == "NoSuchOption":  # of Typer or click, see `_describe`
-            line += _instead(error, moved or {})
+            line += _replacement_of(error, moved or {})
         if debug:
             traceback.print_exception(error)
         print(
@@ -291,7 +291,7 @@ def _refuse_infinite_numbers(command: Any) -> None:
 
 
 def _checked(callback: Callable[..., Any] | None, context: Any, parameter: Any, value: Any) -> Any:
-    """Return what the callback of a parameter makes of its value; raise BadParameter."""
+    """Call the callback of a parameter; raises BadParameter for infinite numbers and nan."""
     if isinstance(value, float) and not math.isfinite(value):
         import typer
 
@@ -299,8 +299,8 @@ def _checked(callback: Callable[..., Any] | None, context: Any, parameter: Any, 
     return value if callback is None else callback(context, parameter, value)
 
 
-def _instead(error: Any, moved: Mapping[str, str]) -> str:
-    """Return ": " and what to use instead of an unknown option; empty: nothing is known."""
+def _replacement_of(error: Any, moved: Mapping[str, str]) -> str:
+    """Return ": " and the replacement of an unknown option; empty if none is known."""
     from .structured_option import spelling_among
 
     spelling = spelling_among(error.ctx.command.params, error.option_name)
@@ -319,7 +319,7 @@ def _nobody_reads_stdout() -> bool:
 
 
 def _describe(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the line of text for an error of a command line."""
+    """Return the exit code and the text in one line for an error of a command line."""
     kind = type(error).__name__
     if isinstance(error, EdlError):
         return error.exit_code, str(error)

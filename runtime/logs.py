@@ -1,8 +1,8 @@
 """Logging of our processes: one line per record on stderr, as text or JSON.
 
-A record may name its subject: `log.info(..., extra={"teacher": name})` with a key of `KEYS`. A JSON
-record has these, and the identity of the process (`add_log_fields`), as separate fields, so that
-one batch can be followed from its student through its teachers.
+A record may name its subjects: `log.info(..., extra={"teacher": name})` with keys of `KEYS`. In a
+JSON record, these and the identity of the process (`add_log_fields`) are separate fields, so that a
+batch can be traced from its student through its teachers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Final
 from .errors import UsageError
 from .standard_streams import escape_control_characters
 
-#: "text" or "json"; processes that this one starts inherit it.
+#: Environment variable: "text" or "json". Child processes inherit it.
 FORMAT_VARIABLE: Final = "EDL_LOG_FORMAT"
-#: "debug", "info", ...: level of every process of ours.
+#: Environment variable: "debug", "info", ..., the level of all processes of EDL-Dist.
 LEVEL_VARIABLE: Final = "EDL_LOG_LEVEL"
-#: Keys for subjects of a record. A request is "STUDENT#NUMBER", with the number that the student
-#: gave; batches are the student's numbers of batches.
+#: Keys for subjects of a record. A request is "STUDENT#NUMBER". The student numbers its requests,
+#: and its batches.
 KEYS: Final = ("job", "student", "service", "teacher", "request", "batches")
 
 #: Libraries that write a debug record for each call and nothing else of use.
@@ -33,7 +33,7 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 log = logging.getLogger(__name__)
 
-_own: dict[str, str] = {}
+_process_fields: dict[str, str] = {}
 
 
 class Fields(dict[str, object]):
@@ -44,7 +44,7 @@ class Fields(dict[str, object]):
 
 
 def configure_logging() -> None:
-    """Log to stderr, as `EDL_LOG_LEVEL` and `EDL_LOG_FORMAT` say.
+    """Log to stderr, with the level of `EDL_LOG_LEVEL` in the format of `EDL_LOG_FORMAT`.
 
     Only the main functions of processes call this. At level debug, exceptions have tracebacks.
 
@@ -73,7 +73,7 @@ def write_line(line: str) -> None:
     sys.stderr.flush()
 
 
-def tell(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print a progress message to stderr: a plain line, or a JSON record.
 
     Text that contains `warning: ` becomes a record of the level WARNING.
@@ -86,7 +86,7 @@ def tell(text: str) -> None:
 
 
 def child_log_relay() -> Callable[[str], None] | None:
-    """Return a function that passes log lines of a child on.
+    """Return a function that writes log lines of a child to stderr.
 
     None unless the environment sets the format "json", or a level.
     """
@@ -95,7 +95,7 @@ def child_log_relay() -> Callable[[str], None] | None:
 
 def add_log_fields(**own: str) -> None:
     """Add fields with keys of `KEYS` to all later JSON records of this process."""
-    _own.update(own)
+    _process_fields.update(own)
 
 
 def _level() -> int:
@@ -129,9 +129,9 @@ class _OneLine(_Formatter):
 
 class _Json(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        fields: dict[str, object] = {"time": at, "level": record.levelname, "logger": record.name}
-        fields |= _own
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, object] = {"time": time, "level": record.levelname, "logger": record.name}
+        fields |= _process_fields
         fields |= {key: getattr(record, key) for key in KEYS if hasattr(record, key)}
         if isinstance(record.msg, Fields):
             fields |= record.msg

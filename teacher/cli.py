@@ -18,8 +18,8 @@ from ..proto.security import options as credentials
 from ..runtime import supervise
 from ..runtime.errors import UsageError
 from ..runtime.files import FORMATS, check_plot, check_writable
-from ..runtime.lifecycle import open_all_descriptors, stop_on_signals
-from ..runtime.logs import configure_logging, tell
+from ..runtime.lifecycle import raise_descriptor_limit, stop_on_signals
+from ..runtime.logs import configure_logging, print_progress
 from ..runtime.structured_option import AsJson, Given, Key, StructuredOption
 from . import options
 from .register.cli import REGISTER, register
@@ -114,7 +114,7 @@ def fingerprint(
     facts = run_offline(
         "fingerprint",
         config.on(_parse_device(device)),
-        tell,
+        print_progress,
         canary=None if canary_keys.file is None else str(canary_keys.file),
         samples=None if canary_keys.samples is None else str(canary_keys.samples),
         tolerance=canary_keys.tolerance,
@@ -153,7 +153,12 @@ def bench(
         outputs=declared_outputs,
     )
     results = run_offline(
-        "bench", config.on(_parse_device(device)), tell, sizes=sizes, runs=runs, seconds=_BENCH_S
+        "bench",
+        config.on(_parse_device(device)),
+        print_progress,
+        sizes=sizes,
+        runs=runs,
+        seconds=_BENCH_S,
     )
     if as_json:
         typer.echo(json.dumps(results, indent=2))
@@ -162,7 +167,7 @@ def bench(
     if plot is not None:  # last, so that the measurements are printed even if the picture fails
         sys.stdout.flush()
         draw(results["rows"], f"{results['model']} on {results['device']}", plot)
-        tell(f"picture written: {plot}")
+        print_progress(f"picture written: {plot}")
 
 
 def _parse_device(device: str) -> configuration.Device:
@@ -247,7 +252,7 @@ def serve(
     """The command; its help is `options.SERVE`."""
     supervise.end_with_parent()
     configure_logging()
-    open_all_descriptors()
+    raise_descriptor_limit()
     from ..proto.arena import tune_allocator
     from .config import (
         SLOTS_PER_DEVICE,
@@ -268,7 +273,7 @@ def serve(
         http = http_listen(http, listen.host)
     _check_reach(listen.host, http, security, insecure=insecure)
     if no_self_test:
-        tell("warning: no self-test: wrong answers of the model are not noticed")
+        print_progress("warning: no self-test: wrong answers of the model are not noticed")
     parsed_devices = parse_devices(devices)
     config = TeacherConfig(
         service=service or model_name(model),
@@ -313,7 +318,7 @@ def serve(
         beat_relay=Path(relay) if (relay := os.environ.get(RELAY_VARIABLE)) else None,
     )
     with stop_on_signals(exits_after=True) as stop:
-        serve_teacher(config, stop, on_ready=typer.echo, on_progress=tell)
+        serve_teacher(config, stop, on_ready=typer.echo, on_progress=print_progress)
 
 
 app.command("fingerprint")(fingerprint)
@@ -366,4 +371,4 @@ def _check_reach(
     if http is not None:
         check_exposure(split_listen(http)[0], security, insecure, "the teacher's HTTP")
     if not is_loopback(host) and (security is None or not security.authenticates):
-        tell(f"warning: {host} accepts requests from every machine that can reach it")
+        print_progress(f"warning: {host} accepts requests from every machine that can reach it")

@@ -17,7 +17,7 @@ from ...coordinator.ops.options import Mesh, mesh_context, quiet_grpc, source_of
 from ...coordinator.options import BEYOND_LOOPBACK, DEFAULT_LISTEN, LISTEN, ListenAddress
 from ...proto.security.options import Tls, Tokens, server_security, tls_files, tls_words
 from ...runtime.errors import UsageError
-from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
+from ...runtime.lifecycle import raise_descriptor_limit, stop_on_signals
 from ...runtime.logs import configure_logging
 from ...runtime.structured_option import Given, Key, StructuredOption
 from ...runtime.supervise import end_with_parent
@@ -294,7 +294,7 @@ def _run_local(
 ) -> None:
     from .teacher_fleet import run_local_fleet
 
-    open_all_descriptors()
+    raise_descriptor_limit()
     quiet_grpc()
     with stop_on_signals() as stop:
         run_local_fleet(teacher, mesh, least, most, logs, stop, typer.echo)

@@ -94,7 +94,7 @@ def jobs(
 
     from ...coordinator.job_queue import open_queue
     from ...coordinator.jobs import open_board
-    from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
+    from ...runtime.lifecycle import raise_descriptor_limit, stop_on_signals
     from ...runtime.logs import configure_logging
     from ..cores import available_cores
     from ..output import cache_folder
@@ -103,7 +103,7 @@ def jobs(
 
     end_with_parent()
     configure_logging()
-    open_all_descriptors()
+    raise_descriptor_limit()
     mesh = mesh_context(context)
     cores = available_cores()
     count = slots or len(cores)

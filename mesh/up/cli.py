@@ -57,7 +57,7 @@ def up(
     exit code is 0 if all succeeded. Ctrl-C stops students at a safe point, then teachers, then the
     coordinator; a second Ctrl-C stops all at once. If this process is killed, all others end, too.
     """
-    from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
+    from ...runtime.lifecycle import raise_descriptor_limit, stop_on_signals
     from ...runtime.logs import configure_logging
     from ...runtime.supervise import end_with_parent
     from .plan import command_lines
@@ -69,7 +69,7 @@ def up(
         return
     end_with_parent()
     configure_logging()
-    open_all_descriptors()
+    raise_descriptor_limit()
     if detach:
         options = [
             *(["--logs", str(mesh.logs)] if logs is not None else []),

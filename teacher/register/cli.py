@@ -13,7 +13,7 @@ from ...coordinator.options import BEYOND_LOOPBACK, DEFAULT_LISTEN, LISTEN, List
 from ...proto.security import options as credentials
 from ...runtime import supervise
 from ...runtime.lifecycle import stop_on_signals
-from ...runtime.logs import configure_logging, tell
+from ...runtime.logs import configure_logging, print_progress
 from ...runtime.structured_option import Given, Key, StructuredOption
 from ..options import option
 
@@ -227,7 +227,7 @@ def register(
         server=security_at(listen.host, files, tokens, insecure=insecure),
     )
     with stop_on_signals(exits_after=True) as stop:
-        keep_registered(config, stop, on_ready=typer.echo, on_progress=tell)
+        keep_registered(config, stop, on_ready=typer.echo, on_progress=print_progress)
 
 
 def security_at(

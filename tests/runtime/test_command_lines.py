@@ -213,9 +213,9 @@ def test_the_last_signal_ends_a_server_at_once(number: int, lines: tuple[str, ..
 def test_a_server_may_have_as_many_descriptors_as_its_system_lets_it() -> None:
     code = """
         import resource
-        from edl.runtime.lifecycle import open_all_descriptors
+        from edl.runtime.lifecycle import raise_descriptor_limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
-        open_all_descriptors()
+        raise_descriptor_limit()
         print(*resource.getrlimit(resource.RLIMIT_NOFILE))
     """
     process = start(python(code))

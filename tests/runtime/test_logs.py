@@ -15,7 +15,7 @@ from edl.tests.runtime.programs import WAIT_S, python
 
 PROGRAM = """
     import logging
-    from edl.runtime.logs import Fields, add_log_fields, configure_logging, tell
+    from edl.runtime.logs import Fields, add_log_fields, configure_logging, print_progress
     configure_logging()
     add_log_fields(job="digits")
     log = logging.getLogger("edl.x")
@@ -25,7 +25,7 @@ PROGRAM = """
     log.info("asked", extra={"teacher": "t1", "batches": [5]})
     log.info("it says %s", "\\x1b[2J")
     log.info(Fields(status="OK", samples=3))
-    tell("loading")
+    print_progress("loading")
     try:
         raise ValueError("two" + chr(10) + "lines")
     except ValueError:
