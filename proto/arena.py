@@ -1,10 +1,10 @@
 """Shared memory for arrays: one growable segment, cut into records that are allocated and freed.
 
 `tune_allocator` makes glibc keep large freed buffers instead of returning each to the kernel. By
-default every buffer of some megabytes is mapped anew and its pages are zeroed one fault at a time,
-which is two thirds of the time that a message of 19 MB takes. Our own processes that move batches
-(the teacher's two and the reader's engine) call it once when they start. The user's process is left
-alone.
+default glibc maps every buffer of some megabytes anew and the kernel zeroes its pages one fault at
+a time, which takes two thirds of the time of a 19 MB message. The processes of EDL-Dist that move
+batches (both of a teacher, and the engine of a reader) call it once at their start. The user's own
+process is not changed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..runtime.errors import WireError
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
-_KEEP_BELOW_BYTES = 1 << 30
-#: The largest mmap threshold that older versions of glibc accept.
-_KEEP_BELOW_BYTES_OLD_GLIBC = 32 << 20
-_TRIM_ABOVE_BYTES = (1 << 31) - 1
+_MMAP_THRESHOLD_BYTES = 1 << 30
+#: The largest mmap threshold that old versions of glibc accept.
+_MMAP_THRESHOLD_BYTES_OLD_GLIBC = 32 << 20
+_TRIM_THRESHOLD_BYTES = (1 << 31) - 1
 
 
 def tune_allocator() -> bool:
@@ -44,10 +44,10 @@ def tune_allocator() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    kept = mallopt(_M_MMAP_THRESHOLD, _KEEP_BELOW_BYTES) or mallopt(
-        _M_MMAP_THRESHOLD, _KEEP_BELOW_BYTES_OLD_GLIBC
+    kept = mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) or mallopt(
+        _M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES_OLD_GLIBC
     )
-    return bool(kept and mallopt(_M_TRIM_THRESHOLD, _TRIM_ABOVE_BYTES))
+    return bool(kept and mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES))
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -60,7 +60,7 @@ GROWTH_BYTES = 4 << 20
 
 
 class ArrayRef(NamedTuple):
-    """The location of one array in an arena, with its dtype and shape. In JSON it is a list."""
+    """The location of one array in an arena, with its dtype and shape. A list in JSON."""
 
     dtype: str  # as numpy spells it with byte order ("<f4"), or a name of ml_dtypes
     shape: tuple[int, ...]
@@ -87,7 +87,7 @@ class Arena:
     """Growable shared memory cut into records. Safe to use from several threads.
 
     Only the process that created an arena allocates and frees. Another process attaches to its
-    descriptor and reads records by the references that it is sent.
+    descriptor and reads the arrays whose references it receives.
 
     Args:
         fd: a memory file; the arena owns and closes it.
@@ -104,9 +104,9 @@ class Arena:
         self._lock = threading.Lock()
         self._map = mmap.mmap(fd, size_bytes)
         self._free: list[tuple[int, int]] = [(0, size_bytes)]  # (offset, bytes), by offset
-        self._taken: dict[int, tuple[Layouts, Record]] = {}
-        # Freed records; the last one is reused first, as it is likeliest to be in the CPU's cache.
-        self._spare: dict[Layouts, list[Record]] = {}
+        self._allocated: dict[int, tuple[Layouts, Record]] = {}
+        # Freed records. The last one of each layout is reused first: the CPU's cache may hold it.
+        self._freed: dict[Layouts, list[Record]] = {}
 
     @classmethod
     def create(cls, size_bytes: int = GROWTH_BYTES) -> Self:
@@ -146,9 +146,9 @@ class Arena:
         """
         key = tuple(layouts)
         with self._lock:
-            spare = self._spare.get(key)
-            record = spare.pop() if spare else self._new_record(key)
-            self._taken[record.offset] = (key, record)
+            freed = self._freed.get(key)
+            record = freed.pop() if freed else self._new_record(key)
+            self._allocated[record.offset] = (key, record)
             self.used_bytes += record.nbytes
         return record
 
@@ -156,7 +156,7 @@ class Arena:
         """Return the array at `ref` as a writable view of the shared memory.
 
         Raises:
-            WireError: `ref` points outside the arena.
+            WireError: `ref` has a negative dimension, or points outside the arena.
         """
         dtype = dtype_named(ref.dtype)
         if min(ref.shape, default=0) < 0:
@@ -165,22 +165,24 @@ class Arena:
         return self.memory(ref.offset, nbytes).view(dtype).reshape(ref.shape)
 
     def memory(self, offset: int, nbytes: int) -> Array:
-        """Return a range of the arena as one uint8 array; it is the base of every view cut from it.
+        """Return a range of the arena as one uint8 array, which is the `base` of its slices.
 
         Raises:
             WireError: the range lies outside the arena.
         """
         end = offset + nbytes
         if offset < 0 or (end > self._size and end > self._grown_size(end)):
-            raise WireError(f"bytes {offset} to {end} of a shared memory of {self._size} bytes")
+            raise WireError(
+                f"bytes {offset} to {end} lie outside of a shared memory of {self._size} bytes"
+            )
         return np.frombuffer(self._map, dtype=np.uint8, count=nbytes, offset=offset)
 
     def free(self, offset: int) -> None:
         """Free the record that starts at `offset`; raises KeyError if there is none."""
         with self._lock:
-            key, record = self._taken.pop(offset)
+            key, record = self._allocated.pop(offset)
             self.used_bytes -= record.nbytes
-            self._spare.setdefault(key, []).append(record)
+            self._freed.setdefault(key, []).append(record)
 
     def close(self) -> None:
         """Close the descriptor. Existing views stay valid."""
@@ -188,12 +190,12 @@ class Arena:
             if self.fd < 0:
                 return
             if (size := os.fstat(self.fd).st_size) > self._size:
-                self._remap(size)  # messages that arrive later may refer to what was added
+                self._remap(size)  # later messages may refer to arrays in the added part
             fd, self.fd = self.fd, -1
             os.close(fd)
 
     def _new_record(self, key: Layouts) -> Record:
-        """Allocate a record of a layout for which no freed one is kept."""
+        """Allocate a record with a layout that no freed record has."""
         names = [_dtype_name(dtype) for dtype, _ in key]
         sizes = [_aligned(dtype.itemsize * math.prod(shape)) for dtype, shape in key]
         nbytes = max(sum(sizes), ALIGNMENT)
@@ -205,10 +207,10 @@ class Arena:
         return Record(offset, nbytes, tuple(refs))
 
     def _find_room(self, nbytes: int) -> int:
-        for records in self._spare.values():  # no kept record has this layout: merge their ranges
+        for records in self._freed.values():  # their layouts differ: merge their ranges
             for record in records:
                 insort(self._free, (record.offset, record.nbytes))
-        self._spare.clear()
+        self._freed.clear()
         self._merge()
         fits = (i for i, (_, room) in enumerate(self._free) if room >= nbytes)
         index = next(fits, None)
@@ -223,7 +225,7 @@ class Arena:
         return offset
 
     def _grow(self, nbytes: int) -> None:
-        if self.fd < 0:  # the number may belong to another file by now
+        if self.fd < 0:  # its number may belong to another file now
             raise OSError(errno.EBADF, "this shared memory is closed")
         step = max(nbytes, GROWTH_BYTES, self._size // 2)
         step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -236,7 +238,7 @@ class Arena:
     def _grown_size(self, end: int) -> int:
         """Map what the allocating process has added to the file; return the mapped bytes."""
         if self.fd >= 0:
-            # fstat under the lock: a slower thread must not map an older, smaller size.
+            # fstat with the lock held: else a slow thread could map an older, smaller size.
             with self._lock:
                 size = os.fstat(self.fd).st_size if self.fd >= 0 else 0
                 if self._size < end <= size:
@@ -264,7 +266,7 @@ def _aligned(nbytes: int) -> int:
 
 @lru_cache(maxsize=64)
 def dtype_named(name: str) -> np.dtype[Any]:
-    """Return the dtype that an `ArrayRef` names; import ml_dtypes only for a dtype of it."""
+    """Return the dtype that an `ArrayRef` names; import ml_dtypes only if numpy lacks the dtype."""
     try:
         return np.dtype(name)
     except TypeError:

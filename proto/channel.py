@@ -1,8 +1,8 @@
 """Small messages between a parent process and its child: JSON lines over a socket pair.
 
-A line holds one message, or a list of messages that were sent together. Arrays never travel here:
-they lie in an `Arena`, and a message says where. JSON and not pickle, so that reading executes
-nothing. End of file means that the other process is gone.
+A line is one message, or a list of messages that were sent together. Arrays are not sent here: they
+lie in an `Arena`, and messages contain their locations. JSON is used instead of pickle, because
+reading it executes nothing. End of file means that the other process has ended.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class Channel:
     """One end of a connection. Any thread may send; one thread receives.
 
     Attributes:
-        together: a context manager that holds back sent messages and sends them at its end by one
-            system call. If that call blocks because the other process does not read, messages of
-            other threads are queued and those threads do not block.
+        together: a context manager that queues the messages of `send` and sends them at its end in
+            one line. If the other process does not read, only this sending blocks: messages of
+            other threads are queued meanwhile.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._messages: deque[Message] = deque()  # received, not returned yet
-        self._partial_line = b""  # the beginning of the next line
+        self._partial_line = b""  # received beginning of the next line
         self._ended = False
-        self._receiving = threading.Lock()
+        self._receive_lock = threading.Lock()
         # Reentrant: a garbage collection inside send() may run code that sends.
-        self._lock = threading.RLock()
-        self._held: list[Message] | None = None
+        self._send_lock = threading.RLock()
+        self._queued: list[Message] | None = None
         self.together: AbstractContextManager[None] = _BatchedSends(self)
 
     @classmethod
@@ -64,30 +64,30 @@ class Channel:
     @property
     def has_room(self) -> bool:
         """Whether a small message can be sent now without waiting for the other process to read."""
-        if self._held is not None:
-            return True  # it is queued
+        if self._queued is not None:
+            return True  # the message is queued
         poll = select.poll()
         try:
             poll.register(self._socket, select.POLLOUT)
             return bool(poll.poll(0))
         except (OSError, ValueError):
-            return True  # closed: nothing waits
+            return True  # closed: `send` returns at once
 
     def send(self, kind: str, **fields: Any) -> bool:
-        """Send one message; returns False if the other process is gone."""
+        """Send one message; return False if the other process has ended."""
         return self.send_all([{"kind": kind, **fields}])
 
     def send_all(self, messages: Iterable[Message]) -> bool:
-        """Send messages, each with its "kind", by one system call; return what `send` returns."""
+        """Send messages, each with a "kind", in one line; return False as `send` does."""
         messages = [*messages]
-        with self._lock:
-            if self._held is None:
+        with self._send_lock:
+            if self._queued is None:
                 return not messages or self._send(messages)
-            self._held += messages
+            self._queued += messages
             return True
 
     def receive(self) -> Message | None:
-        """Wait for the next message; returns None if the other process is gone.
+        """Wait for the next message; return None if the other process has ended.
 
         Raises:
             WireError: a line is not a message.
@@ -99,7 +99,7 @@ class Channel:
         return self._messages.popleft()
 
     def received(self) -> list[Message] | None:
-        """Return the messages that have arrived; None if the other process is gone. Never blocks.
+        """Return the messages that have arrived; None if the other process ended. Never blocks.
 
         Raises:
             WireError: a line is not a message.
@@ -114,14 +114,14 @@ class Channel:
         return messages
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield messages until the other process is gone."""
+        """Yield messages until the other process has ended."""
         return iter(self.receive, None)
 
     def close(self) -> None:
         """Close the connection; a `receive` that waits in another thread returns None."""
-        with contextlib.suppress(OSError):  # the other end is gone already
+        with contextlib.suppress(OSError):  # the other end is closed already
             self._socket.shutdown(socket.SHUT_RDWR)
-        with self._receiving:  # or that thread could read from a reused descriptor
+        with self._receive_lock:  # else that thread could read from a reused descriptor
             self._socket.close()
 
     def _send(self, messages: list[Message]) -> bool:
@@ -133,13 +133,13 @@ class Channel:
         return True
 
     def _read(self, flags: int = 0) -> None:
-        """Receive what has arrived; an incomplete line before the end is dropped."""
+        """Receive available data; an incomplete line before the end of file is dropped."""
         try:
-            with self._receiving:
+            with self._receive_lock:
                 data = self._socket.recv(_READ_BYTES, flags)
         except BlockingIOError:
             raise
-        except OSError:  # reset by the peer; closed by another thread of ours
+        except OSError:  # reset by the peer, or closed by another thread of this process
             data = b""
         self._ended = not data
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
@@ -156,20 +156,20 @@ class _BatchedSends(AbstractContextManager[None]):
         self._channel = channel
 
     def __enter__(self) -> None:
-        with self._channel._lock:
+        with self._channel._send_lock:
             # If another thread is inside, its exit sends the messages of both.
-            if self._channel._held is None:
-                self._channel._held = []
+            if self._channel._queued is None:
+                self._channel._queued = []
 
     def __exit__(self, *_: object) -> None:
         channel = self._channel
         while True:
-            with channel._lock:
-                messages = channel._held
+            with channel._send_lock:
+                messages = channel._queued
                 if not messages:
-                    channel._held = None
+                    channel._queued = None
                     return
-                channel._held = []
+                channel._queued = []
             channel._send(messages)
 
 

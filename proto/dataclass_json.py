@@ -1,9 +1,9 @@
 """Dataclasses and named tuples as JSON values, and back according to their type hints.
 
-A dataclass becomes an object with a member for each field, a named tuple or a set becomes a list, a
-path its text. Reading checks types: a value that does not fit its hint, or a missing member, raises
-WireError; keys of mappings are not checked. Unknown members are ignored, so that newer versions may
-add some.
+A dataclass becomes an object with a member for each field, a named tuple or a set becomes a list,
+and a path becomes a string. Reading checks types: a value that does not fit its hint, or a missing
+member, raises WireError; keys of mappings are not checked. Unknown members are ignored, so that
+newer versions may add members.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ _hints = lru_cache(get_type_hints)
 
 
 def to_plain(value: Any) -> Any:
-    """Convert a dataclass, or a structure of them, to what `json.dumps` accepts."""
+    """Convert dataclasses, also within other containers, to values that `json.dumps` accepts."""
     if is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {name: to_plain(one) for name, one in value.items()}
+        return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, tuple | list | frozenset):
-        return [to_plain(one) for one in value]
+        return [to_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
 def from_plain(kind: type[_T], value: Any) -> _T:
-    """Rebuild the `kind` that `to_plain` was given.
+    """Rebuild an object of the class `kind` from a value that `to_plain` returned.
 
     Raises:
-        WireError: `value` does not describe one. The constructor of `kind` may raise other errors.
+        WireError: `value` does not describe such an object. The constructor of `kind` may raise
+            other errors.
     """
-    made: _T = _read(kind, value)
-    return made
+    rebuilt: _T = _read(kind, value)
+    return rebuilt
 
 
 def _read(hint: Any, value: Any) -> Any:
@@ -51,22 +52,22 @@ def _read(hint: Any, value: Any) -> Any:
         if len(value) == len(hint._fields):
             return hint(*map(_read, _hints(hint).values(), value))
     elif origin in (Union, types.UnionType):
-        for one in args:
+        for alternative in args:
             try:
-                return _read(one, value)
+                return _read(alternative, value)
             except WireError:
                 continue
     elif origin is tuple and isinstance(value, list):
         if args[-1] is ...:
-            return tuple(_read(args[0], one) for one in value)
+            return tuple(_read(args[0], item) for item in value)
         if len(args) == len(value):
             return tuple(map(_read, args, value))
     elif origin is list and isinstance(value, list):
-        return [_read(args[0], one) for one in value]
+        return [_read(args[0], item) for item in value]
     elif origin is frozenset and isinstance(value, list):
-        return frozenset(_read(args[0], one) for one in value)
+        return frozenset(_read(args[0], item) for item in value)
     elif origin in (Mapping, dict) and isinstance(value, dict):
-        return {name: _read(args[1], one) for name, one in value.items()}
+        return {name: _read(args[1], item) for name, item in value.items()}
     elif origin is Literal and value in args:
         return value
     elif hint is Path and type(value) is str:
@@ -75,4 +76,4 @@ def _read(hint: Any, value: Any) -> Any:
         return value
     elif hint is float and type(value) is int:
         return float(value)
-    raise WireError(f"{value!r:.80} is no {getattr(hint, '__name__', hint)}")
+    raise WireError(f"{value!r:.80} is not of type {getattr(hint, '__name__', hint)}")

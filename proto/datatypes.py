@@ -21,7 +21,7 @@ Buffer = bytes | bytearray | memoryview
 Parameter = bool | int | float | str
 
 
-#: The largest message of protobuf and gRPC, which store lengths as signed 32-bit integers.
+#: Size of the largest message of protobuf and gRPC, which store lengths as signed 32-bit integers.
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 
 
@@ -59,7 +59,7 @@ def not_finite(array: Array) -> int:
 
 @lru_cache(maxsize=64)
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Return the protocol's name for a dtype of any byte order; object and `S` dtypes are "BYTES".
+    """Return the protocol's name for a dtype of any byte order; "BYTES" for object and `S` dtypes.
 
     Raises:
         WireError: the protocol has no such datatype.
@@ -169,8 +169,8 @@ def from_elements(elements: Sequence[Any], datatype: str, shape: Sequence[int]) 
     """Build an array from elements that a peer sent one by one.
 
     Args:
-        elements: numbers, whole ones for integer datatypes; booleans for BOOL; bytes objects for
-            BYTES. Only their range is checked.
+        elements: numbers (integers for integer datatypes), booleans for BOOL, bytes objects for
+            BYTES. Their types are not checked, only their range.
         datatype: of the array.
         shape: of the array.
 
@@ -195,10 +195,10 @@ def from_elements(elements: Sequence[Any], datatype: str, shape: Sequence[int]) 
             raise WireError(f"an element of {datatype} is not within {limits.min}..{limits.max}")
     try:
         with np.errstate(over="ignore"):
-            wide = np.dtype(np.float64) if dtype.kind in "fV" else dtype
-            array = np.fromiter(elements, wide, count).astype(dtype, copy=False)
+            wide_dtype = np.dtype(np.float64) if dtype.kind in "fV" else dtype
+            array = np.fromiter(elements, wide_dtype, count).astype(dtype, copy=False)
     except OverflowError:
-        raise WireError(f"an element is beyond {datatype}") from None
+        raise WireError(f"an element is beyond the range of {datatype}") from None
     array = array.reshape(tuple(shape))
     array.flags.writeable = False
     return array
@@ -226,7 +226,7 @@ def _pack(elements: Iterable[Any]) -> bytes:
 
 
 def _unpack(raw: memoryview, count: int) -> list[bytes]:
-    if count * _LENGTH.size > len(raw):  # before anything of `count` is allocated
+    if count * _LENGTH.size > len(raw):  # before a list of `count` elements is built
         raise WireError(f"{count} BYTES elements do not fit into {len(raw)} bytes")
     elements: list[bytes] = []
     at = 0
@@ -235,7 +235,7 @@ def _unpack(raw: memoryview, count: int) -> list[bytes]:
         if end <= len(raw):
             end += _LENGTH.unpack_from(raw, at)[0]
         if end > len(raw):
-            raise WireError(f"a BYTES element ends at byte {end} of {len(raw)}")
+            raise WireError(f"a BYTES element ends at byte {end}, but there are {len(raw)} bytes")
         elements.append(raw[at + _LENGTH.size : end].tobytes())
         at = end
     if at != len(raw):
@@ -252,10 +252,10 @@ class TensorSpec:
     """Name, datatype and shape of one input or output of a model.
 
     Attributes:
-        name: as the model calls it.
-        datatype: as the Open Inference Protocol calls it ("FP32", "UINT8", ...).
+        name: name of the input or output in the model.
+        datatype: name in the Open Inference Protocol ("FP32", "UINT8", ...).
         shape: dimensions, the batch first; -1 for a free one.
-        kind: of an output, an `OutputKind` of `forms`; empty if unknown.
+        kind: for an output, its `OutputKind` (see `forms`); empty if unknown.
     """
 
     name: str
@@ -265,10 +265,9 @@ class TensorSpec:
 
     def admits(self, shape: Sequence[int]) -> bool:
         """Return whether an array of `shape` fits this spec."""
-        fits = len(shape) == len(self.shape)
-        for want, have in zip(self.shape, shape, strict=False):
-            fits = fits and want in (FREE, have)
-        return fits
+        return len(shape) == len(self.shape) and all(
+            expected in (FREE, size) for expected, size in zip(self.shape, shape, strict=True)
+        )
 
     def admits_array(self, array: Array) -> bool:
         """Return whether an array fits this spec in datatype and shape."""
@@ -282,7 +281,7 @@ class TensorSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse "NAME:DATATYPE:DIMS" ("image:FP32:-1,3,224,224"); raises UsageError."""
+        """Parse "NAME:DATATYPE:DIMS", as "image:FP32:-1,3,224,224"; raises UsageError."""
         try:
             name, datatype, dims = text.rsplit(":", 2)
             shape = tuple(int(size) for size in dims.split(","))
@@ -303,7 +302,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedArray:
-    """Several arrays that stand for their concatenation along axis 0.
+    """The concatenation of several arrays along axis 0, without a copy.
 
     Attributes:
         pieces: at least one array; all have the same dtype and the same shape apart from axis 0.
@@ -318,16 +317,14 @@ class StackedArray:
         kinds = {(piece.dtype, piece.shape[1:]) for piece in self.pieces}
         if len(kinds) != 1 or any(not piece.ndim for piece in self.pieces):
             given = ", ".join(f"{piece.dtype} {list(piece.shape)}" for piece in self.pieces)
-            raise WireError(f"arrays like these cannot be stacked: {given or 'none'}")
+            raise WireError(f"these arrays cannot be stacked: {given or 'none'}")
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of every piece."""
         return self.pieces[0].dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the concatenation."""
         rows = sum(piece.shape[0] for piece in self.pieces)
         return (rows, *self.pieces[0].shape[1:])
 
@@ -337,7 +334,6 @@ class StackedArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pieces."""
         return sum(piece.nbytes for piece in self.pieces)
 
 
@@ -350,7 +346,7 @@ def pieces_of(value: Input) -> tuple[Array, ...]:
     return value.pieces if isinstance(value, StackedArray) else (value,)
 
 
-def whole(value: Input) -> Array:
+def as_one_array(value: Input) -> Array:
     """Return `value` as one array; a copy if it has several pieces."""
     pieces = pieces_of(value)
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

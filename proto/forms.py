@@ -1,10 +1,10 @@
-"""Forms in which labels travel: how a request names one, and how the answer describes it.
+"""Forms of labels in messages: how a request names a form, and how the answer describes it.
 
 A request names the form of an output by two parameters of its `InferRequestedOutputTensor`. The
-same parameters of the request itself apply to every output that names none.
+same parameters of the request itself apply to every output that has neither.
 
 ```
-form          "float32" | "bfloat16" | "float16" | "topk:K"; missing: as the model gives it
+form          "float32" | "bfloat16" | "float16" | "topk:K"; missing: as the model returns it
 temperature   T > 0: send softmax(logits / T) over the last axis; if the output is probabilities p,
               the logits are log p
 ```
@@ -14,7 +14,7 @@ name and has another datatype. With `topk:K`, an output [N, ..., C] becomes thre
 also have the parameter `classes` (C):
 
 ```
-NAME.values    [N, ..., K]  FP16, or FP32 if a value exceeds FP16: the K largest, in falling order
+NAME.values    [N, ..., K]  FP16, or FP32 if a value exceeds FP16: the K largest, descending
 NAME.indices   [N, ..., K]  UINT8, UINT16 or UINT32, the smallest that holds C - 1: their classes
 NAME.tail      [N, ...]     FP32: the mass of the other C - K classes
 ```
@@ -69,9 +69,9 @@ class LabelForm:
     """The form of one output.
 
     Attributes:
-        dtype: of a form with all classes; None for `topk`.
+        dtype: dtype of a form with all classes; None for `topk`.
         k: number of classes that `topk` keeps; 0 for the other forms.
-        temperature: of the softmax that is applied first; None for no softmax.
+        temperature: temperature of the softmax that is applied first; None: no softmax.
     """
 
     dtype: DenseDtype | None = "float32"
@@ -80,10 +80,10 @@ class LabelForm:
 
     @classmethod
     def parse(cls, text: str | None, temperature: float | None = None) -> Self | None:
-        """Parse a form; None if nothing is given. A temperature alone means float32.
+        """Parse a form; return None if both are None. A temperature alone means float32.
 
         Raises:
-            UsageError: there is no such form or temperature.
+            UsageError: the form or the temperature is invalid.
         """
         if temperature is not None and not (math.isfinite(temperature) and temperature > 0):
             raise UsageError(f"a temperature is a finite number above 0, not {temperature}")
@@ -94,9 +94,9 @@ class LabelForm:
                 return cls(dtype, temperature=temperature)
         k = text.removeprefix(_TOP_K)
         if k == text or not (k.isascii() and k.isdecimal() and len(k) < 10 and int(k)):
-            shown = text if len(text) <= 40 else text[:40] + "…"
+            shortened = text if len(text) <= 40 else text[:40] + "…"
             raise UsageError(
-                f"there is no form {shown!r}: name one of {', '.join(_DENSE_DTYPES)}, or topk:K"
+                f"there is no form {shortened!r}: name one of {', '.join(_DENSE_DTYPES)}, or topk:K"
                 " with K the number of classes to keep"
             )
         return cls(None, int(k), temperature)
@@ -105,13 +105,13 @@ class LabelForm:
     def from_parameters(
         cls, parameters: Mapping[str, Parameter], defaults: Mapping[str, Parameter] = {}
     ) -> Self | None:
-        """Read the form from an output's parameters, or from `defaults` if they name none.
+        """Read the form from an output's parameters, or from `defaults` if they have neither key.
 
         Raises:
             UsageError: a parameter has the wrong type or an impossible value.
         """
-        own = parameters if FORM in parameters or TEMPERATURE in parameters else defaults
-        text, temperature = own.get(FORM), own.get(TEMPERATURE)
+        source = parameters if FORM in parameters or TEMPERATURE in parameters else defaults
+        text, temperature = source.get(FORM), source.get(TEMPERATURE)
         if text is not None and not isinstance(text, str):
             raise UsageError(f"the parameter {FORM!r} is text, as 'topk:20', not {text!r}")
         if isinstance(temperature, (bool, str)):
@@ -152,7 +152,7 @@ _HALF_MAX = float(np.finfo(np.float16).max)
 #: How far the sum of probabilities may be from 1 after rounding to 16 bits.
 SUM_TOLERANCE = 2e-2
 #: Replaces a probability of 0, which has no logarithm.
-_LEAST = np.finfo(np.float32).tiny
+_TINY = np.finfo(np.float32).tiny
 
 
 def check_form(
@@ -161,17 +161,17 @@ def check_form(
     """Raise RequestRefused if an output of `datatype` and `shape` cannot be sent in `form`.
 
     Args:
-        name: of the output.
-        datatype: as the Open Inference Protocol calls it.
-        shape: the batch first; -1 for an unknown dimension.
+        name: name of the output.
+        datatype: name in the Open Inference Protocol.
+        shape: dimensions, the batch first; -1 for an unknown one.
         form: the requested form.
         kind: an `OutputKind`; empty if unknown.
     """
     if datatype not in FLOATS:
-        asked = f"the form {form}" if form.temperature is None else "a temperature"
+        requested = f"the form {form}" if form.temperature is None else "a temperature"
         raise RequestRefused(
-            f"output {name!r} is {datatype}, and {asked} is for floats: ask for it without, or only"
-            " for other outputs, by their names"
+            f"output {name!r} is {datatype}, and {requested} is for floats: request it without,"
+            " and name the outputs that should have it"
         )
     if not form.k and form.temperature is None:
         return
@@ -179,19 +179,19 @@ def check_form(
     if kind == "other" and form.temperature is not None:
         raise RequestRefused(
             f"output {name!r} is neither logits nor probabilities over classes, so a temperature"
-            f" has no meaning: ask for it without, or start its teacher with"
-            f" --output {name}=logits if it is"
+            f" has no meaning: request it without a temperature, or, if the output is logits, start"
+            f" its teacher with --output {name}=logits"
         )
     if len(shape) < 2 or shape[-1] == 0:
         raise RequestRefused(f"output {name!r} has shape {list(shape)}, no classes for {what}")
     if form.k and shape[-1] < 0:
         raise RequestRefused(
             f"output {name!r} leaves the number of its classes open, so there is no {what} of it:"
-            " ask for float16, or export the model with that dimension fixed"
+            " request float16, or export the model with that dimension fixed"
         )
     if form.k >= shape[-1] > 0:
         raise RequestRefused(
-            f"output {name!r} has {shape[-1]} classes, so {what} leaves none out: K must be below"
+            f"output {name!r} has {shape[-1]} classes, so {what} leaves none out: K must be smaller"
         )
 
 
@@ -202,9 +202,9 @@ def kind_of(arrays: Sequence[Array]) -> OutputKind:
         arrays: finite outputs for different batches, [N, ..., C] with the same C.
 
     Returns:
-        "probabilities" if all rows hold numbers from 0 to 1 and sum to 1; "log-probabilities" if
-        that holds for their exponentials; "other" for integers, for fewer than two classes, and if
-        all numbers lie between 0 and 1 but rows do not sum to 1 (as of a sigmoid); else "logits".
+        "probabilities" if all numbers are from 0 to 1 and each row sums to 1; "log-probabilities"
+        if this is true of the exponentials; "other" for integers, for fewer than two classes, and
+        if all numbers are from 0 to 1 but rows do not sum to 1 (as of a sigmoid); else "logits".
     """
     if not all(a.ndim > 1 and a.shape[-1] > 1 and a.dtype.kind in "fV" for a in arrays):
         return "other"
@@ -232,7 +232,7 @@ def encode(name: str, array: Array, form: LabelForm, kind: str = "") -> dict[str
         kind: an `OutputKind`; empty: it is derived from the values.
 
     Returns:
-        The arrays that travel, by the names of `LabelForm.parts`.
+        The arrays to send, by the names of `LabelForm.parts`.
 
     Raises:
         RequestRefused: the output cannot be encoded in this form, or holds values beyond its range.
@@ -240,14 +240,14 @@ def encode(name: str, array: Array, form: LabelForm, kind: str = "") -> dict[str
     check_form(name, datatype_of(array.dtype), array.shape, form, kind)
     needs_logits = form.k or form.temperature is not None
     if needs_logits and (kind or kind_of([array])) == "probabilities":
-        array = np.log(np.maximum(_cast(name, array, "float32"), _LEAST))
+        array = np.log(np.maximum(_cast(name, array, "float32"), _TINY))
     if form.temperature is not None:
         array = softmax(_cast(name, array, "float32"), form.temperature)
     return encode_after_softmax(name, array, form)
 
 
 def encode_after_softmax(name: str, rows: Array, form: LabelForm) -> dict[str, Array]:
-    """Encode one output, to which the softmax of the form has been applied if it has one.
+    """Encode one output; the softmax of the form, if there is one, has already been applied.
 
     Args:
         name: of the output.
@@ -255,7 +255,7 @@ def encode_after_softmax(name: str, rows: Array, form: LabelForm) -> dict[str, A
         form: the requested form.
 
     Returns:
-        The arrays that travel, by the names of `LabelForm.parts`.
+        The arrays to send, by the names of `LabelForm.parts`.
 
     Raises:
         RequestRefused: the output cannot be encoded in this form, or holds values beyond its range.
@@ -281,15 +281,16 @@ def decode(
 ) -> Array:
     """Decode one output to a dense float32 array.
 
-    The classes that `topk` omitted share the tail mass evenly: each of the C - K classes gets the
+    The classes that `topk` omitted share the tail evenly: each of the C - K classes gets the
     probability `tail / (C - K)` or the logit `tail - log(C - K)`. The largest class stays the
-    largest, and a softmax at temperature 1 gives the exact mass of each kept class and of the rest.
+    largest, and a softmax at temperature 1 gives the exact probability of each kept class, and of
+    the omitted classes together.
 
     Args:
         name: of the output.
-        outputs: arrays of an answer, including those of `LabelForm.parts`.
+        outputs: arrays of an answer by name, including the parts of this output.
         form: the form that the answer states.
-        parameters: of the answer's output.
+        parameters: parameters of the output in the answer.
 
     Returns:
         float32 [N, ..., C].
@@ -300,14 +301,14 @@ def decode(
     if form.dtype is not None:
         array = outputs[name]
         if array.dtype != _DTYPES[form.dtype]:
-            raise WireError(f"output {name!r} is of {array.dtype}, and says that it is {form}")
+            raise WireError(f"output {name!r} is {array.dtype}, but its parameters state {form}")
         return array.astype(np.float32, copy=False)
     values, indices, tail = check_parts(name, outputs, form, parameters)
     classes = int(parameters[CLASSES])
-    left_out = classes - form.k
-    fill = tail / left_out if form.temperature else tail - np.log(np.float32(left_out))
-    # Rounded values (float16) may be below a fill that was computed from exact ones. If all are
-    # equal, the fill would equal the largest.
+    omitted = classes - form.k
+    fill = tail / omitted if form.temperature else tail - np.log(np.float32(omitted))
+    # The fill must not exceed a kept value, although values may be rounded to float16, and must be
+    # below the largest one, even if all kept values are equal.
     below = np.nextafter(values.max(axis=-1), np.float32(-np.inf))
     fill = np.minimum(np.minimum(fill, values.min(axis=-1)), below)
     dense = np.empty((*tail.shape, classes), np.float32)
@@ -331,28 +332,28 @@ def check_parts(
     classes = parameters.get(CLASSES)
     shape = values.shape
     if values.dtype not in _DTYPES.values() or tail.dtype.kind != "f" or tail.dtype.itemsize > 4:
-        raise _contradictory(name, f"of {values.dtype} and {tail.dtype}")
+        raise _contradiction(name, f"of {values.dtype} and {tail.dtype}")
     if indices.dtype.kind != "u":
-        raise _contradictory(name, f"with indices of {indices.dtype}")
+        raise _contradiction(name, f"with indices of {indices.dtype}")
     if len(shape) < 2 or shape[-1] != form.k or indices.shape != shape or tail.shape != shape[:-1]:
-        raise _contradictory(name, f"{shape}, {indices.shape} and {tail.shape} for {form}")
+        raise _contradiction(name, f"{shape}, {indices.shape} and {tail.shape} for {form}")
     if isinstance(classes, bool) or not isinstance(classes, int) or classes <= form.k:
-        raise _contradictory(name, f"of {classes!r} classes for {form}")
+        raise _contradiction(name, f"of {classes!r} classes for {form}")
     if classes > np.iinfo(indices.dtype).max + 1 or tail.size * classes * 4 > MAX_MESSAGE_BYTES:
-        raise _contradictory(name, f"of {classes} classes, more than its indices or a message hold")
-    places = np.sort(indices.astype(np.int64), axis=-1)
-    if places[..., -1:].max(initial=0) >= classes or (places[..., 1:] == places[..., :-1]).any():
-        raise _contradictory(name, f"with classes named twice, or beyond {classes}")
+        raise _contradiction(name, f"of {classes} classes, more than its indices or a message hold")
+    ordered = np.sort(indices.astype(np.int64), axis=-1)
+    if ordered[..., -1:].max(initial=0) >= classes or (ordered[..., 1:] == ordered[..., :-1]).any():
+        raise _contradiction(name, f"with an index twice, or an index of {classes} or more")
     if form.temperature and tail.min(initial=0.0) < 0:
-        raise _contradictory(name, "with a negative tail mass")
+        raise _contradiction(name, "with a negative tail mass")
     return values.astype(np.float32), indices.astype(np.int64), tail.astype(np.float32)
 
 
 def softmax(logits: Array, temperature: float) -> Array:
     """Return the probabilities of float32 logits [..., C] after division by `temperature`."""
-    with np.errstate(over="ignore"):  # classes so far below the largest have no mass
+    with np.errstate(over="ignore"):  # classes so far below the largest get probability 0
         rows = logits - logits.max(axis=-1, keepdims=True)
-        rows /= max(np.float32(temperature), _LEAST)  # as float32 it may be 0
+        rows /= max(np.float32(temperature), _TINY)  # a tiny temperature is 0 in float32
     np.exp(rows, out=rows)
     rows /= rows.sum(axis=-1, keepdims=True)
     probabilities: Array = rows
@@ -360,7 +361,7 @@ def softmax(logits: Array, temperature: float) -> Array:
 
 
 def top_k(rows: Array, k: int) -> tuple[Array, Array]:
-    """Return the `k` largest values of each row in falling order; ties by rising index.
+    """Return the `k` largest values of each row in descending order; ties by ascending index.
 
     Args:
         rows: float32 [R, C], without NaN.
@@ -372,7 +373,8 @@ def top_k(rows: Array, k: int) -> tuple[Array, Array]:
     chosen = np.argpartition(rows, -k, axis=-1)[:, -k:]
     values = np.take_along_axis(rows, chosen, axis=-1)
     least = values.min(axis=-1, keepdims=True)
-    # If more than k values reach the smallest of them, argpartition chose arbitrarily: sort these.
+    # If more than k values of a row are at least the smallest chosen one, argpartition chose
+    # arbitrarily among equal values: sort these rows.
     tied = np.count_nonzero(rows >= least, axis=-1) > k
     if tied.any():
         chosen[tied] = np.argsort(-rows[tied], axis=-1, kind="stable")[:, :k]
@@ -397,10 +399,10 @@ def _cast(name: str, array: Array, dtype: str) -> Array:
         cast = array.astype(_DTYPES[dtype])
     if not np.isfinite(cast).all():
         raise RequestRefused(
-            f"output {name!r} holds values beyond the range of {dtype}: ask for another form"
+            f"output {name!r} holds values beyond the range of {dtype}: request another form"
         )
     return cast
 
 
-def _contradictory(name: str, what: str) -> WireError:
-    return WireError(f"output {name!r} came as parts that do not go together: {what}")
+def _contradiction(name: str, what: str) -> WireError:
+    return WireError(f"output {name!r} has parts that do not go together: {what}")

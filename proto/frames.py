@@ -8,9 +8,9 @@ same host.
 First both sides prove that they know the secret of the offer, which never travels over the
 connection: the reader sends MAGIC, the session and a challenge; the teacher sends a challenge and
 its proof; the reader sends its proof. Then frames follow. OPEN fixes the model, the inputs and the
-outputs for the requests behind it. REQUEST carries the arrays of one batch, or their location in
-shared memory. RESULT or ERROR answers a request. GOAWAY says that the teacher takes no more
-requests over this connection.
+outputs of the requests that follow. REQUEST carries the arrays of one batch, or their locations in
+shared memory. RESULT or ERROR answers a request. GOAWAY announces that the teacher
+accepts no more requests over this connection.
 
 A frame is a header of fixed size, a head, and a payload:
 
@@ -21,13 +21,13 @@ REQUEST  head: the dimensions of each input, and with IN_SHARED_MEMORY their loc
          payload: the inputs
 RESULT   head: the dimensions of each output; payload: the outputs; with DESCRIBED, a
          description precedes them
-ERROR    payload: JSON with the name of gRPC's status, its details and metadata
-GOAWAY   nothing
+ERROR    payload: JSON with the name of a gRPC status, its details and metadata
+GOAWAY   no head and no payload
 ```
 
 All numbers are little-endian; dimensions are unsigned 8-byte numbers. The reader chooses the number
-of a request, and its answer repeats it. `seconds` is the time that the reader waits for an answer;
-in a result it is the time on the device.
+of a request, and the answer repeats the number. `seconds` is the time that the reader waits for the
+answer of a request; in a RESULT it is the time on the device.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ _OFFER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TransportOffer:
-    """The address at which one teacher takes frames from one caller.
+    """The address at which one teacher accepts frames from one caller.
 
     Attributes:
         grpc_port: the port that the teacher bound for gRPC. A reader that dialled another port is
             behind a port mapping and cannot use the offer.
-        port: for TCP.
-        unix_name: of a Unix socket in the abstract namespace; empty if there is none.
+        port: TCP port for frames.
+        unix_name: name of a Unix socket in the abstract namespace; empty if there is none.
         session: identifies the caller's credentials; not secret.
-        secret: known to both sides, never sent over the connection.
+        secret: known to both sides; never sent over the connection for frames.
     """
 
     grpc_port: int
@@ -123,16 +123,16 @@ _FRAME_MAGIC: Final = b"EDLf"
 OPEN, REQUEST, RESULT, ERROR, GOAWAY = range(1, 6)
 _KINDS: Final = frozenset((OPEN, REQUEST, RESULT, ERROR, GOAWAY))
 
-#: Flags: the inputs lie in shared memory; the payload begins with a description; the teacher is
-#: draining; shared memory failed, so the same request may succeed with its arrays inline.
+#: Flags, in this order: the inputs lie in shared memory; the payload begins with a description; the
+#: teacher is draining; shared memory failed, so the request may succeed with its arrays inline.
 IN_SHARED_MEMORY: Final = 1
 DESCRIBED: Final = 2
 DRAINING: Final = 4
 SHARED_MEMORY_FAILED: Final = 8
 
-#: The most unanswered requests on one connection; a teacher reads no more.
+#: The most unanswered requests on one connection; a teacher does not read further requests.
 REQUESTS_PER_CONNECTION: Final = 8
-#: Limits for JSON in a payload, for inputs or outputs, and for the dimensions of one array.
+#: Limits of the JSON in a payload, the number of inputs or outputs, and the dimensions of an array.
 MAX_JSON_BYTES: Final = 64 << 10
 MAX_ARRAYS: Final = 256
 MAX_NDIM: Final = 16
@@ -166,11 +166,11 @@ class FrameHeader(NamedTuple):
 
 
 class FramedTensor(NamedTuple):
-    """What an OPEN frame or a description fixes about one array.
+    """The properties of one array that an OPEN frame or a description fixes.
 
     Attributes:
-        ndim: number of dimensions; their sizes come with each frame.
-        parameters: of an output, which describe its form.
+        ndim: number of dimensions; each frame has their sizes.
+        parameters: for an output, the parameters of its form.
     """
 
     name: str
@@ -193,14 +193,14 @@ class OpenFrame:
     """The content of an OPEN frame.
 
     Attributes:
-        model: its name.
-        inputs: in the order in which their arrays come.
-        outputs: the requested ones; empty for all.
-        parameters: of each request; they name the teacher's instance.
-        output_parameters: by output; they name the forms.
-        memory_key: of the shared memory in which inputs may lie; empty for none.
-        memory_bytes: its size.
-        caller: for logs: a request is called CALLER#NUMBER.
+        model: name of the model.
+        inputs: in the order of their arrays.
+        outputs: names of the requested outputs; empty for all.
+        parameters: parameters of each request; they name the teacher's instance.
+        output_parameters: parameters by output; they name the forms.
+        memory_key: key of the shared memory in which inputs may lie; empty for none.
+        memory_bytes: size of that shared memory.
+        caller: for logs, in which a request is called CALLER#NUMBER.
 
     Raises:
         WireError: the content is not valid.
@@ -219,9 +219,12 @@ class OpenFrame:
         _check_tensors(self.inputs)
         names = {tensor.name for tensor in self.inputs}
         if not 1 <= len(self.inputs) <= MAX_ARRAYS or len(names) < len(self.inputs):
-            raise WireError(f"a request with {len(self.inputs)} inputs, or two of one name")
+            raise WireError(
+                f"a request has {len(self.inputs)} inputs (1 to {MAX_ARRAYS} are allowed), or two"
+                " inputs of the same name"
+            )
         if self.memory_bytes < 0:
-            raise WireError("a negative size of shared memory")
+            raise WireError("the size of the shared memory is negative")
 
     def frame(self) -> bytes:
         return _json_frame(OPEN, 0, to_plain(self))
@@ -246,7 +249,7 @@ def unpack_shapes(
     for tensor in tensors:
         end = at + 8 * tensor.ndim
         if end > len(head):
-            raise WireError("a frame whose head is shorter than its arrays' dimensions")
+            raise WireError("the head of a frame is shorter than the dimensions of its arrays")
         shapes.append(struct.unpack_from(f"<{tensor.ndim}Q", head, at))
         at = end
     return shapes
@@ -255,18 +258,18 @@ def unpack_shapes(
 def layouts_of(
     tensors: Sequence[FramedTensor], shapes: Sequence[tuple[int, ...]], nbytes: int
 ) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Return dtypes and shapes of arrays that take `nbytes` in all.
+    """Return dtypes and shapes of arrays; check that the arrays take `nbytes` in all.
 
     Raises:
-        WireError: the arrays take another size.
+        WireError: the arrays take another number of bytes.
     """
-    layouts, whole = [], 0
+    layouts, total_bytes = [], 0
     for tensor, shape in zip(tensors, shapes, strict=True):
         dtype = dtype_of(tensor.datatype)
-        whole += element_count(shape, dtype.itemsize) * dtype.itemsize
+        total_bytes += element_count(shape, dtype.itemsize) * dtype.itemsize
         layouts.append((dtype, shape))
-    if whole != nbytes:
-        raise WireError(f"arrays of {whole} bytes are announced as {nbytes}")
+    if total_bytes != nbytes:
+        raise WireError(f"arrays of {total_bytes} bytes are announced as {nbytes}")
     return layouts
 
 
@@ -275,21 +278,21 @@ def layouts_of(
 
 @dataclass(frozen=True, slots=True)
 class ResultDescription:
-    """What the results of a session have in common; sent when it changes.
+    """The common properties of results; sent with the first result after each change.
 
     Attributes:
-        outputs: in the order in which their arrays come.
-        parameters: of the answer.
+        outputs: in the order of their arrays.
+        parameters: parameters of the answer.
     """
 
     outputs: tuple[FramedTensor, ...]
     parameters: Mapping[str, Parameter]
 
     def to_bytes(self) -> bytes:
-        """Serialise it behind its length."""
+        """Serialise the description, preceded by its length."""
         data = json.dumps(to_plain(self)).encode()
         if len(data) > MAX_JSON_BYTES - _LENGTH.size:
-            raise WireError(f"the outputs take {len(data)} bytes to describe: ask for fewer")
+            raise WireError(f"the outputs have a description of {len(data)} bytes: request fewer")
         return _LENGTH.pack(len(data)) + data
 
     @classmethod
@@ -300,10 +303,10 @@ class ResultDescription:
             WireError: there is no valid description.
         """
         if len(payload) < _LENGTH.size:
-            raise WireError("a result that is too short for its description")
+            raise WireError("a result is too short for its description")
         end = _LENGTH.size + int(_LENGTH.unpack_from(payload)[0])
         if end > min(len(payload), MAX_JSON_BYTES):
-            raise WireError("a result whose description is too long")
+            raise WireError("the description of a result is too long")
         described = from_plain(cls, _json(bytes(payload[_LENGTH.size : end])))
         _check_tensors(described.outputs)
         return described, end
@@ -315,8 +318,8 @@ def result_frame(
     """Encode a RESULT frame, in pieces.
 
     Args:
-        number: of the request.
-        outputs: arrays by name.
+        number: number of the request.
+        outputs: at least one array, by name, with the rows of the batch along axis 0.
         described: a serialised description; empty if it has not changed since the last result.
         device_s: seconds on the device.
         draining: the teacher is about to leave.
@@ -348,12 +351,12 @@ def read_error(payload: bytes) -> EdlError:
 
     body = _json(payload)
     try:
-        code, metadata = grpc.StatusCode[body["status"]], [tuple(one) for one in body["metadata"]]
+        code, metadata = grpc.StatusCode[body["status"]], [tuple(pair) for pair in body["metadata"]]
         if not all(isinstance(name, str) and isinstance(value, str) for name, value in metadata):
             raise TypeError("metadata")
         return from_status(code, str(body["details"]), metadata)
-    except (KeyError, TypeError, ValueError) as why:
-        raise WireError(f"an invalid ERROR frame: {why!r}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"an ERROR frame is invalid: {error!r}") from None
 
 
 def goaway_frame() -> bytes:

@@ -1,13 +1,13 @@
-"""Encodes and decodes the bodies of `ModelInfer` over HTTP: JSON, with tensors in it or behind it.
+"""Encodes and decodes the bodies of `ModelInfer` over HTTP: JSON, with tensors in or behind it.
 
 With the binary extension, the body is the JSON object followed by the raw elements of each tensor
 that has the parameter `binary_data_size`, in the order of the tensors. A header of the HTTP message
-gives the length of the JSON object. Without the extension all elements are in the JSON, as flat or
-nested lists of numbers, or of strings for BYTES. Both ways keep every bit of a finite array; JSON
-has no NaN and no infinity.
+gives the length of the JSON object. Without the extension, all elements are in the JSON object, as
+flat or nested lists of numbers, or of strings for BYTES. Both ways keep every bit of a finite
+array; JSON has no NaN and no infinity.
 
-As in `tensors`, a receiver trusts nothing. Responses come from servers of many makers, so
-parameters of a response that are not plain values are ignored.
+As in `tensors`, a receiver trusts nothing. Responses come from many kinds of servers, so parameters
+of a response that are not plain values are ignored.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .datatypes import (
     MAX_DIMENSIONS,
     Input,
     Parameter,
+    as_one_array,
     datatype_of,
     dtype_of,
     from_bytes,
@@ -35,7 +36,6 @@ from .datatypes import (
     pieces_of,
     quoted,
     to_bytes,
-    whole,
 )
 from .shared_buffer import BufferRef
 from .tensors import InferRequest, ReadBuffer, SlowToDecode, array_in_buffer
@@ -67,7 +67,7 @@ def parse_object(data: memoryview) -> dict[str, Any]:
     body = bytes(data)
     _check_nesting(body)
     try:
-        message = json.loads(str(body, "utf-8"), parse_constant=_no_constant)
+        message = json.loads(str(body, "utf-8"), parse_constant=_refuse_constant)
     except ValueError as error:
         raise WireError(f"the body is no JSON: {error}") from None
     if not isinstance(message, dict):
@@ -89,7 +89,7 @@ def _check_nesting(body: bytes) -> None:
         raise WireError(f"the body is nested more than {_MAX_NESTING} deep")
 
 
-def _no_constant(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number")
 
 
@@ -103,10 +103,10 @@ def shape_of(tensor: JsonObject) -> list[int]:
 
 def objects_in(message: JsonObject, key: str) -> list[JsonObject]:
     """Return the list of objects under `key`, empty if it is missing; raises WireError."""
-    found = message.get(key, [])
-    if not isinstance(found, list) or set(map(type, found)) - {dict}:
+    objects = message.get(key, [])
+    if not isinstance(objects, list) or set(map(type, objects)) - {dict}:
         raise WireError(f"{key!r} is no list of objects")
-    return found
+    return objects
 
 
 def text_in(message: JsonObject, key: str) -> str:
@@ -135,13 +135,14 @@ def array_from_json(data: object, datatype: str, shape: list[int]) -> Array:
             element, or uneven nesting.
     """
     flat, kind = _flat(data), dtype_of(datatype).kind
-    if odd := set(map(type, flat)) - _ALLOWED[kind]:
-        raise WireError(f"an element of {datatype} is {min(one.__name__ for one in odd)} in JSON")
+    if wrong := set(map(type, flat)) - _ALLOWED[kind]:
+        name = min(json_type.__name__ for json_type in wrong)
+        raise WireError(f"an element of {datatype} is {name} in JSON")
     if datatype == "BYTES":
         flat = [text.encode("utf-8", "surrogatepass") for text in flat]
     array = from_elements(flat, datatype, shape)
     if kind in "fV" and not np.isfinite(array).all():
-        raise WireError(f"an element is beyond {datatype}")
+        raise WireError(f"an element is beyond the range of {datatype}")
     return array
 
 
@@ -162,7 +163,7 @@ def _flat(data: object) -> list[Any]:
 
 
 def array_to_json(array: Array) -> list[Any]:
-    """Return the elements of `array` as a flat list; JSON's doubles hold smaller floats exactly.
+    """Return the elements of `array` as a flat list; JSON's doubles hold all floats exactly.
 
     Raises:
         UnicodeDecodeError: a BYTES element is not text.
@@ -184,7 +185,7 @@ BINARY_DEFAULT: Final = "binary_data_output"
 
 #: Types of the parameters of a response that are kept.
 _PLAIN: Final = (bool, int, float, str)
-#: With at most this many bytes behind the JSON object, inputs of BYTES decode quickly.
+#: BYTES inputs decode quickly if at most this many bytes follow the JSON object.
 _QUICK_BYTES: Final = 64 << 10
 
 
@@ -214,7 +215,7 @@ def decode_request(
     Raises:
         WireError: the body is malformed, truncated or contradictory. `read` may raise other errors.
         SlowToDecode: `refuse_slow` is set, and `raw` is large and holds an input of BYTES. Callers
-            check the size of `head`.
+            have to check the size of `head` themselves.
     """
     message = parse_object(head)
     if refuse_slow and len(raw) > _QUICK_BYTES:
@@ -223,7 +224,7 @@ def decode_request(
             raise SlowToDecode
     inputs = _read_arrays(message, "inputs", raw, read)
     outputs = {
-        text_in(wanted, "name"): parameters_of(wanted) for wanted in objects_in(message, "outputs")
+        text_in(output, "name"): parameters_of(output) for output in objects_in(message, "outputs")
     }
     if len(outputs) < len(objects_in(message, "outputs")):
         raise WireError("an output is asked for twice")
@@ -244,7 +245,7 @@ def encode_response(
     """Encode an answer as its JSON object and the buffers that follow it.
 
     Args:
-        request: the request that is answered; it says which outputs are sent as bytes.
+        request: the answered request; its parameters determine which outputs are sent as bytes.
         response: the answer.
         in_shared_memory: names of outputs whose elements are in shared memory.
 
@@ -257,7 +258,7 @@ def encode_response(
     for name, array in response.outputs.items():
         parameters = response.output_parameters.get(name, {})
         if name in in_shared_memory:
-            described.append(_described(name, array, parameters))
+            described.append(_describe(name, array, parameters))
         else:
             raw_buffers = raws if is_binary(request, name) else None
             described.append(_tensor(name, array, raw_buffers, parameters))
@@ -276,8 +277,8 @@ def encode_request(request: LabelRequest, *, binary: bool) -> tuple[bytes, list[
 
     Args:
         request: the request.
-        binary: send tensors as bytes behind the JSON object, and request outputs as bytes; else
-            everything is JSON.
+        binary: send tensors as bytes behind the JSON object, and request outputs as bytes; if
+            False, everything is JSON.
 
     Raises:
         WireError: the protocol has no datatype for a dtype.
@@ -287,16 +288,16 @@ def encode_request(request: LabelRequest, *, binary: bool) -> tuple[bytes, list[
     inputs, output_parameters = request.inputs, request.output_parameters
     raws: list[memoryview] = []
     tensors = [_tensor(name, value, raws if binary else None) for name, value in inputs.items()]
-    wanted: list[dict[str, Any]] = []
+    outputs: list[dict[str, Any]] = []
     for name in request.outputs:
-        asked = {**output_parameters.get(name, {}), **({BINARY: True} if binary else {})}
-        wanted.append({"name": name, **({"parameters": asked} if asked else {})})
+        requested = {**output_parameters.get(name, {}), **({BINARY: True} if binary else {})}
+        outputs.append({"name": name, **({"parameters": requested} if requested else {})})
     parameters = {**request.parameters, **({BINARY_DEFAULT: True} if binary else {})}
     message = {
         **({"id": request.request_id} if request.request_id else {}),
         **({"parameters": parameters} if parameters else {}),
         "inputs": tensors,
-        **({"outputs": wanted} if wanted else {}),
+        **({"outputs": outputs} if outputs else {}),
     }
     return _to_json(message), raws
 
@@ -314,7 +315,7 @@ def decode_response(head: memoryview, raw: memoryview) -> LabelResponse:
     """
     message = parse_object(head)
     if "outputs" not in message:
-        raise WireError("it names no outputs")
+        raise WireError("the response names no outputs")
     outputs = _read_arrays(message, "outputs", raw, read_parameters=_plain_parameters)
     described = zip(outputs, map(_plain_parameters, message["outputs"]), strict=True)
     output_parameters = {name: parameters for name, parameters in described if parameters}
@@ -322,12 +323,12 @@ def decode_response(head: memoryview, raw: memoryview) -> LabelResponse:
 
 
 def is_binary(request: InferRequest, name: str) -> bool:
-    """Return whether an output is wanted as bytes.
+    """Return whether a request asks for an output as bytes.
 
-    A part of an output, such as `x.indices`, follows the request for that output, `x`.
+    A part of an output, such as `x.indices`, is sent as its output, `x`, is requested.
     """
-    asked = request.output_parameters
-    parameters = asked.get(name) or asked.get(name.rpartition(".")[0]) or {}
+    requested = request.output_parameters
+    parameters = requested.get(name) or requested.get(name.rpartition(".")[0]) or {}
     return parameters.get(BINARY, request.parameters.get(BINARY_DEFAULT, False)) is True
 
 
@@ -363,7 +364,7 @@ def _tensor(
 ) -> dict[str, Any]:
     """Return the JSON object of a tensor.
 
-    Its elements are appended to `raw_buffers`; None: they are in the object.
+    Its elements are appended to `raw_buffers`; if that is None, they are put into the object.
 
     Raises:
         RequestRefused: JSON cannot hold the elements.
@@ -371,17 +372,17 @@ def _tensor(
     if raw_buffers is not None:
         pieces = [to_bytes(piece) for piece in pieces_of(value)]
         raw_buffers += pieces
-        return _described(name, value, {**parameters, BINARY_SIZE: sum(map(len, pieces))})
+        return _describe(name, value, {**parameters, BINARY_SIZE: sum(map(len, pieces))})
     try:
-        return {**_described(name, value, parameters), "data": array_to_json(whole(value))}
+        return {**_describe(name, value, parameters), "data": array_to_json(as_one_array(value))}
     except UnicodeDecodeError:
         raise RequestRefused(
-            f"tensor {name!r} holds bytes that are not UTF-8, which JSON cannot carry (an output: "
-            f"ask for it with {BINARY!r}: true)"
+            f"tensor {name!r} holds bytes that are not UTF-8, which JSON cannot carry; request "
+            f"an output with the parameter {BINARY!r}: true"
         ) from None
 
 
-def _described(name: str, array: Input, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+def _describe(name: str, array: Input, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     tensor = {"name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape)}
     return {**tensor, "parameters": dict(parameters)} if parameters else tensor
 
@@ -413,7 +414,7 @@ def _read_arrays(
         try:
             parameters, elements = read_parameters(tensor), None
             if (size := parameters.get(BINARY_SIZE)) is not None:
-                raw, elements = _cut(raw, size)
+                raw, elements = _split_off(raw, size)
             arrays[name] = _array(tensor, parameters, elements, read)
         except WireError as error:
             raise WireError(f"{key[:-1]} {quoted(name)}: {error}") from None
@@ -423,10 +424,10 @@ def _read_arrays(
 
 
 def _plain_parameters(message: JsonObject) -> dict[str, Parameter]:
-    found = message.get("parameters")
-    if not isinstance(found, dict):
+    parameters = message.get("parameters")
+    if not isinstance(parameters, dict):
         return {}
-    return {name: value for name, value in found.items() if type(value) in _PLAIN}
+    return {name: value for name, value in parameters.items() if type(value) in _PLAIN}
 
 
 def _array(
@@ -440,19 +441,19 @@ def _array(
     data = tensor.get("data")
     if (raw is not None) + (ref is not None) + (data is not None) != 1:
         raise WireError(
-            "give its elements exactly once: in 'data', behind the JSON object "
+            "its elements must be given exactly once: in 'data', behind the JSON object "
             f"({BINARY_SIZE}), or in shared memory"
         )
     if raw is not None:
         return from_bytes(raw, datatype, shape)
     if ref is not None:
         if read is None:
-            raise WireError("it refers to shared memory, which was not requested")
+            raise WireError("the tensor is in shared memory, which was not requested")
         return array_in_buffer(ref, datatype, shape, read)
     return array_from_json(data, datatype, shape)
 
 
-def _cut(raw: memoryview, size: Parameter) -> tuple[memoryview, memoryview]:
+def _split_off(raw: memoryview, size: Parameter) -> tuple[memoryview, memoryview]:
     """Return the rest of `raw`, and its first `size` bytes; raises WireError."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise WireError(f"{BINARY_SIZE} is a number of bytes, not {size!r:.60}")

@@ -1,11 +1,11 @@
 """Fields of serialised protobuf messages, read and written without protobuf.
 
-Protobuf's own parser copies every bytes field, and tensors are nearly all of a message. So their
-fields are cut out here as views, and protobuf parses only what is left.
+Protobuf's own parser copies every bytes field, and tensors are nearly all of a message. So this
+module returns the fields of tensors as views, and protobuf parses only the rest of the message.
 
-A field is a tag (field number * 8 + wire type, as a varint) and a value; the wire type says how
-long the value is. Messages may be hostile: nothing is read beyond the end of a message, and the
-number of its fields is bounded before objects are made for them.
+A field is a tag (field number * 8 + wire type, as a varint) and a value; the wire type determines
+the length of the value. Messages may be hostile: nothing is read beyond the end of a message, and
+the number of its fields is bounded before objects are made for them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def split_bytes_field(
         both in their order.
 
     Raises:
-        WireError: the message is truncated, has a group (no message of the protocol has one) or an
-            unknown wire type, a varint that is too long, or more than `max_fields` fields.
+        WireError: the message is truncated, or has more than `max_fields` fields, a varint that is
+            too long, or an unknown wire type, as groups have (the protocol has no groups).
     """
     view = memoryview(data).toreadonly().cast("B")
     wanted = field << 3 | _BYTES
     rest: list[memoryview] = []
     values: list[memoryview] = []
-    kept_from = at = count = 0
+    rest_start = at = count = 0
     size = len(view)
     while at < size:
         start = at
@@ -73,17 +73,17 @@ def split_bytes_field(
             begin, at = _value(view, at, tag)
         if tag == wanted:
             values.append(view[begin:at])
-            rest.append(view[kept_from:start])
-            kept_from = at
+            rest.append(view[rest_start:start])
+            rest_start = at
         count += 1
         if count > max_fields:
             raise WireError(f"a message of more than {max_fields} fields is refused")
-    rest.append(view[kept_from:])
+    rest.append(view[rest_start:])
     return b"".join(rest), values
 
 
 def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
-    """Return start and end of the value behind `tag`.
+    """Return start and end of the value of a field whose `tag` ends at `at`.
 
     Raises:
         WireError: the value is truncated, or its wire type is unknown.
@@ -99,7 +99,7 @@ def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
     elif kind == _FIXED64:
         end = at + 8
     else:
-        raise WireError(f"field {tag >> 3} of the message has wire type {kind}, which is not known")
+        raise WireError(f"field {tag >> 3} of the message has the unknown wire type {kind}")
     if end > len(view):
         raise WireError(
             f"truncated message: field {tag >> 3} ends at byte {end}, the message at {len(view)}"
@@ -107,20 +107,20 @@ def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
     return at, end
 
 
-def read_varint(view: bytes | memoryview, at: int, most_bytes: int) -> tuple[int, int]:
-    """Decode the varint at `at`; return it and the position behind it.
+def read_varint(view: bytes | memoryview, at: int, max_bytes: int) -> tuple[int, int]:
+    """Decode the varint at position `at`; return its value and the position behind it.
 
     Raises:
-        WireError: the varint is truncated or longer than `most_bytes`.
+        WireError: the varint is truncated or longer than `max_bytes`.
     """
     value = 0
-    for index, byte in enumerate(view[at : at + most_bytes]):
+    for index, byte in enumerate(view[at : at + max_bytes]):
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return value, at + index + 1
-    if len(view) - at < most_bytes:
+    if len(view) - at < max_bytes:
         raise WireError(f"truncated message: it ends within a number at byte {at}")
-    raise WireError(f"the number at byte {at} has more than {most_bytes} bytes")
+    raise WireError(f"the number at byte {at} has more than {max_bytes} bytes")
 
 
 def varint(value: int) -> bytes:

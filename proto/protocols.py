@@ -21,7 +21,8 @@ def check_address(protocol: str, address: str) -> None:
 
     Args:
         protocol: one of `PROTOCOLS`; empty means `oip`.
-        address: host:port or grpc://host:port. HTTP URLs pass, as HTTP has default ports.
+        address: host:port or grpc://host:port. HTTP URLs of `oip` need no port, as HTTP has default
+            ports, and are not checked.
     """
     scheme, _, rest = address.rpartition("://")
     if scheme in ("http", "https") and protocol in ("", OIP):
@@ -52,9 +53,10 @@ def host_and_port(address: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-#: Increased by changes that an older peer would misread; new fields alone do not increase it.
+#: Version of the control plane. Changes that an older peer would misread increase it; new fields
+#: alone do not.
 PROTOCOL_VERSION = 1
-#: The oldest version that is still understood.
+#: The oldest version that this side still understands.
 OLDEST_VERSION = 1
 
 
@@ -65,7 +67,7 @@ def check_version(peer: int) -> None:
         peer: the version in the peer's message; 0 if it has none.
 
     Raises:
-        VersionMismatch: it is too old or too new; the message names the version that is needed.
+        VersionMismatch: the peer's version is too old or too new; the message names the needed one.
     """
     if peer < OLDEST_VERSION:
         version = f"protocol version {peer}" if peer > 0 else "no protocol version"
@@ -74,6 +76,6 @@ def check_version(peer: int) -> None:
         )
     if peer > PROTOCOL_VERSION:
         raise VersionMismatch(
-            f"the peer speaks protocol version {peer}; this side needs at most {PROTOCOL_VERSION}: "
-            "update this side"
+            f"the peer speaks protocol version {peer}; this side understands at most "
+            f"{PROTOCOL_VERSION}: update this side"
         )

@@ -1,22 +1,22 @@
-"""Arrays that another process may read in place, with generations that change when they are freed.
+"""Arrays that another process may read in place, each with a generation that changes when freed.
 
-A tensor that does not travel in its message lies in registered shared memory. Its parameters name
-the location: those of the system-shared-memory extension of the Open Inference Protocol, and two of
-ours:
+A tensor whose elements are not sent in its message lies in registered shared memory. Its parameters
+name the location. Three are of the system-shared-memory extension of the Open Inference Protocol,
+two are our own:
 
 ```
 shared_memory_region      text     the name under which the region was registered
 shared_memory_byte_size   integer  bytes at the location; exactly those of an input, at least those
                                    of an output
 shared_memory_offset      integer  start of the location in the region; 0 if missing
-shared_memory_generation  integer  ours: the value of 8 bytes of the region while the location
+shared_memory_generation  integer  our own: the value of 8 bytes of the region while the location
                                    belongs to this request
-shared_memory_generation_offset  integer  ours: start of these 8 bytes; if missing, they are right
-                                   before the tensor
+shared_memory_generation_offset  integer  our own: start of these 8 bytes; if missing, they are
+                                   right before the tensor
 ```
 
-A region is a part of a memory object. A key identifies the object: it is the name of a file in
-`/dev/shm`, or (ours) names a process and its descriptor of a memory file without a name.
+A region is a part of a memory object. A key identifies the object: the name of a file in
+`/dev/shm`, or (our own extension) a process id and a descriptor of an unnamed memory file.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class BufferRef:
         nbytes: size of the location.
         generation: the value of the `GENERATION_BYTES` at `generation_at` while the location
             belongs to this request; None if it has no generation.
-        generation_offset: position of the generation, before `offset`, because a tensor may be the
-            later part of an array; None: right before `offset`.
+        generation_offset: position of the generation, somewhere before `offset`: a tensor may begin
+            in the middle of an array. None: right before `offset`.
     """
 
     region: str
@@ -67,8 +67,8 @@ class BufferRef:
     @property
     def generation_at(self) -> int:
         """Position of the generation, in bytes from the start of the region."""
-        before = self.offset - GENERATION_BYTES
-        return before if self.generation_offset is None else self.generation_offset
+        adjacent = self.offset - GENERATION_BYTES
+        return adjacent if self.generation_offset is None else self.generation_offset
 
     @property
     def is_possible(self) -> bool:
@@ -121,9 +121,9 @@ def key_of(pid: int, fd: int) -> str:
 
 
 def descriptor_of(key: str) -> tuple[int, int] | None:
-    """Return the process and descriptor that a key names; None if it names a file in `/dev/shm`."""
-    found = _DESCRIPTOR.fullmatch(key)
-    return None if found is None else (int(found[1]), int(found[2]))
+    """Return the pid and descriptor that a key names; None if it names a file in `/dev/shm`."""
+    match = _DESCRIPTOR.fullmatch(key)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def _number(parameters: Mapping[str, Parameter], name: str) -> int:
@@ -136,11 +136,11 @@ def _number(parameters: Mapping[str, Parameter], name: str) -> int:
 #: The margin before each array; it ends with the generation.
 _MARGIN: Final = (np.dtype(np.uint8), (ALIGNMENT,))
 _GENERATION: Final = struct.Struct("<Q")
-_VOID: Final = 0
+_NO_GENERATION: Final = 0
 
 
 class BufferLocation(NamedTuple):
-    """The location of memory in an arena; offsets are bytes from the start of the arena."""
+    """The location of a tensor in a `SharedBuffer`; offsets are in bytes from its start."""
 
     offset: int
     generation: int
@@ -150,14 +150,15 @@ class BufferLocation(NamedTuple):
 class SharedBuffer(Arena):
     """An arena whose arrays each have a generation, which changes when the array is freed.
 
-    The allocating process writes generations; a process that attached compares them.
+    The allocating process writes generations; a process that has attached compares them with the
+    generation in a request.
     """
 
     NAME: ClassVar = "edl-lent"
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         super().__init__(fd, size_bytes)
-        self._next = int.from_bytes(os.urandom(7)) + 1
+        self._next_generation = int.from_bytes(os.urandom(7)) + 1
 
     @property
     def key(self) -> str:
@@ -166,17 +167,18 @@ class SharedBuffer(Arena):
 
     def allocate(self, layouts: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> Record:
         """Allocate as `Arena.allocate`, and give each array a new generation."""
-        record = super().allocate([each for layout in layouts for each in (_MARGIN, layout)])
+        with_margins = [part for layout in layouts for part in (_MARGIN, layout)]
+        record = super().allocate(with_margins)
         for ref in record.arrays:
-            _GENERATION.pack_into(self._map, ref.offset - GENERATION_BYTES, self._next)
-            self._next += 1
+            _GENERATION.pack_into(self._map, ref.offset - GENERATION_BYTES, self._next_generation)
+            self._next_generation += 1
         return record
 
     def free(self, offset: int) -> None:
-        """Free as `Arena.free`, and clear the generations so that readers notice."""
-        _, record = self._taken[offset]
+        """Free as `Arena.free`, and clear the generations so that readers notice the change."""
+        _, record = self._allocated[offset]
         for ref in record.arrays:
-            _GENERATION.pack_into(self._map, ref.offset - GENERATION_BYTES, _VOID)
+            _GENERATION.pack_into(self._map, ref.offset - GENERATION_BYTES, _NO_GENERATION)
         super().free(offset)
 
     def generation(self, offset: int) -> int:
@@ -193,10 +195,10 @@ class SharedBuffer(Arena):
         return generation
 
     def are_current(self, generations: Iterable[tuple[int, int]]) -> bool:
-        """Return whether the arrays at these offsets have these generations. Thread-safe."""
+        """Return whether all arrays, given as (offset, generation), are unchanged. Thread-safe."""
         return all(self.generation(offset) == number for offset, number in generations)
 
     def _new_record(self, key: Layouts) -> Record:
         """Allocate as `Arena._new_record`, and leave the margins out of the record."""
-        whole = super()._new_record(key)
-        return Record(whole.offset, whole.nbytes, whole.arrays[1::2])
+        record = super()._new_record(key)
+        return Record(record.offset, record.nbytes, record.arrays[1::2])

@@ -36,9 +36,9 @@ from .security.certificates import handshake_hint
 
 Code = grpc.StatusCode
 
-#: The error that a client raises for each code, and the status of an HTTP answer. A server sends
-#: the first code here that has the class of its error, or the code that `_CODE_OF_ERROR` adds for
-#: it; without either, that of the nearest base class.
+#: The error that a client raises for each code, and the status of an HTTP answer. For an error, a
+#: server sends the first code of this table that has the class of the error, or the code that
+#: `_CODE_OF_ERROR` adds. If there is neither, it sends the code of the nearest base class.
 _MEANINGS: Final[dict[grpc.StatusCode, tuple[type[EdlError], int]]] = {
     Code.INVALID_ARGUMENT: (RequestRefused, 400),
     Code.NOT_FOUND: (RequestRefused, 500),
@@ -62,19 +62,19 @@ _CODE_OF_ERROR: Final[dict[type, grpc.StatusCode]] = {
     WireError: Code.INVALID_ARGUMENT,
     UsageError: Code.INVALID_ARGUMENT,
     UnavailableError: Code.UNAVAILABLE,
-    # All others may be this server's own fault, so the peer may try again.
+    # All other errors may be the server's own fault, so the peer may try again.
     Exception: Code.INTERNAL,
 }
 
-#: Trailing metadata: milliseconds after which to try again. This is gRPC's own key, so clients with
+#: Key of trailing metadata: milliseconds after which to try again. gRPC defines it, so clients with
 #: automatic retries respect it too.
 PUSHBACK: Final = "grpc-retry-pushback-ms"
-#: HTTP header of an error that names the gRPC status.
+#: HTTP header of an error; its value is the name of the gRPC status.
 STATUS_HEADER: Final = "edl-status"
-#: gRPC's words for a message above the size limit. Its code says "try again", but the same bytes
-#: will never fit.
+#: Part of gRPC's error text for a message above the size limit. The error has the code of overload,
+#: but a second attempt would fail as well.
 _TOO_LARGE = "larger than max"
-#: Details travel in a header, where each byte may take three; gRPC takes 8 KiB of headers in all.
+#: Details are sent in a header, where each byte may take three. gRPC accepts 8 KiB of headers.
 _MAX_DETAILS_BYTES = 1000
 
 
@@ -94,9 +94,11 @@ def to_http_status(code: grpc.StatusCode) -> int:
 
 
 def to_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
-    """Return the trailing metadata for `error`: when to try again."""
-    after_s = error.retry_after_s if isinstance(error, RateLimited) else None
-    return () if after_s is None else ((PUSHBACK, str(max(1, round(after_s * 1000)))),)
+    """Return the trailing metadata for `error`, with the time to wait before the next attempt."""
+    retry_after_s = error.retry_after_s if isinstance(error, RateLimited) else None
+    if retry_after_s is None:
+        return ()
+    return ((PUSHBACK, str(max(1, round(retry_after_s * 1000)))),)
 
 
 def from_status(
@@ -106,7 +108,7 @@ def from_status(
 
     Args:
         code: the status.
-        details: its message.
+        details: the message of the status; None or empty if there is none.
         metadata: the trailing metadata, as pairs.
 
     Raises:
@@ -119,7 +121,7 @@ def from_status(
         kind = RequestRefused
     if hint := handshake_hint(details or "") if code is Code.UNAVAILABLE else "":
         details = f"{details}; {hint}"
-    error = kind(details or f"the peer answered {code.name} and nothing else")
+    error = kind(details or f"the peer answered {code.name} without details")
     if isinstance(error, RateLimited):
         error.retry_after_s = _pushback_s(metadata)
     return error

@@ -6,8 +6,8 @@ and length of each raw field and the memory of the arrays: one copy. The receive
 fields out as views (`protobuf_fields.split_bytes_field`), which become arrays without a copy;
 protobuf parses the rest.
 
-A receiver trusts nothing. Every malformed message raises `WireError`, and the memory allocated
-before is bounded by a small multiple of the size of the message.
+A receiver trusts nothing. Every malformed message raises `WireError`, and until then at most a
+small multiple of the size of the message is allocated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REFUSED_EXTENSIONS = ("classification",)
 
 #: The field of `contents` for each datatype. Small clients and JSON gateways send elements one by
 #: one there. FP16 and BF16 have no field.
-_FIELDS = {
+_CONTENTS_FIELDS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
     "INT16": "int_contents",
@@ -60,7 +60,7 @@ _FIELDS = {
     "BYTES": "bytes_contents",
 }
 
-#: A message with no more bytes than this, apart from arrays that become views, decodes quickly.
+#: A message decodes quickly if it has at most this many bytes besides arrays that become views.
 _QUICK_BYTES = 64 << 10
 
 #: Returns the bytes at a location in shared memory.
@@ -70,7 +70,7 @@ _Tensor = pb.ModelInferRequest.InferInputTensor | pb.ModelInferResponse.InferOut
 _Described = (
     pb.ModelInferRequest.InferRequestedOutputTensor | pb.ModelInferResponse.InferOutputTensor
 )
-_M = TypeVar("_M", bound=Message)
+_AnyMessage = TypeVar("_AnyMessage", bound=Message)
 
 
 class SlowToDecode(Exception):
@@ -95,9 +95,9 @@ def encode_request(model_name: str, request: LabelRequest) -> bytes:
 
     Args:
         model_name: the model on the server; with our teachers, the service.
-        request: arrays of any shape, byte order and layout; an array in several pieces is joined as
-            it is written. `datatype_of` says which dtypes can be sent. Integers in parameters are
-            from -2^63 to 2^64 - 1.
+        request: arrays of any shape, byte order and layout; the pieces of an array are joined in
+            the message. `datatype_of` accepts the dtypes that can be sent. Integers in parameters
+            are from -2^63 to 2^64 - 1.
 
     Raises:
         WireError: a dtype or parameter cannot be sent, or the message exceeds 2 GiB.
@@ -157,15 +157,15 @@ def decode_request(
         and any(t.datatype == "BYTES" for t in message.inputs)
     ):
         raise SlowToDecode
-    for wanted in message.outputs:
-        _check_parameters(wanted.name, wanted.parameters, read)
+    for output in message.outputs:
+        _check_parameters(output.name, output.parameters, read)
     return InferRequest(
         model_name=message.model_name,
         model_version=message.model_version,
         request_id=message.id,
         parameters=_from_parameters(message.parameters),
         inputs=_arrays(message.inputs, raws, read),
-        outputs=tuple(wanted.name for wanted in message.outputs),
+        outputs=tuple(output.name for output in message.outputs),
         output_parameters=_parameters_by_tensor(message.outputs),
     )
 
@@ -223,7 +223,7 @@ def _join(header: bytes, raw_field: int, tensors: Iterable[Sequence[Array]]) -> 
     return b"".join(parts)
 
 
-def _parse(kind: type[_M], data: bytes) -> _M:
+def _parse(kind: type[_AnyMessage], data: bytes) -> _AnyMessage:
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -237,8 +237,8 @@ def _arrays(
         _check_parameters(tensor.name, tensor.parameters, read)
     inline = [tensor for tensor in tensors if REGION not in tensor.parameters]
     if raws and len(raws) != len(inline):
-        raise WireError(f"{len(inline)} tensors are named, raw contents are given for {len(raws)}")
-    left = iter(raws)
+        raise WireError(f"{len(inline)} tensors are named, but there are {len(raws)} raw contents")
+    remaining = iter(raws)
     arrays: dict[str, Array] = {}
     for tensor in tensors:
         if tensor.name in arrays:
@@ -251,7 +251,7 @@ def _arrays(
             elif tensor.contents.ByteSize():  # MLServer sends empty contents together with raw ones
                 raise WireError("contents and raw contents are both given")
             else:
-                array = from_bytes(next(left), tensor.datatype, tensor.shape)
+                array = from_bytes(next(remaining), tensor.datatype, tensor.shape)
         except WireError as error:
             raise WireError(f"tensor {quoted(tensor.name)}: {error}") from None
         arrays[tensor.name] = array
@@ -260,7 +260,7 @@ def _arrays(
 
 def _read(tensor: _Tensor, read: ReadBuffer) -> Array:
     if tensor.HasField("contents"):
-        raise WireError("contents and a place in shared memory are both given")
+        raise WireError("contents and a location in shared memory are both given")
     ref = BufferRef.from_parameters(_from_parameters(tensor.parameters))
     assert ref is not None
     return array_in_buffer(ref, tensor.datatype, tensor.shape, read)
@@ -274,7 +274,7 @@ def array_in_buffer(ref: BufferRef, datatype: str, shape: Sequence[int], read: R
             errors.
     """
     expected = nbytes_of(datatype, shape)
-    if expected not in (None, ref.nbytes):  # checked before anything is allocated
+    if expected not in (None, ref.nbytes):  # checked before memory is allocated
         raise WireError(
             f"{datatype} of shape {list(shape)} needs {expected} bytes, its location in shared "
             f"memory has {ref.nbytes}"
@@ -284,7 +284,7 @@ def array_in_buffer(ref: BufferRef, datatype: str, shape: Sequence[int], read: R
 
 def _from_contents(tensor: _Tensor) -> Array:
     """Decode the elements in `contents`; only the field of their datatype may be used."""
-    field = _FIELDS.get(tensor.datatype, "")
+    field = _CONTENTS_FIELDS.get(tensor.datatype, "")
     used = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
     if used not in ([], [field]):
         raise WireError(

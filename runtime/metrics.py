@@ -20,13 +20,14 @@ from .errors import AccessError, EdlError, Forbidden, UnavailableError, UsageErr
 
 log = logging.getLogger(__name__)
 
-#: Most seconds for a client to send its request, and to receive the answer.
-_CLIENT_S: Final = 5.0
-#: Most scrapes at once; others are answered 503.
-_CLIENTS: Final = 16
-#: Most connections without a scrape, including health checks. A further one closes the oldest, so
-#: that silent connections block nobody.
-_WAITING: Final = 32
+#: Seconds after which a read or write of a connection times out, and after which a scrape may be
+#: ended in favour of others.
+_TIMEOUT_S: Final = 5.0
+#: Most scrapes at once; further scrapes are answered 503.
+_MAX_SCRAPES: Final = 16
+#: Most connections without a scrape, including health checks. A further connection closes the
+#: oldest, so that silent connections block nobody.
+_MAX_WAITING: Final = 32
 #: Paths of the liveness and readiness probes.
 LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
@@ -49,7 +50,8 @@ class MetricsServer:
         authorize: called with the bearer token of each scrape ("" without one); raises AccessError
             to refuse it. With it, the server may listen on any host.
         json_route: called with the path of each request that is no probe; returns the JSON to
-            answer, or None for metrics. Its UsageError is answered 404, its UnavailableError 503.
+            answer, or None for metrics. If it raises AccessError or UnavailableError, the answer is
+            503; for any other EdlError, 404.
         ready: returns whether the process can do its work now.
 
     Raises:
@@ -71,7 +73,7 @@ class MetricsServer:
         host, port = split_listen(listen)
         if not insecure and authorize is None and not is_loopback(host):
             raise UsageError(
-                f"metrics on {host} can be read from other machines: listen on 127.0.0.1, or say "
+                f"metrics on {host} can be read from other machines: listen on 127.0.0.1, or pass "
                 "--insecure if the network is trusted"
             )
         self._server = _Server(host, port, _handler(registry, authorize, json_route, ready))
@@ -82,7 +84,7 @@ class MetricsServer:
 
     @property
     def address(self) -> str:
-        """Address on which it listens: "host:port"."""
+        """Address on which the server listens: "host:port"."""
         host, port = self._server.server_address[:2]
         return join_address(str(host), int(port))
 
@@ -91,11 +93,11 @@ class MetricsServer:
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
-            self._server.end()
+            self._server.close_all()
 
 
 class _Server(socketserver.ThreadingMixIn, HTTPServer):
-    """Runs one thread per connection; bounds their number and can end all of them."""
+    """Runs one thread per connection; bounds the number of connections and can close all."""
 
     daemon_threads = False  # so that `server_close` waits for them
     request_queue_size = 128
@@ -112,31 +114,31 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            if len(self._waiting) >= _WAITING:
+            if len(self._waiting) >= _MAX_WAITING:
                 oldest = next(iter(self._waiting))
                 del self._waiting[oldest]
-                _shut(oldest)
+                _shut_down(oldest)
             self._waiting[request] = None
-        request.settimeout(_CLIENT_S)
+        request.settimeout(_TIMEOUT_S)
         super().process_request(request, client_address)
 
-    def begins_scrape(self, request: socket.socket) -> bool:
+    def begin_scrape(self, request: socket.socket) -> bool:
         """Register a connection as a scrape; return False if there is no room."""
         now = time.monotonic()
         with self._lock:
             if request not in self._waiting:  # closed to make room for another
                 return False
-            if len(self._scraping) < _CLIENTS:
+            if len(self._scraping) < _MAX_SCRAPES:
                 del self._waiting[request]
                 self._scraping[request] = now
                 return True
-            for connection, since in self._scraping.items():  # slow readers
-                if now - since > _CLIENT_S:
-                    _shut(connection)
+            for connection, since in self._scraping.items():  # make room for the next scrape
+                if now - since > _TIMEOUT_S:
+                    _shut_down(connection)
             return False
 
     def shutdown_request(self, request: Any) -> None:
-        # First, as a client that sees the end of its answer may ask again at once.
+        # Before the connection ends: a client that sees the end may connect again at once.
         with self._lock:
             self._waiting.pop(request, None)
             self._scraping.pop(request, None)
@@ -145,18 +147,18 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a scrape by %s broke", client_address, exc_info=True)
 
-    def end(self) -> None:
-        """Close the listener, then every connection, and wait for their threads."""
+    def close_all(self) -> None:
+        """Close all connections and the listener; wait for the threads of the connections."""
         with self._lock:
             still_open = [*self._waiting, *self._scraping]
         for connection in still_open:
-            _shut(connection)
+            _shut_down(connection)
         self.server_close()
 
 
-def _shut(connection: socket.socket) -> None:
+def _shut_down(connection: socket.socket) -> None:
     """Shut a connection down; the thread that serves it then closes it."""
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # it has ended already
         connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -173,31 +175,31 @@ def _handler(
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path in (LIVE, READY):
-                well = path == LIVE or ready()
-                self._send(200 if well else 503, b"", "Cache-Control", "no-store")
+                is_healthy = path == LIVE or ready()
+                self._send(200 if is_healthy else 503, b"", "Cache-Control", "no-store")
                 return
-            if not self.server.begins_scrape(self.connection):
+            if not self.server.begin_scrape(self.connection):
                 self._send(503, b"", "Retry-After", "1")
                 return
-            kind, _, token = self.headers.get("Authorization", "").partition(" ")
+            scheme, _, token = self.headers.get("Authorization", "").partition(" ")
             try:
                 if authorize is not None:
-                    authorize(token.strip() if kind.lower() == "bearer" else "")
+                    authorize(token.strip() if scheme.lower() == "bearer" else "")
             except AccessError as error:
                 status = 403 if isinstance(error, Forbidden) else 401
                 self._send(status, b"", "WWW-Authenticate", "Bearer")
                 return
             try:
-                found = json_route(path)
+                answer = json_route(path)
             except EdlError as error:
                 status = 503 if isinstance(error, AccessError | UnavailableError) else 404
                 body = json.dumps({"error": str(error)}).encode()
                 self._send(status, body, "Content-Type", "application/json")
                 return
-            if found is None:
+            if answer is None:
                 super().do_GET()
             else:
-                self._send(200, found, "Content-Type", "application/json")
+                self._send(200, answer, "Content-Type", "application/json")
 
         def _send(self, status: int, body: bytes, header: str, value: str) -> None:
             self.send_response(status)

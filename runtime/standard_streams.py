@@ -18,7 +18,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def escape_control_characters(text: str) -> str:
     r"""Return the text with control characters escaped (as \x1b), so that terminals ignore them.
 
-    For text of other origin: logs, events, names and messages from the network.
+    Use it for text of unknown origin: logs, events, names and messages from the network.
     """
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
@@ -31,8 +31,9 @@ def print_plainly(console: Console, text: str) -> None:
 def open_standard_fds() -> None:
     """Open descriptors 0, 1 and 2 if they are closed.
 
-    A new file would get such a number, and a child would inherit it as its output. A trainer that
-    runs as a daemon, or was started with `<&-`, may have closed them.
+    Otherwise the next file that is opened would get such a number, and children would inherit that
+    file as their input or output. A trainer that runs as a daemon, or was started with `<&-`, may
+    have closed these descriptors.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
@@ -42,8 +43,8 @@ def open_standard_fds() -> None:
 def open_standard_streams() -> None:
     """Open the standard descriptors that are closed, and discard what is written to them.
 
-    Without descriptor 1 or 2 (`>&-` in a shell), Python has no `sys.stdout` or `sys.stderr`, and
-    `print` writes errors to stdout.
+    Without descriptor 1 or 2 (`>&-` in a shell), Python sets `sys.stdout` or `sys.stderr` to None,
+    and `print(..., file=None)` writes to stdout.
     """
     open_standard_fds()
     if sys.stdout is None:
@@ -56,7 +57,7 @@ def write_whole_lines() -> None:
     """Write each printed line at once and in one piece.
 
     With `python -u` or PYTHONUNBUFFERED, `print` writes each argument separately, and logs of other
-    threads get in between. Without, the last output of a killed program is lost.
+    threads get in between. Without these settings, the last output of a killed program is lost.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,6 +1,6 @@
 """Options with several keys: `--limit calls=64,memory-mib=1024`, `--cache FOLDER,gib=20`.
 
-A dataclass describes the keys, and one of its objects is the value of the option:
+A dataclass describes the keys, and an instance of it is the value of the option:
 
     @dataclass(frozen=True, slots=True)
     class Limits:
@@ -43,13 +43,13 @@ _SWITCH = {"on": True, "yes": True, "true": True, "1": True} | {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key of an option means; an annotation of a field.
+    """The meaning of a key of an option; an annotation of a field of the dataclass.
 
     Attributes:
-        help: its line in `--help`.
+        help: the line of the key in `--help`.
         variable: environment variable that is used if the key is not given; empty: none.
-        metavar: kind of its value in `--help`; empty: by its type.
-        at_least: least value of a number; None: any.
+        metavar: placeholder of the value in `--help`; empty: derived from the type.
+        at_least: smallest allowed number; None: no limit.
     """
 
     help: str
@@ -66,8 +66,8 @@ class Given(dict[str, Any]):
 class _Field:
     name: str
     key: str
-    kind: Any
-    about: Key
+    kind: Any  # its type, without None
+    meaning: Key
     default: Any
 
 
@@ -75,45 +75,45 @@ class StructuredOption(Generic[T]):
     """An option with several keys.
 
     Args:
-        flag: its name, `--limit`.
-        schema: a dataclass; each field is `Annotated[TYPE, Key(...)]` with a default. Types: `int`,
-            `float`, `bool`, `str`, `Path`, `Literal`, and these or None. A field `at_most` is the
-            key `at-most`.
-        first: key whose value may stand first without `KEY=`; empty: none.
-        variables: use the environment variables of the keys.
+        flag: the name of the option, as `--limit`.
+        schema: a dataclass; each field is `Annotated[TYPE, Key(...)]` with a default. TYPE is
+            `int`, `float`, `bool`, `str`, `Path` or a `Literal`, or one of these and None. The
+            field `at_most` is the key `at-most`.
+        first: key whose value may come first, without `KEY=`; empty: none.
+        variables: whether to use the environment variables of the keys.
     """
 
     def __init__(
         self, flag: str, schema: type[T], *, first: str = "", variables: bool = True
     ) -> None:
-        self.flag, self.__name__ = flag, flag  # Typer reads the name of a parser
+        self.flag, self.__name__ = flag, flag  # Typer reads `__name__` of a parser
         self._schema, self._first = schema, first
         hints = type_hints(schema, include_extras=True)
         self._fields: dict[str, _Field] = {}
-        for one in fields(schema):  # type: ignore[arg-type]  # it is a dataclass
-            kind, about = get_args(hints[one.name])[:2]
+        for field in fields(schema):  # type: ignore[arg-type]  # it is a dataclass
+            kind, meaning = get_args(hints[field.name])[:2]
             if get_origin(kind) in (Union, types.UnionType):
                 kind = next(each for each in get_args(kind) if each is not types.NoneType)
-            key = one.name.replace("_", "-")
-            about = about if variables else replace(about, variable="")
-            self._fields[key] = _Field(one.name, key, kind, about, one.default)
+            key = field.name.replace("_", "-")
+            meaning = meaning if variables else replace(meaning, variable="")
+            self._fields[key] = _Field(field.name, key, kind, meaning, field.default)
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables of the keys, and what they are."""
-        known = self._fields.values()
-        return {one.about.variable: one.about.help for one in known if one.about.variable}
+        """Environment variables of the keys, and their help."""
+        meanings = [field.meaning for field in self._fields.values()]
+        return {meaning.variable: meaning.help for meaning in meanings if meaning.variable}
 
     def option(self, about: str = "", *, panel: str | None = None) -> Any:
-        """Return the option for Typer, of a parameter `list[Given] | None`.
+        """Return the option for Typer, for a parameter of type `list[Given] | None`.
 
         Args:
-            about: first line of its help.
-            panel: panel of the help.
+            about: first line of the help of the option.
+            panel: panel of `--help` that shows the option; None: the default panel.
         """
-        keys = [self._help(one) for one in self._fields.values()]
+        keys = [self._help(field) for field in self._fields.values()]
         first = self._fields.get(self._first)
-        name = first and (first.about.metavar or self._first.upper())
+        name = first and (first.meaning.metavar or self._first.upper())
         return typer.Option(
             self.flag,
             parser=self,
@@ -124,96 +124,100 @@ class StructuredOption(Generic[T]):
         )
 
     def __call__(self, text: str | Given) -> Given:
-        """Parse one occurrence; raises BadParameter."""
+        """Parse the text of one occurrence of the option; raises BadParameter."""
         if isinstance(text, Given):
             return text
-        found = Given()
+        given = Given()
         for number, piece in enumerate(_SEPARATOR.split(text)):
             match = _PIECE.fullmatch(piece)
             key, value = (match[1], match[2]) if match else (self._first, piece)
             if key not in self._fields and self._first and number == 0:
-                key, value = self._first, piece  # it has an equals sign itself
+                key, value = self._first, piece  # a value that contains an equals sign
             if key not in self._fields or not piece:
                 raise typer.BadParameter(self._unknown(key, piece))
             field = self._fields[key]
             try:
-                found[field.name] = _parsed(value, field)
+                given[field.name] = _parsed(value, field)
             except ValueError as error:
                 raise typer.BadParameter(f"{key}: {error}") from None
-        return found
+        return given
 
     def read(self, given: Sequence[Given] | None) -> T:
-        """Return the value: each key as given, else from its variable, else its default.
+        """Return the option's value: each key as given, else from its variable, else its default.
 
         Raises:
             UsageError: a variable is invalid.
         """
         values: dict[str, Any] = {}
         for field in self._fields.values():
-            variable = field.about.variable
+            variable = field.meaning.variable
             if variable and (text := os.environ.get(variable)):
                 try:
                     values[field.name] = _parsed(text, field)
                 except ValueError as error:
                     raise UsageError(f"{variable}: {error}") from None
-        for one in given or ():  # the last one wins, as of other options
-            values.update(one)
+        for occurrence in given or ():  # the last value of a key counts, as for other options
+            values.update(occurrence)
         return self._schema(**values)
 
     def words(self, values: Mapping[str, object]) -> list[str]:
-        """Return the option as words of a command line; None values are left out."""
-        given = [f"{key}={value}" for key, value in values.items() if value is not None]
-        return [f"{self.flag}={','.join(given)}"] if given else []
+        """Return the option as arguments of a command line; None values are left out."""
+        pairs = [f"{key}={value}" for key, value in values.items() if value is not None]
+        return [f"{self.flag}={','.join(pairs)}"] if pairs else []
 
     def spelling(self, key: str) -> str:
-        """Return how a key is given, as `--limit calls=N`; empty: there is no such key."""
+        """Return how a key is written, as `--limit calls=N`; empty: there is no such key."""
         field = self._fields.get(key)
         return f"{self.flag} {_spelling(field)}" if field else ""
 
     def _help(self, field: _Field) -> str:
-        variable = field.about.variable
-        facts = [f"env var: {variable}"] if variable else []
+        variable = field.meaning.variable
+        notes = [f"env var: {variable}"] if variable else []
         if field.default not in (None, "", False):
-            facts.append(f"default: {_shown(field.default)}")
-        plain = field.about.metavar or field.key.upper()
-        name = plain if field.key == self._first else _spelling(field)
-        return f"{name}: {field.about.help}" + (f" \\[{'; '.join(facts)}]" if facts else "")
+            notes.append(f"default: {_default_text(field.default)}")
+        metavar = field.meaning.metavar or field.key.upper()
+        name = metavar if field.key == self._first else _spelling(field)
+        return f"{name}: {field.meaning.help}" + (f" \\[{'; '.join(notes)}]" if notes else "")
 
     def _unknown(self, key: str, piece: str) -> str:
         keys = ", ".join(self._fields)
         if not key or not piece:
             return f"expects KEY=VALUE,... with keys {keys}, got {piece!r:.80}"
-        near = difflib.get_close_matches(key, self._fields, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        similar = difflib.get_close_matches(key, self._fields, 1)
+        hint = f"did you mean {similar[0]!r}? " if similar else ""
         return f"unknown key {key!r:.80}; {hint}There are: {keys}"
 
     def completions(self, incomplete: str) -> Iterator[str]:
         """Yield completions of a value for a shell: the value with one more key."""
-        done, comma, begun = incomplete.rpartition(",")
-        given = {piece.partition("=")[0] for piece in done.split(",")}
+        complete, comma, begun = incomplete.rpartition(",")
+        given = {piece.partition("=")[0] for piece in complete.split(",")}
         for key in self._fields:
             if key.startswith(begun) and key not in given:
-                yield f"{done}{comma}{key}="
+                yield f"{complete}{comma}{key}="
 
 
 def variables_of(parameter: Any) -> dict[str, str]:
-    """Return the environment variables of a parameter of a command line, and what they are."""
-    named = parameter.envvar
-    names = [named] if isinstance(named, str) else list(named or ())
-    about = getattr(parameter, "help", "") or ""
-    keyed = getattr(getattr(parameter.type, "func", None), "variables", {})
-    return dict.fromkeys(names, about) | keyed
+    """Return the environment variables of a parameter of a command line, and their help."""
+    envvar = parameter.envvar
+    names = [envvar] if isinstance(envvar, str) else list(envvar or ())
+    help_text = getattr(parameter, "help", "") or ""
+    of_keys = getattr(getattr(parameter.type, "func", None), "variables", {})
+    return dict.fromkeys(names, help_text) | of_keys
 
 
 def spelling_among(parameters: Iterable[Any], flag: str) -> str:
-    """Return how `--KEY` is given if KEY is a key of one of these options; empty: it is none."""
-    parsers = [getattr(one.type, "func", None) for one in parameters]
-    options = [one for one in parsers if isinstance(one, StructuredOption)]
-    return next(filter(None, (one.spelling(flag.removeprefix("--")) for one in options)), "")
+    """Return how the former option `--KEY` is written if KEY is now a key of one of these options.
+
+    Empty if it is not.
+    """
+    parsers = [getattr(parameter.type, "func", None) for parameter in parameters]
+    options = [parser for parser in parsers if isinstance(parser, StructuredOption)]
+    key = flag.removeprefix("--")
+    return next(filter(None, (option.spelling(key) for option in options)), "")
 
 
 def _parsed(text: str, field: _Field) -> Any:
-    """Raises ValueError if `text` is no value of the field."""
+    """Convert `text` to the type of a field; raises ValueError."""
     kind = field.kind
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
@@ -227,7 +231,7 @@ def _parsed(text: str, field: _Field) -> Any:
         if not text:
             raise ValueError("expects a value")
         return kind(text)
-    least = field.about.at_least
+    least = field.meaning.at_least
     what = "a whole number" if kind is int else "a number"
     bound = "" if least is None else f" of at least {least:g}"
     try:
@@ -244,9 +248,9 @@ def _spelling(field: _Field) -> str:
     """Return `KEY=METAVAR`."""
     names = {int: "N", float: "NUMBER", bool: "on|off", Path: "FILE"}
     words = "|".join(get_args(field.kind)) if get_origin(field.kind) is Literal else ""
-    metavar = field.about.metavar or words or names.get(field.kind) or field.key.upper()
+    metavar = field.meaning.metavar or words or names.get(field.kind) or field.key.upper()
     return f"{field.key}={metavar}"
 
 
-def _shown(value: object) -> str:
+def _default_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)

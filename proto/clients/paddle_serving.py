@@ -36,7 +36,7 @@ from ...runtime.errors import (
     WireError,
 )
 from ..arena import Array
-from ..datatypes import datatype_of, dtype_of, from_bytes, from_elements, to_bytes, whole
+from ..datatypes import as_one_array, datatype_of, dtype_of, from_bytes, from_elements, to_bytes
 from ..paddle_serving import general_model_pb2 as cpp
 from ..paddle_serving import pipeline_pb2 as pb
 from ..security.client_connections import open_channel
@@ -341,7 +341,7 @@ class _PaddleClient:
 
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         try:
-            inputs = {name: whole(value) for name, value in request.inputs.items()}
+            inputs = {name: as_one_array(value) for name, value in request.inputs.items()}
             message = self._encode(request, inputs)
         except (WireError, ValueError) as error:  # no server of this kind could be sent this
             raise RequestRefused(f"it cannot be sent: {error}") from None

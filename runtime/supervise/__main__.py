@@ -1,8 +1,9 @@
-"""`python -m edl.runtime.supervise GRACE_S PROGRAM ARGS...` ends PROGRAM when its parent dies.
+"""`python -m edl.runtime.supervise GRACE_S PROGRAM ARGS...` runs PROGRAM while its parent lives.
 
-This guard runs a foreign program, which does not watch the life pipe. It forwards signals and ends
-with the exit code or signal of the program. If the guard is killed, the kernel kills the program.
-If the parent dies, nothing of the process group remains.
+The parent is the process that started this guard. The guard is for a foreign program, which does
+not watch the life pipe. It forwards signals and ends with the exit code or signal of the program.
+If the guard is killed, the kernel kills the program. If the parent dies, nothing of the process
+group remains.
 """
 
 from __future__ import annotations
@@ -13,31 +14,31 @@ import sys
 
 from .life import LIFE_VARIABLE, end_with_parent, parent_has_ended, set_death_signal
 
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NOT_EXECUTABLE = 127  # as in shells
 
 
 def guard(grace_s: float, argv: list[str]) -> int:
     """Run `argv` as a child of this process; return its exit code, -N after signal N."""
     set_death_signal(signal.SIGCONT)
-    # Signals stay pending until there is a program that gets them.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    child = _start(argv, before)
-    for number in PASSED_ON:
+    # Signals stay pending until the program exists.
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    child = _start(argv, previous_mask)
+    for number in FORWARDED:
         signal.signal(number, lambda number, _: os.kill(child, number))
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     end_with_parent(grace_s)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    for number in PASSED_ON:  # before the zombie is reaped and another process may get its id
+    for number in FORWARDED:  # once the zombie is reaped, another process may get its id
         signal.signal(number, signal.SIG_IGN)
     if parent_has_ended() and os.getpgrp() == os.getpid():
-        # A shell that has ended leaves its children, and only this process can end them.
+        # A shell that has ended leaves its children behind; only this process can end them.
         os.killpg(os.getpid(), signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
-    life = os.environ.get(LIFE_VARIABLE)
+    life_fd = os.environ.get(LIFE_VARIABLE)
     guard_pid = os.getpid()
     pid = os.fork()
     if pid:
@@ -46,8 +47,8 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
         set_death_signal(signal.SIGKILL)
         if os.getppid() != guard_pid:  # the guard died before the call of prctl
             os._exit(NOT_EXECUTABLE)
-        if life is not None:
-            os.set_inheritable(int(life), False)
+        if life_fd is not None:
+            os.set_inheritable(int(life_fd), False)
         # Python ignores the first two, and background jobs of shells ignore SIGINT: undo both.
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)

@@ -18,7 +18,8 @@ from typing import Final
 #: Seconds between checks whether a process still runs.
 _POLL_S: Final = 0.02
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-#: Fields of /proc/PID/stat behind the program's name: state; start in ticks since the boot.
+#: Positions among the fields of /proc/PID/stat behind the program's name: of the state, and of the
+#: start in ticks since the boot.
 _STATE, _START = 0, 19
 
 
@@ -28,7 +29,8 @@ class Identity:
 
     Attributes:
         pid: its process id.
-        started: "BOOT_ID/TICKS": boot of the machine, and clock ticks from it to the start.
+        started: "BOOT_ID/TICKS": the boot of the machine, and clock ticks from the boot to the
+            start of the process.
     """
 
     pid: int
@@ -36,15 +38,15 @@ class Identity:
 
     @property
     def runs(self) -> bool:
-        """Whether it still runs; a zombie does not."""
+        """Whether the process still runs; a zombie does not."""
         return identity_of(self.pid) == self
 
     def send(self, number: int) -> bool:
-        """Send it a signal; return False if it has ended, is this process, or refuses signals."""
+        """Send a signal; return False if the process has ended, is this one, or refuses signals."""
         if self.pid == os.getpid() or self.pid < 1:
             return False
         with open_pidfd(self.pid) as fd:
-            if not self.runs:  # the descriptor means one process; check which
+            if not self.runs:  # another process may have had the pid at the call of pidfd_open
                 return False
             try:
                 if fd is None:  # the pid may be reused between check and signal
@@ -58,7 +60,7 @@ class Identity:
 
 @contextlib.contextmanager
 def open_pidfd(pid: int) -> Iterator[int | None]:
-    """Yield a descriptor that means one process, and becomes readable when it ends.
+    """Yield a descriptor that refers to one process, and becomes readable when the process ends.
 
     None: there is no such process, or the system has no pidfds (Linux before 5.3, or a container
     that forbids them).
@@ -81,16 +83,16 @@ def identity_of(pid: int) -> Identity | None:
         boot = _BOOT.read_text().strip()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name may hold anything
+    fields = text[text.rindex(")") + 2 :].split()  # the name may contain anything
     return None if fields[_STATE] in "ZX" else Identity(pid, f"{boot}/{fields[_START]}")
 
 
 def wait_gone(identities: Iterable[Identity], timeout_s: float) -> list[Identity]:
     """Wait until all processes have ended; return those that still run after `timeout_s`."""
-    left = list(identities)
+    running = list(identities)
     deadline = time.monotonic() + timeout_s
-    while left := [one for one in left if one.runs]:
+    while running := [identity for identity in running if identity.runs]:
         if time.monotonic() >= deadline:
             break
         time.sleep(_POLL_S)
-    return left
+    return running

@@ -29,8 +29,8 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _lock = threading.Lock()
 _pipe: tuple[int, int] | None = None  # (read end, write end)
 _watched: int | None = None  # the read end of the parent's pipe
-# Descriptor -> (device, inode), to recognise a number that belongs to another file by now.
-_owned: dict[int, tuple[int, int]] = {}
+# Descriptor -> (device, inode), to recognise a descriptor number that has been reused since.
+_dropped_on_fork: dict[int, tuple[int, int]] = {}
 
 
 def life_fd() -> int:
@@ -48,11 +48,11 @@ def life_fd() -> int:
 def drop_fd_on_fork(fd: int) -> None:
     """Register descriptor `fd`: processes that are forked without exec replace it by /dev/null.
 
-    It need not be unregistered when it is closed: a number that belongs to another file by then is
-    not touched.
+    A descriptor need not be unregistered when it is closed: if its number has been reused for
+    another file, that file is not touched.
     """
     status = os.fstat(fd)
-    _owned[fd] = (status.st_dev, status.st_ino)
+    _dropped_on_fork[fd] = (status.st_dev, status.st_ino)
 
 
 def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -> bool:
@@ -61,15 +61,15 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
     After the parent has died, this process gets SIGTERM and, `grace_s` later, its whole process
     group gets SIGKILL. If it was suspended (SIGSTOP), the kernel resumes it (Linux only).
 
-    If this process started with SIGINT ignored, SIGINT raises KeyboardInterrupt again (if called in
-    the main thread). A child of `supervise` has its own session, so Ctrl-C in a terminal does not
-    reach it: a SIGINT that it gets was sent to it alone.
+    If this process started with SIGINT ignored and this is called in the main thread, SIGINT raises
+    KeyboardInterrupt again. A child of `supervise` has its own session, so Ctrl-C in a terminal
+    does not reach it: each SIGINT that it gets was meant for this process.
 
     Args:
         grace_s: seconds for an orderly end.
         at_once: no orderly end is needed: the kernel also kills this process as soon as the
-            *thread* that started it ends. For programs with code that may hold the GIL for ever, so
-            that no thread of ours can act.
+            *thread* that started it ends. For programs with code that may hold the GIL for ever, in
+            which the thread that watches the pipe may never run.
 
     Returns:
         False, without effect, if `supervise` did not start this process.
@@ -110,7 +110,7 @@ def set_death_signal(number: signal.Signals) -> None:
 
 
 def inherit_life_fd() -> int | None:
-    """Return the inherited read end, and keep children from inheriting it; None without one."""
+    """Return the inherited read end, which children will not inherit; None if there is none."""
     value = os.environ.pop(LIFE_VARIABLE, None)
     if value is None:
         return None
@@ -126,7 +126,7 @@ def inherit_life_fd() -> int | None:
 
 
 def _wait_for_parent_exit(fd: int, grace_s: float) -> None:
-    os.read(fd, 1)  # nobody writes: it returns when the parent dies
+    os.read(fd, 1)  # nothing is ever written: this returns when the parent dies
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(grace_s)
     if os.getpgrp() == os.getpid():
@@ -138,15 +138,15 @@ def _drop_fds_after_fork() -> None:
     global _lock, _pipe
     _lock, _pipe = threading.Lock(), None
     null = os.open(os.devnull, os.O_RDWR)
-    for fd, identity in _owned.items():
+    for fd, identity in _dropped_on_fork.items():
         with contextlib.suppress(OSError):  # closed in the parent already
             status = os.fstat(fd)
             if (status.st_dev, status.st_ino) == identity:
-                # Replaced, not closed: the Python object with this number will close it later, and
-                # must not close another file that has got the number meanwhile.
+                # Replaced, not closed: the Python object of this descriptor will close the number
+                # later, and must not close another file that has got the number meanwhile.
                 os.dup2(null, fd, inheritable=False)
     os.close(null)
-    _owned.clear()
+    _dropped_on_fork.clear()
 
 
 os.register_at_fork(after_in_child=_drop_fds_after_fork)

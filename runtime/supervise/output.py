@@ -34,20 +34,20 @@ class Output:
             self._file = path.open("ab", buffering=0)
 
     def feed(self, data: bytes) -> list[str]:
-        """Add `data`; return the lines that it completes."""
+        """Add `data`; return the lines that are complete now."""
         self._write(data)
-        *whole, self._partial = [
+        *lines, self._partial = [
             line[at : at + LINE_BYTES]
             for line in (self._partial + data).split(b"\n")
             for at in range(0, max(1, len(line)), LINE_BYTES)
         ]
-        return self._add(whole)
+        return self._add(lines)
 
     def close(self) -> list[str]:
         """Close the log file; return the last line if it had no line end."""
-        rest, self._partial = self._partial, b""
+        last, self._partial = self._partial, b""
         self._close_file()
-        return self._add([rest] if rest else [])
+        return self._add([last] if last else [])
 
     def since(self, count: int) -> list[str]:
         """Return the lines after the first `count`, as far as they are still kept."""
@@ -65,7 +65,7 @@ class Output:
             return
         try:
             self._file.write(data)
-        except OSError as error:  # on a full disk, go on reading: else the child blocks
+        except OSError as error:  # on a full disk, continue to read: else the child blocks
             log.warning("the log of %s ends here: %s", self._name, error)
             self._close_file()
 

@@ -1,4 +1,4 @@
-"""Children: their commands, their output, their end, and ways to end them in bounded time."""
+"""Child processes: commands, output, exit codes, and ways to end them in bounded time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Command:
         log: file to which all output is appended; a tail is also kept in memory.
         pass_fds: descriptors that it inherits, with the same numbers.
         guard: run it under a guard, because it does not call `end_with_parent()` itself.
-        orphan_grace_s: seconds from SIGTERM to SIGKILL for a guarded program after its parent died.
+        orphan_grace_s: seconds from SIGTERM to SIGKILL for a guarded program whose parent has died.
     """
 
     name: str
@@ -130,11 +130,14 @@ def _popen(command: Command, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def _not_started(command: Command, error: OSError | ValueError) -> ProcessFailed:
-    """Return the error; a ValueError is about a NUL character, or text that is not Unicode."""
-    why = str(error)
+    """Return the error for a failed start.
+
+    A ValueError comes from an argument with a NUL character, or with text that is not Unicode.
+    """
+    reason = str(error)
     if isinstance(error, OSError) and error.filename:
-        why = f"{error.strerror}: {error.filename}"
-    return ProcessFailed(f"cannot start {command.name}: {why}")
+        reason = f"{error.strerror}: {error.filename}"
+    return ProcessFailed(f"cannot start {command.name}: {reason}")
 
 
 def _has_program(command: Command) -> bool:
@@ -148,8 +151,8 @@ def _has_program(command: Command) -> bool:
 class Process:
     """A child that `start` created. Any thread may call its methods.
 
-    A thread reaps it as soon as it ends, and kills the rest of its process group. In a process that
-    is forked from this one, the copy of this object counts as ended and does nothing.
+    A thread reaps the child as soon as it ends, and kills the rest of its process group. In a
+    forked process, the copy of this object counts as ended and does nothing.
 
     Attributes:
         name: name of its command.
@@ -179,26 +182,26 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or its output is not complete yet."""
+        """Whether the child runs, or its output is not complete yet."""
         return self._returncode is None
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code, -N after signal N; None while it runs."""
+        """Exit code, -N after signal N; None while `alive`."""
         return self._returncode
 
     def tail(self, n: int = 20) -> list[str]:
-        """Return its last `n` lines of output; at most `TAIL_LINES` are kept."""
+        """Return the last `n` lines of output; at most `TAIL_LINES` are kept."""
         with self._changed:
             return self._output.since(max(0, self._output.count - n))
 
     @property
     def last_line(self) -> str:
-        """Its last line of output that is not blank; empty: there is none."""
+        """The last non-blank line among the last 20 lines of output; empty: there is none."""
         return next((line.strip() for line in reversed(self.tail()) if line.strip()), "")
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for its end; return its exit code, or None if it still runs after `timeout_s`."""
+        """Wait until the child ends; return its exit code, or None after `timeout_s` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._returncode is not None, timeout_s)
             return self._returncode
@@ -217,8 +220,8 @@ class Process:
             check: called every 0.1 s; an exception from it ends the wait.
 
         Raises:
-            ProcessFailed: it ended, or `timeout_s` passed, without such a line. The message has its
-                last line, and a note of the exception its last twenty.
+            ProcessFailed: the child ended, or `timeout_s` passed, without such a line. The message
+                has the last line of output, and a note of the exception the last twenty.
         """
         regex = re.compile(pattern)
         deadline = time.monotonic() + timeout_s
@@ -239,27 +242,27 @@ class Process:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the child, not its group; without effect after its end."""
-        with self._changed:  # it is not reaped, so its id not reused, while this lock is held
+        with self._changed:  # this lock keeps the child from being reaped, and its id in use
             if self._returncode is None:
-                with contextlib.suppress(ProcessLookupError):  # see `_state`: "reaped"
+                with contextlib.suppress(ProcessLookupError):  # "reaped", see `_state`
                     os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the child, and SIGCONT, as a suspended child could not handle SIGTERM."""
+        """Send SIGTERM, and SIGCONT, because a suspended child cannot handle SIGTERM."""
         self.send_signal(signal.SIGTERM)
         self.send_signal(signal.SIGCONT)
 
     def stop(self, grace_s: float = 5.0) -> int:
-        """Send SIGTERM to the child, after `grace_s` SIGKILL to its group; return its exit code.
+        """Send SIGTERM to the child; `grace_s` later SIGKILL to its group. Return the exit code.
 
         Raises:
-            ProcessFailed: it has not ended 5 s after SIGKILL.
+            ProcessFailed: the child has not ended 5 s after SIGKILL.
         """
         stop_all([self], grace_s)
         return self._returncode or 0
 
     def kill(self) -> None:
-        """Send SIGKILL to its whole group without waiting for the end."""
+        """Send SIGKILL to the whole process group without waiting for the end."""
         with self._changed:
             if self._returncode is None:
                 _kill_group(self.pid)
@@ -286,15 +289,15 @@ class Process:
                 for fd, _ in poller.poll(interval_ms):
                     if fd != pidfd and self._read(fd) == b"":
                         poller.unregister(fd)
-            if state == "zombie":  # it still holds the id, so no other group can have it
+            if state == "zombie":  # the id still belongs to it, so no other group can have it
                 _kill_group(self.pid)
-            for _ in range(16):  # the rest; bounded, as others may still write
+            for _ in range(16):  # the rest; bounded, as processes outside the group may still write
                 if not self._read(pipe.fileno()):
                     break
             self._finish()
 
     def _read(self, fd: int) -> bytes | None:
-        """Read output; return b"" at its end, None if there is nothing to read now."""
+        """Read output; return b"" at the end of file, None if there is nothing to read now."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
@@ -302,37 +305,37 @@ class Process:
         with self._changed:
             lines = self._output.feed(data)
             self._changed.notify_all()
-        self._pass_on(lines)
+        self._call_echo(lines)
         return data
 
     def _finish(self) -> None:
         with self._changed:
             lines = self._output.close()
-        self._pass_on(lines)
+        self._call_echo(lines)
         with self._changed:
             self._returncode = self._popen.wait()
             self._changed.notify_all()
         _running.discard(self)
 
-    def _pass_on(self, lines: list[str]) -> None:
-        """Pass lines to the callback until the callback fails."""
+    def _call_echo(self, lines: list[str]) -> None:
+        """Call `echo` with each line; stop calling it after it has raised an exception."""
         if self._echo is None:
             return
         try:
             for line in lines:
                 self._echo(line)
         except Exception:
-            log.exception("output is no longer passed on: the callback failed")
+            log.exception("output of %s is no longer passed on: the callback failed", self.name)
             self._echo = None
 
-    def _forget(self) -> None:
+    def _mark_ended(self) -> None:
         """Mark this copy in a forked process as ended: the forked process has no such child."""
-        self._changed = threading.Condition()  # no thread here would release the old one
+        self._changed = threading.Condition()  # a lock that was held during the fork stays locked
         self._popen.returncode = self._returncode = self._returncode or 0
 
 
 def stop_all(processes: Iterable[Process], grace_s: float = 5.0) -> None:
-    """End several children: SIGTERM to all, wait for `grace_s` in all, SIGKILL to the rest.
+    """End several children: SIGTERM to all, and SIGKILL to those that run after `grace_s` seconds.
 
     Raises:
         ProcessFailed: some have not ended 5 s after SIGKILL; the others have ended.
@@ -345,21 +348,21 @@ def stop_all(processes: Iterable[Process], grace_s: float = 5.0) -> None:
 
 
 def wait_all(deadlines: Iterable[tuple[Process, float]]) -> None:
-    """Wait for children that were told to end; send SIGKILL to each that is late.
+    """Wait for children that got SIGTERM; send SIGKILL to each that misses its deadline.
 
     Args:
-        deadlines: the children, each with its deadline by the monotonic clock.
+        deadlines: the children, each with its deadline in seconds of the monotonic clock.
 
     Raises:
         ProcessFailed: see `stop_all`.
     """
-    left = []
-    for process, deadline in sorted(deadlines, key=lambda one: one[1]):
+    late = []
+    for process, deadline in sorted(deadlines, key=lambda pair: pair[1]):
         if process.wait(max(0.0, deadline - time.monotonic())) is None:
             process.kill()
-            left.append(process)
+            late.append(process)
     deadline = time.monotonic() + KILL_S
-    stuck = [p for p in left if p.wait(max(0.0, deadline - time.monotonic())) is None]
+    stuck = [p for p in late if p.wait(max(0.0, deadline - time.monotonic())) is None]
     if stuck:
         names = ", ".join(f"{process.name} (pid {process.pid})" for process in stuck)
         raise ProcessFailed(f"still running after SIGKILL: {names}")
@@ -390,7 +393,7 @@ class Background:
     """A process that does not end with its parent, for commands that run in the background.
 
     It has its own session, writes its output to a file, and inherits no life pipe (see `life.py`).
-    The processes that it starts itself by `runtime.supervise` end with it, as usual.
+    Its own children of `runtime.supervise` end with it, as usual.
 
     Args:
         command: the program; it must have a `log`.
@@ -400,7 +403,7 @@ class Background:
     """
 
     def __init__(self, command: Command) -> None:
-        assert command.log is not None, "its output has to go somewhere"
+        assert command.log is not None, "a background process needs a log file for its output"
         open_standard_fds()
         environment = {**os.environ, **command.env}
         environment.pop(LIFE_VARIABLE, None)
@@ -412,13 +415,13 @@ class Background:
         self.pid = self._popen.pid
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for its end; return its exit code (-N after signal N), or None after `timeout_s`."""
+        """Wait for the end; return the exit code (-N after signal N), or None after `timeout_s`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._popen.wait(timeout_s)
         return None
 
     def leave(self) -> None:
-        """Let it run on when this process ends, without Python's warning that it still runs."""
+        """Prevent Python's warning that the process still runs when this process ends."""
         if self._popen.poll() is None:
             self._popen.returncode = _EXIT_UNKNOWN  # else Popen warns when it is garbage-collected
 
@@ -427,10 +430,10 @@ class Background:
 _running: weakref.WeakSet[Process] = weakref.WeakSet()
 
 
-def _forget_children_after_fork() -> None:
+def _mark_children_ended_after_fork() -> None:
     for process in list(_running):
-        process._forget()
+        process._mark_ended()
     _running.clear()
 
 
-os.register_at_fork(after_in_child=_forget_children_after_fork)
+os.register_at_fork(after_in_child=_mark_children_ended_after_fork)

@@ -1,4 +1,4 @@
-"""Restarts a child, after a pause, whenever it ends."""
+"""Restarts a child process after a pause whenever it ends."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ log = logging.getLogger(__name__)
 CALLBACK_S = 5.0
 #: Bounds of the first and of the longest pause, in seconds.
 BASE_S, CAP_S = 0.1, 5.0
-#: After a child that ran for so many seconds, pauses are short again.
+#: After a child that ran for this many seconds, pauses are short again.
 HEALTHY_S = 10.0
 
 
 class Restarter:
     """Starts `command`, and restarts it whenever it ends, until `stop`.
 
-    `start()` starts the first child in the caller's thread, so that the caller gets its errors.
-    Restarts and calls of `on_exit` happen in a thread of its own. Pauses grow with each restart.
+    `start()` starts the first child in the caller's thread, so that the caller gets the errors.
+    Restarts and calls of `on_exit` happen in a separate thread. Pauses grow with each restart.
 
     Args:
         command: the program.
-        on_start: called with each new child at once.
-        on_exit: called with each child that ended by itself, and its exit code.
+        on_start: called with each new child, right after its start.
+        on_exit: called with each child that ended without `stop`, and with its exit code.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Restarter:
 
     @property
     def restarts(self) -> int:
-        """Number of restarts, also failed ones, since the last child that ran for `HEALTHY_S`."""
+        """Number of restarts and failed restarts since the last child that ran for `HEALTHY_S`."""
         return self._restarts
 
     def start(self) -> Process:
@@ -72,7 +72,7 @@ class Restarter:
         return process
 
     def stop(self, grace_s: float = 5.0) -> int | None:
-        """End the child (SIGTERM, then SIGKILL) and restarts; return its exit code. Idempotent."""
+        """End the child (SIGTERM, then SIGKILL) and restarts; return the exit code. Idempotent."""
         with self._lock:
             self._stopping.set()
             process = self._process
@@ -120,7 +120,7 @@ class Restarter:
     def _next_pause_s(self) -> float:
         """Count a restart; return the pause before it: a random fraction of a doubling bound.
 
-        The whole range is used so that many children that died of one cause do not restart
+        The fraction is from 0 to 1, so that many children that died of one cause do not restart
         together.
         """
         bound_s = min(CAP_S, BASE_S * 2.0 ** min(self._restarts, 60))

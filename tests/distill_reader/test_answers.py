@@ -237,5 +237,5 @@ def test_parts_are_not_trusted_either(
 def test_an_output_has_the_dtype_that_it_states(expand: bool) -> None:
     half = {"logits": LabelForm("float16").parameters()}
     given = replace(answer({"logits": ROWS}), output_parameters=half)
-    with pytest.raises(WireError, match="is of float32, and says that it is float16"):
+    with pytest.raises(WireError, match="is float32, but its parameters state float16"):
         soft_labels(given, asked_for("float16", expand=expand))

@@ -18,7 +18,7 @@ from edl.distill_reader.engine.teacher_requests import RequestDone, TeacherReque
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.structure import row_count
 from edl.proto.arena import Arena, Array, Record
-from edl.proto.datatypes import StackedArray, whole
+from edl.proto.datatypes import StackedArray, as_one_array
 from edl.proto.forms import softmax
 from edl.proto.shared_buffer import SharedBuffer
 from edl.runtime.errors import BadAnswer, UsageError
@@ -183,7 +183,7 @@ def test_a_request_is_views_of_the_ring(world: World) -> None:
     assert isinstance(inputs["x"], StackedArray)
     assert row_count(inputs.values()) == 3
     expected = np.concatenate([world.inputs[0][2:4], world.inputs[1][:1]])
-    np.testing.assert_array_equal(whole(inputs["x"]), expected)
+    np.testing.assert_array_equal(as_one_array(inputs["x"]), expected)
     assert not locations, "it is in two pieces"
     one = slicer.cut((Span(0, 1, 3),), ("x",)).inputs["x"]
     assert not isinstance(one, StackedArray)

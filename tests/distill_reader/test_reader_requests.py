@@ -220,7 +220,7 @@ def test_batches_of_different_structures_follow_each_other(teacher: ScriptedTeac
     ("options", "words"),
     [
         ({"fetches": ["logit"]}, r"fetches names output 'logit', the model has \['logits'\]"),
-        ({"label_form": "topk:10"}, r"output 'logits' has 10 classes.*K must be below"),
+        ({"label_form": "topk:10"}, r"output 'logits' has 10 classes.*K must be smaller"),
         ({"label_form": {"logit": "float16"}}, r"given for output 'logit', the model has"),
         ({"feeds": {"image": 0}}, r"feeds names input 'image', the model has \['x', 'mask'\]"),
         ({"feeds": [0]}, r"feeds has no field for the model's inputs \['mask'\]"),

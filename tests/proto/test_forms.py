@@ -262,7 +262,7 @@ def test_contradictory_parts_are_refused(parts: dict[str, Array], classes: Any) 
 
 def test_a_dtype_of_another_form_and_a_negative_mass_are_refused() -> None:
     form = LabelForm("float32")
-    with pytest.raises(WireError, match="is of float64, and says that it is float32"):
+    with pytest.raises(WireError, match="is float64, but its parameters state float32"):
         decode("y", {"y": np.full((2, 9), 1e300)}, form, form.parameters())
     parts = parts_of(tail=np.array([0.1, -0.1], "f4"))
     with pytest.raises(WireError, match="negative"):

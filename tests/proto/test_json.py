@@ -44,7 +44,7 @@ def placed(**fields: Any) -> dict[str, Any]:
 
 def test_bytes_that_are_no_text_have_to_be_asked_for_as_bytes() -> None:
     noise = LabelResponse({"x": np.array([b"\xff"], dtype=object)}, model_name="m")
-    with pytest.raises(RequestRefused, match="ask for it with 'binary_data': true"):
+    with pytest.raises(RequestRefused, match="with the parameter 'binary_data': true"):
         encode_response(InferRequest("m"), noise, ())
     text = np.array([b"one", "z\u00e9ro".encode()], dtype=object)
     assert answered(InferRequest("m"), {"x": text}).outputs["x"].tolist() == text.tolist()
@@ -85,8 +85,8 @@ BAD: dict[str, tuple[Any, ...]] = {
     "lists and numbers": (tensor([[1], 2]), "side by side"),
     "uneven lists": (tensor([[1], [2, 3]], shape=[3]), "not equally long"),
     "deep lists": (tensor(json.loads("[" * 40 + "1" + "]" * 40), shape=[1]), "more than 32 deep"),
-    "too large a float": (tensor([1e39, 0]), "beyond FP32"),
-    "a vast integer for a float": (tensor([10**400, 0]), "beyond FP32"),
+    "too large a float": (tensor([1e39, 0]), "beyond the range of FP32"),
+    "a vast integer for a float": (tensor([10**400, 0]), "beyond the range of FP32"),
     "an integer out of range": (tensor([256, 0], datatype="UINT8"), r"not within 0\.\.255"),
     "a float for an integer": (tensor([1.0, 0], datatype="INT8"), "is float in JSON"),
     "a number for text": (tensor([1, 2], datatype="BYTES"), "is int in JSON"),

@@ -20,11 +20,11 @@ from edl.proto.clients import LabelResponse
 from edl.proto.datatypes import (
     Parameter,
     StackedArray,
+    as_one_array,
     datatype_of,
     from_bytes,
     pieces_of,
     to_bytes,
-    whole,
 )
 from edl.proto.tensors import decode_request
 from edl.runtime.errors import WireError
@@ -302,11 +302,11 @@ def test_stacked_pieces_encode_like_the_whole_array(cuts: list[int], dtype: str)
     joined = encoded_request(model_name="m", inputs={"x": stacked, "y": X})
     assert joined == encoded_request(model_name="m", inputs={"x": array, "y": X})
     np.testing.assert_array_equal(decode_request(joined).inputs["x"], array)
-    np.testing.assert_array_equal(whole(stacked), array)
+    np.testing.assert_array_equal(as_one_array(stacked), array)
 
 
 def test_one_piece_is_never_copied() -> None:
-    assert whole(X) is whole(StackedArray((X,))) is X
+    assert as_one_array(X) is as_one_array(StackedArray((X,))) is X
     assert pieces_of(X) == (X,)
 
 
