@@ -74,10 +74,10 @@ class TransportOffer:
     Attributes:
         grpc_port: the port that the teacher bound for gRPC. A reader that dialled another port is
             behind a port mapping and cannot use the offer.
-        port: TCP port for frames.
+        port: TCP port of the transport.
         unix_name: name of a Unix socket in the abstract namespace; empty if there is none.
         session: identifies the caller's credentials; not secret.
-        secret: known to both sides; never sent over the connection for frames.
+        secret: known to both sides; never sent over the transport.
     """
 
     grpc_port: int

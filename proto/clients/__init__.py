@@ -21,47 +21,47 @@ def input_mismatch(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) 
     """Compare a batch with the inputs that a server declares for its model.
 
     KServe and MLServer pass any tensor to the model and report its exception as an error of the
-    server, as if another try could succeed. So the batch is compared before it is sent.
+    server, as if a second attempt could succeed. So a batch is compared before it is sent.
 
     Args:
-        declared: inputs of the model; empty if the server does not declare them.
+        declared: inputs of the model; empty if the server does not declare any.
         inputs: the batch.
 
     Returns:
-        The first difference, in words; empty if there is none. Shapes are compared only if the
-        number of dimensions is as declared, because some servers omit the batch dimension. Inputs
-        with an unknown datatype are not compared.
+        A text that describes the first difference; empty if there is none. Shapes are compared only
+        if the number of dimensions is as declared, because some servers omit the batch dimension.
+        Inputs with an unknown declared datatype are not compared.
     """
     for spec in declared:
         array = inputs.get(spec.name)
         if array is None:
             return f"the model takes an input {spec.name!r}, the batch has {list(inputs)}"
         try:
-            wanted = dtype_of(spec.datatype)
+            expected = dtype_of(spec.datatype)
         except WireError:
             continue
-        if array.dtype.newbyteorder("=") != wanted:
-            return f"input {spec.name!r} is declared as {wanted}, the batch has {array.dtype}"
+        if array.dtype.newbyteorder("=") != expected:
+            return f"input {spec.name!r} is declared as {expected}, the batch has {array.dtype}"
         if array.ndim == len(spec.shape) and not spec.admits(array.shape):
             shape = list(array.shape)
             return f"input {spec.name!r} is declared as {list(spec.shape)}, the batch has {shape}"
     return ""
 
 
-#: The extension of servers that publish the configuration of a model, as Triton does.
+#: Name of the extension with which servers such as Triton publish the configuration of a model.
 MODEL_CONFIGURATION: Final = "model_configuration"
 
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """How a server describes a model that is ready. Foreign servers may omit any part.
+    """A server's description of a model that is ready. Foreign servers may omit any part.
 
     Attributes:
         inputs: in the model's order; empty if the server does not declare them.
-        outputs: likewise.
-        most_rows: the largest batch that the model accepts; None if unknown.
+        outputs: in the model's order; empty if the server does not declare them.
+        most_rows: rows of the largest batch that the model accepts; None if unknown.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -69,6 +69,7 @@ class ModelDescription:
     most_rows: int | None = None
 
 
+#: Message of `InputsOverwritten`.
 OVERWRITTEN: Final = "the memory of the batch was reused before it was sent"
 
 
@@ -80,17 +81,18 @@ class LabelRequest(NamedTuple):
             must not change until the request has been sent.
         outputs: names of the requested outputs; empty for all.
         request_id: for logs; a server may repeat it.
-        parameters: named values of the request. Servers that do not know them ignore them, and some
-            protocols cannot carry them.
-        output_parameters: the same for single outputs, by name.
-        is_current: whether the inputs are still unchanged; called after they were sent or copied.
+        parameters: named values of the request. Servers ignore unknown ones, and some protocols
+            cannot carry them.
+        output_parameters: the parameters of single outputs, by name of the output.
+        is_current: returns whether the inputs are still unchanged; called after they were sent or
+            copied.
     """
 
     inputs: Mapping[str, Input]
     outputs: tuple[str, ...] = ()
     request_id: str = ""
-    parameters: Mapping[str, Parameter] = _NOTHING
-    output_parameters: Mapping[str, Mapping[str, Parameter]] = _NOTHING
+    parameters: Mapping[str, Parameter] = _NO_PARAMETERS
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = _NO_PARAMETERS
     is_current: Callable[[], bool] = lambda: True
 
     def check(self) -> None:
@@ -101,15 +103,15 @@ class LabelRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabelResponse:
-    """A server's answer to a request. It could be decoded; nothing else has been checked.
+    """A server's answer to a request, decoded but not checked.
 
     Attributes:
         outputs: read-only arrays by output name, in the server's order.
         parameters: named values of the answer; empty if it has none.
-        output_parameters: the same for single outputs that have any.
-        model_name: of the model that answered; empty if the protocol does not tell.
-        model_version: likewise.
-        request_id: that of the request, if the server repeats it.
+        output_parameters: the parameters of single outputs that have any, by name of the output.
+        model_name: name of the model that answered; empty if the protocol does not state it.
+        model_version: version of that model; empty if the protocol does not state it.
+        request_id: id of the request if the server repeats it, else empty.
     """
 
     outputs: Mapping[str, Array]
@@ -131,8 +133,8 @@ class TeacherClient(Protocol):
         """Ask whether the model is ready, and for its inputs and outputs.
 
         Raises:
-            RetryableError: it is not ready yet.
-            TeacherLost: the server does not answer, not in time, or not by gRPC.
+            RetryableError: the model is not ready yet.
+            TeacherLost: the server does not answer, answers too late, or does not speak gRPC.
             AccessError: the server refuses our credentials.
             RequestRefused: the server has no such model or method.
             BadAnswer: the answer is malformed, or not HTTP.
@@ -142,10 +144,10 @@ class TeacherClient(Protocol):
         """Have a batch labelled.
 
         Raises:
-            RequestRefused: the server will never label it, or it cannot be sent.
-            RetryableError: the server may label it later, or another server may.
+            RequestRefused: the server will never label the batch, or the batch cannot be sent.
+            RetryableError: this server may label the batch later, or another server may do so.
             TeacherLost: the connection ended, or the answer did not come in time.
-            WrongInstance: another server instance answers there.
+            WrongInstance: another server instance answers at this address.
             AccessError: the server refuses our credentials.
             BadAnswer: the answer cannot be decoded.
         """
@@ -163,7 +165,7 @@ def open_client(
         protocol: as in the registry; empty means `oip`.
         address: host:port or grpc://host:port for gRPC; http://host:port or https://host:port for
             HTTP, with `oip` only.
-        model: its name at the server.
+        model: name of the model at the server; the C++ server of Paddle Serving ignores it.
         security: credentials for the server; None for neither TLS nor token.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Client of the Open Inference Protocol over gRPC; also opens connections of our transport."""
+"""Client of the Open Inference Protocol over gRPC; it also opens transport connections."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ from .transport import TransportConnection, connect
 
 log = logging.getLogger(__name__)
 
-#: gRPC's words for a peer that does not answer in HTTP/2.
-_NO_HTTP2: Final = "Failed parsing HTTP/2"
+#: Part of gRPC's error text for a peer that does not answer in HTTP/2.
+_NO_HTTP2_TEXT: Final = "Failed parsing HTTP/2"
 
 
 def error_from_rpc(error: Any) -> EdlError:
     """Convert a `grpc.RpcError`, or the ValueError of a closed channel, to one of our errors."""
     if isinstance(error, ValueError):
         return TeacherLost("the connection is closed")
-    if (details := error.details() or "") and _NO_HTTP2 in details:
-        return TeacherLost(f"it speaks no gRPC; is it HTTP? Then write http:// ({details})")
+    if (details := error.details() or "") and _NO_HTTP2_TEXT in details:
+        return TeacherLost(
+            f"the server speaks no gRPC; if it speaks HTTP, write http:// ({details})"
+        )
     return from_status(error.code(), details, error.trailing_metadata() or ())
 
 
@@ -51,14 +53,14 @@ CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # a separate connection, closed with the client
-    ("grpc.enable_retries", 0),  # the caller decides what is resent, and counts it
+    ("grpc.enable_retries", 0),  # the caller resends requests and counts resends
 ]
-#: Timeout in seconds for each step of opening a connection of the transport.
+#: Timeout in seconds of each step of opening a transport connection (`proto.frames`).
 _CONNECT_S: Final = 1.0
-#: Seconds between attempts to open one: the first pause, which doubles after each further failure,
-#: and the longest.
-_FIRST_PAUSE_S: Final = 5.0
-_LONGEST_PAUSE_S: Final = 300.0
+#: Seconds from a failed attempt to open a transport connection to the next attempt: the first
+#: pause, which doubles after each further failure, and the longest.
+_FIRST_CONNECT_PAUSE_S: Final = 5.0
+_MAX_CONNECT_PAUSE_S: Final = 300.0
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
@@ -66,8 +68,8 @@ class OipGrpcClient:
     """A `TeacherClient` of one model.
 
     Args:
-        address: host:port.
-        model: its name there.
+        address: host:port of the server.
+        model: name of the model at the server.
         security: credentials for the server; None for neither TLS nor token.
 
     Raises:
@@ -80,10 +82,11 @@ class OipGrpcClient:
         self._security = security
         self._channel = open_channel(address, security, CHANNEL_OPTIONS)
         self._stub = stub_of(self._channel, _SERVICE)
-        # Without (de)serializers: `tensors` encodes and decodes.
+        # Without (de)serializers, because `tensors` encodes and decodes.
         self._infer = self._channel.unary_unary(f"/{_SERVICE.full_name}/ModelInfer", None, None)
-        self._failures = 0  # of the transport, since a connection was last opened
-        self._retry_s = 0.0  # time of the next attempt
+        # Failed attempts to open a transport connection, since the last success.
+        self._failures = 0
+        self._next_attempt_s = 0.0  # monotonic time of the next attempt
 
     def probe(self, timeout_s: float) -> ModelDescription:
         name, until_s = self._model, time.monotonic() + timeout_s
@@ -93,9 +96,9 @@ class OipGrpcClient:
         configured = MODEL_CONFIGURATION in self._extensions(_left_s(until_s))
         most_rows = self._most_rows(_left_s(until_s)) if configured else None
         try:
-            wanted = pb.ModelMetadataRequest(name=name)
-            metadata = _call(self._stub.ModelMetadata, wanted, _left_s(until_s))
-        except RequestRefused:  # it is ready, but does not describe itself
+            query = pb.ModelMetadataRequest(name=name)
+            metadata = _call(self._stub.ModelMetadata, query, _left_s(until_s))
+        except RequestRefused:  # the model is ready, but the server does not describe it
             return ModelDescription(most_rows=most_rows)
         return ModelDescription(_specs(metadata.inputs), _specs(metadata.outputs), most_rows)
 
@@ -103,8 +106,8 @@ class OipGrpcClient:
         until_s = time.monotonic() + timeout_s
         try:
             message = tensors.encode_request(self._model, request)
-        except WireError as error:  # no server could be sent this
-            raise RequestRefused(f"it cannot be sent: {error}") from None
+        except WireError as error:  # the protocol cannot carry this request
+            raise RequestRefused(f"the request cannot be sent: {error}") from None
         request.check()
         try:
             return tensors.decode_response(_call(self._infer, message, _left_s(until_s)))
@@ -112,23 +115,23 @@ class OipGrpcClient:
             raise BadAnswer(str(error)) from None
 
     def connect(self, arena: SharedBuffer | None) -> TransportConnection | None:
-        """Open a connection of the transport if the server offers one; blocks.
+        """Open a transport connection if the server offers one; blocks for some seconds at most.
 
         Args:
-            arena: memory of batches that a server on this host may read in place; None sends all
+            arena: memory of batches, which a server on this host may read in place; None: send all
                 arrays.
 
         Returns:
-            None if there is no connection now; use `infer` for requests.
+            The connection, or None if there is none now; then use `infer` for requests.
         """
-        if time.monotonic() < self._retry_s:
+        if time.monotonic() < self._next_attempt_s:
             return None
         if (connection := self._try_connect(arena)) is not None:
             self._failures = 0
             return connection
-        pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 16), _LONGEST_PAUSE_S)
+        pause_s = min(_FIRST_CONNECT_PAUSE_S * 2 ** min(self._failures, 16), _MAX_CONNECT_PAUSE_S)
         self._failures += 1
-        self._retry_s = time.monotonic() + pause_s
+        self._next_attempt_s = time.monotonic() + pause_s
         return None
 
     def close(self) -> None:
@@ -137,13 +140,16 @@ class OipGrpcClient:
     def _try_connect(self, arena: SharedBuffer | None) -> TransportConnection | None:
         if (offer := self._fetch_offer()) is None:
             return None
-        unix = arena is not None and bool(offer.unix_name)
-        for by_unix in (True, False) if unix else (False,):
+        try_unix = arena is not None and bool(offer.unix_name)
+        for by_unix in (True, False) if try_unix else (False,):
             try:
                 opened = connect(self._host.strip("[]"), offer, self._tls, _CONNECT_S, unix=by_unix)
             except (OSError, UsageError) as error:
                 log.info(
-                    "cannot open the transport to port %d of %s: %s", offer.port, self._host, error
+                    "cannot open a transport connection to port %d of %s: %s",
+                    offer.port,
+                    self._host,
+                    error,
                 )
             else:
                 return TransportConnection(opened, self._model, arena if by_unix else None)
@@ -155,10 +161,10 @@ class OipGrpcClient:
         try:
             _, call = _call(method, pb.ModelMetadataRequest(name=self._model), _CONNECT_S)
         except EdlError as error:
-            log.debug("%s offers no transport: %s", self._host, error)
+            log.debug("%s makes no transport offer: %s", self._host, error)
             return None
         offer = TransportOffer.from_metadata(call.trailing_metadata() or ())
-        # Another dialled port means a port mapping, which lacks the port of the transport.
+        # Another port than the dialled one means a port mapping, which lacks the transport port.
         return offer if offer is not None and str(offer.grpc_port) == self._port else None
 
     @property
@@ -173,13 +179,13 @@ class OipGrpcClient:
     def _extensions(self, timeout_s: float) -> frozenset[str]:
         """Return the extensions of the protocol that the server lists; empty if unknown."""
         try:
-            wanted = pb.ServerMetadataRequest()
-            return frozenset(_call(self._stub.ServerMetadata, wanted, timeout_s).extensions)
+            query = pb.ServerMetadataRequest()
+            return frozenset(_call(self._stub.ServerMetadata, query, timeout_s).extensions)
         except (RequestRefused, RetryableError):
             return frozenset()
 
     def _most_rows(self, timeout_s: float) -> int | None:
-        """Return the largest batch that the model accepts; None if unknown."""
+        """Return the rows of the largest batch that the model accepts; None if unknown."""
         method = self._channel.unary_unary(
             f"/{_SERVICE.full_name}/ModelConfig",
             pb.ModelConfigRequest.SerializeToString,

@@ -60,17 +60,17 @@ class HttpReply:
             text = str(message.get("error", message.get("detail", text)))
         return (
             " ".join(text.split())[:_MAX_ERROR_CHARS]
-            or f"HTTP status {self.status} and nothing else"
+            or f"HTTP status {self.status} without a message"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _HttpRequest:
     method: str
-    target: str
+    target: str  # path of the URL
     headers: Mapping[str, str]
     body: Sequence[Buffer]
-    check: Callable[[], None] | None
+    check: Callable[[], None] | None  # see `HttpConnectionPool.call`
 
 
 class HttpConnectionPool:
@@ -83,8 +83,8 @@ class HttpConnectionPool:
     def __init__(self, connector: HttpConnector) -> None:
         self._connector = connector
         self._lock = threading.Lock()
-        self._open: dict[http.client.HTTPConnection, socket.socket] = {}
-        self._idle: list[http.client.HTTPConnection] = []  # the one used last is reused first
+        self._sockets: dict[http.client.HTTPConnection, socket.socket] = {}
+        self._idle: list[http.client.HTTPConnection] = []  # the last one is reused first
         self._closed = False
 
     def call(
@@ -98,16 +98,17 @@ class HttpConnectionPool:
     ) -> HttpReply:
         """Send a request and wait for the answer.
 
-        The server may have closed a kept connection in the meantime; then the request is sent once
-        more over a new one. Labelling a batch twice does no harm.
+        The server may have closed an idle connection of the pool; then the request is sent again
+        over a new connection. Labelling a batch twice does no harm.
 
         Args:
-            method: of HTTP.
-            path: appended to that of the URL.
-            until_s: deadline on the monotonic clock.
+            method: HTTP method.
+            path: appended to the path of the URL.
+            until_s: deadline in seconds of the monotonic clock.
             body: buffers, in order.
-            headers: in addition to those of every request.
-            check: called after the body was sent; raises InputsOverwritten if it changed meanwhile.
+            headers: additional headers.
+            check: called after the body was sent; raises InputsOverwritten if the body changed
+                meanwhile.
 
         Raises:
             DeadlineExceeded: the answer did not come in time.
@@ -118,9 +119,9 @@ class HttpConnectionPool:
         if body:
             fields["Content-Length"] = str(sum(map(len, body)))
         request = _HttpRequest(method, self._connector.path + path, fields, body, check)
-        if (kept := self._take_idle()) is not None:
+        if (idle := self._take_idle()) is not None:
             try:
-                return self._exchange_on(kept, request, until_s)
+                return self._exchange_on(idle, request, until_s)
             except DeadlineExceeded:
                 raise
             except TeacherLost:
@@ -132,13 +133,13 @@ class HttpConnectionPool:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            at_work = [sock for one, sock in self._open.items() if one not in idle]
+            busy = [sock for connection, sock in self._sockets.items() if connection not in idle]
         for connection in idle:
             self._drop(connection)
-        for sock in at_work:  # the waiting call closes it
-            with suppress(OSError):  # it has ended already
-                # The method of an SSLSocket also removes the encryption: a call at work would then
-                # take ciphertext for its answer, or send the rest of its request in the clear.
+        for sock in busy:  # the waiting call closes it
+            with suppress(OSError):  # the connection has ended already
+                # `SSLSocket.shutdown` also removes the encryption: the waiting call would then take
+                # ciphertext for its answer, or send the rest of its request in the clear.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     # --- connections
@@ -158,24 +159,25 @@ class HttpConnectionPool:
         if self._closed:
             raise TeacherLost("the connection is closed")
         try:
-            dialled = self._connector.connect(_left_s(until_s))
+            sock = self._connector.connect(_left_s(until_s))
         except TimeoutError:
             raise DeadlineExceeded("no connection before the deadline") from None
         except OSError as error:
             hint = handshake_hint(str(error))
-            raise TeacherLost(f"nobody answers: {error}" + (f"; {hint}" if hint else "")) from None
+            text = f"the server cannot be reached: {error}" + (f"; {hint}" if hint else "")
+            raise TeacherLost(text) from None
         connection = http.client.HTTPConnection(self._connector.host)
-        connection.sock = dialled
+        connection.sock = sock
         with self._lock:
             if not self._closed:
-                self._open[connection] = dialled
+                self._sockets[connection] = sock
                 return connection
         connection.close()
         raise TeacherLost("the connection is closed")
 
     def _drop(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
-            sock = self._open.pop(connection)
+            sock = self._sockets.pop(connection)
         connection.close()
         sock.close()
 
@@ -208,7 +210,7 @@ class HttpConnectionPool:
                 return TeacherLost(f"the answer ended too early: {error}")
             case http.client.BadStatusLine():
                 return BadAnswer(
-                    f"the server speaks no HTTP ({error!r:.80}); is it gRPC? Then write grpc://"
+                    f"the server speaks no HTTP; if it speaks gRPC, write grpc:// ({error!r:.80})"
                 )
         return BadAnswer(f"the server speaks no HTTP: {error!r:.200}")
 
@@ -216,7 +218,7 @@ class HttpConnectionPool:
 def _exchange(
     connection: http.client.HTTPConnection, request: _HttpRequest, until_s: float
 ) -> tuple[HttpReply, bool]:
-    """Send a request; returns the reply, and whether the connection can be used again."""
+    """Send a request; return the reply, and whether the connection can be used again."""
     sock = connection.sock
 
     def pieces() -> Iterator[Buffer]:
@@ -224,10 +226,10 @@ def _exchange(
             sock.settimeout(_left_s(until_s))
             yield piece
 
-    connection.response_class = partial(_TimedResponse, until_s)  # type: ignore[assignment]
+    connection.response_class = partial(_DeadlineResponse, until_s)  # type: ignore[assignment]
     sock.settimeout(_left_s(until_s))
     sent = False
-    with suppress(ConnectionError):  # a server may answer before it has read the body
+    with suppress(ConnectionError):  # the server may have answered without reading the whole body
         body = pieces() if request.body else None
         connection.request(request.method, request.target, body, request.headers)
         sent = True
@@ -235,13 +237,13 @@ def _exchange(
             request.check()
     with connection.getresponse() as response:
         headers = {name.lower(): value for name, value in response.getheaders()}
-        reply = HttpReply(response.status, headers, _all_of(response))
-        # After a status of 1xx the answer is still to come.
+        reply = HttpReply(response.status, headers, _read_body(response))
+        # After a status of 1xx the server will send another response.
         return reply, sent and response.status >= http.client.OK and not response.will_close
 
 
-def _all_of(response: http.client.HTTPResponse) -> memoryview:
-    """Read a whole body in pieces, so that an endless one is refused before it fills the memory."""
+def _read_body(response: http.client.HTTPResponse) -> memoryview:
+    """Read a body in pieces, so that an endless body is refused before it fills the memory."""
     announced = response.length
     _check_size(announced or 0)
     body = bytearray()
@@ -258,20 +260,20 @@ def _check_size(nbytes: int) -> None:
         raise BadAnswer(f"the answer is larger than the limit of {MAX_MESSAGE_BYTES} bytes")
 
 
-class _TimedResponse(http.client.HTTPResponse):
+class _DeadlineResponse(http.client.HTTPResponse):
     """A response whose reads all respect one deadline.
 
-    The timeout of a socket limits only one read, and one line of a header may take thousands.
+    The timeout of a socket limits a single read, and one line of a header may take many reads.
     """
 
-    def __init__(self, until_s: float, sock: socket.socket, *args: Any, **named: Any) -> None:
-        super().__init__(sock, *args, **named)
+    def __init__(self, until_s: float, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
         file: Any = self.fp
-        self.fp = io.BufferedReader(_Timed(sock, file.detach(), until_s))
+        self.fp = io.BufferedReader(_DeadlineFile(sock, file.detach(), until_s))
 
 
-class _Timed(io.RawIOBase):
-    """A file of a socket; its reads end at a deadline."""
+class _DeadlineFile(io.RawIOBase):
+    """A socket's file whose reads raise TimeoutError after a deadline."""
 
     def __init__(self, sock: socket.socket, file: io.RawIOBase, until_s: float) -> None:
         self._sock, self._file, self._until_s = sock, file, until_s
@@ -298,10 +300,10 @@ def _is_readable(connection: socket.socket) -> bool:
 
 def _left_s(until_s: float) -> float:
     """Return the seconds until `until_s` on the monotonic clock; raises TimeoutError after it."""
-    left = until_s - time.monotonic()
-    if left <= 0:
+    left_s = until_s - time.monotonic()
+    if left_s <= 0:
         raise TimeoutError
-    return left
+    return left_s
 
 
 _ERROR_OF_STATUS: Final[dict[int, type[EdlError]]] = {
@@ -318,9 +320,9 @@ _ERROR_OF_STATUS: Final[dict[int, type[EdlError]]] = {
 _ERROR_OF_RANGE: Final[tuple[tuple[int, type[EdlError]], ...]] = (
     (500, RetryableError),
     (300, RequestRefused),  # a redirect is refused, too
-    (0, BadAnswer),  # neither an answer nor an error (1xx, and 2xx other than 200)
+    (0, BadAnswer),  # 1xx, and 2xx other than 200: neither labels nor an error
 )
-_MOST_SECONDS_DIGITS: Final = 9
+_MAX_RETRY_AFTER_DIGITS: Final = 9
 
 
 def error_from_http(reply: HttpReply) -> EdlError:
@@ -333,11 +335,11 @@ def error_from_http(reply: HttpReply) -> EdlError:
         return from_status(code, reply.error_text(), reply.headers.items())
     kind = _ERROR_OF_STATUS.get(reply.status)
     if kind is None:
-        kind = next(kind for first, kind in _ERROR_OF_RANGE if reply.status >= first)
+        kind = next(kind for lowest, kind in _ERROR_OF_RANGE if reply.status >= lowest)
     error = kind(f"HTTP {reply.status}: {reply.error_text()}")
     if isinstance(error, RateLimited):
         seconds = reply.headers.get("retry-after", "")
-        if seconds.isascii() and seconds.isdigit() and len(seconds) <= _MOST_SECONDS_DIGITS:
+        if seconds.isascii() and seconds.isdigit() and len(seconds) <= _MAX_RETRY_AFTER_DIGITS:
             error.retry_after_s = float(seconds)
     return error
 
@@ -369,8 +371,8 @@ class OipHttpClient:
     """A `TeacherClient` of one model.
 
     Args:
-        url: http://host:port or https://host:port, with the path above /v2 if there is one.
-        model: its name there.
+        url: http://host:port or https://host:port, with the path that precedes /v2 if there is one.
+        model: name of the model at the server.
         security: credentials for the server; None for no token.
 
     Attributes:
@@ -385,20 +387,20 @@ class OipHttpClient:
         self.binary: bool | None = None
         self._model = model
         self._path = f"/v2/models/{quote(model, safe='')}"
-        self._calls = HttpConnectionPool(HttpConnector(url, security))
+        self._pool = HttpConnectionPool(HttpConnector(url, security))
 
     def probe(self, timeout_s: float) -> ModelDescription:
         until_s = time.monotonic() + timeout_s
-        ready = self._calls.call("GET", f"{self._path}/ready", until_s)
+        ready = self._pool.call("GET", f"{self._path}/ready", until_s)
         if ready.status in _NOT_READY or _json_member(ready, "ready") is False:
             raise RetryableError(f"model {self._model!r} is not ready there: {ready.error_text()}")
         if ready.status != 200:
             raise error_from_http(ready)
-        described = self._calls.call("GET", self._path, until_s)
+        described = self._pool.call("GET", self._path, until_s)
         if described.status == 200:
             return replace(_description_of(described), most_rows=self._most_rows(until_s))
         if isinstance(error := error_from_http(described), RequestRefused):
-            return ModelDescription()  # it is ready, but does not describe itself
+            return ModelDescription()  # the model is ready, but the server does not describe it
         raise error
 
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
@@ -413,40 +415,40 @@ class OipHttpClient:
             return answer
         try:
             message = _encoded(request, binary=False)
-        except RequestRefused:  # JSON cannot carry it, so the answer to the binary body counts
+        except RequestRefused:  # JSON cannot carry the request: report the error of the binary one
             raise error_from_http(reply) from None
         answer = decode_labels(self._post(message, request, until_s))
         self.binary = False
         return answer
 
     def close(self) -> None:
-        self._calls.close()
+        self._pool.close()
 
     def _most_rows(self, until_s: float) -> int | None:
-        """Return the largest batch that the model accepts; None if unknown."""
-        extensions = _json_member(self._calls.call("GET", "/v2", until_s), "extensions")
+        """Return the rows of the largest batch that the model accepts; None if unknown."""
+        extensions = _json_member(self._pool.call("GET", "/v2", until_s), "extensions")
         if not isinstance(extensions, list) or MODEL_CONFIGURATION not in extensions:
             return None
-        most = _json_member(
-            self._calls.call("GET", f"{self._path}/config", until_s), "max_batch_size"
+        rows = _json_member(
+            self._pool.call("GET", f"{self._path}/config", until_s), "max_batch_size"
         )
-        return most if isinstance(most, int) and most > 0 else None
+        return rows if isinstance(rows, int) and rows > 0 else None
 
     def _post(self, message: _Message, request: LabelRequest, until_s: float) -> HttpReply:
         head, raws = message
-        # Servers choose how to decode the body by its content type.
+        # Servers choose a decoder by the content type.
         headers = {"Content-Type": "application/json"}
         if raws:
             headers = {"Content-Type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
         path = f"{self._path}/infer"
-        return self._calls.call("POST", path, until_s, [head, *raws], headers, request.check)
+        return self._pool.call("POST", path, until_s, [head, *raws], headers, request.check)
 
 
 def _encoded(request: LabelRequest, *, binary: bool) -> _Message:
     try:
         return json_tensors.encode_request(request, binary=binary)
-    except (WireError, ValueError) as error:  # no server could be sent this
-        raise RequestRefused(f"it cannot be sent: {error}") from None
+    except (WireError, ValueError) as error:  # the protocol cannot carry this request
+        raise RequestRefused(f"the request cannot be sent: {error}") from None
 
 
 def _json_member(reply: HttpReply, name: str) -> Any:

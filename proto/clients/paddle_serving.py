@@ -1,15 +1,15 @@
 """Clients of Paddle Serving's two servers, the pipeline server and the C++ server.
 
-Neither server answers anything but inferences, and neither describes its model. So a probe requests
-something that does not exist: an unknown service of a pipeline server, an unknown method of a C++
-server. Both refuse that without running the model, which may be busy. gRPC's status of an inference
-is OK even if it failed; only the error number in the answer counts.
+Both servers answer inferences only, and do not describe their model. So a probe requests something
+that does not exist: an unknown service of a pipeline server, or an unknown method of a C++ server.
+Both servers refuse this without running the model, which may be busy. gRPC's status of an inference
+is OK even if the inference failed; the error number in the answer has to be checked.
 
-Arrays travel as single numbers, in the field for their element type, or as `.npy` files in memory.
-A pipeline server accepts `.npy` for any dtype, so its requests use them; its answers are read in
-every form of tensor. Text is refused, because it would have to be evaluated. A `.npy` file could
-hold pickled objects, which execute code when they are read, so only files of numbers are written
-and read.
+Arrays are sent as single numbers, in the field for their element type, or as the bytes of `.npy`
+files. A pipeline server accepts `.npy` for any dtype, so requests to it use these; its answers are
+read in every form of tensor. Answers as text are refused, because they would have to be evaluated.
+A `.npy` file could hold pickled objects, which execute code when they are read, so only files of
+numbers are written and read.
 
 The messages of the C++ server follow its definition and are tested against the client that Paddle
 Serving ships, but not against a running C++ server.
@@ -53,8 +53,8 @@ class ElementType:
     """An element type of Paddle Serving.
 
     Attributes:
-        datatype: as the Open Inference Protocol calls it.
-        field: the repeated field of a message with the elements, one number each.
+        datatype: name in the Open Inference Protocol.
+        field: name of the repeated field of `Tensor` that has a number for each element.
         as_bits: the numbers are the bits of the elements, not their values.
         raw: the C++ server sends the elements as bytes in `tensor_content`, not in `field`.
     """
@@ -93,22 +93,23 @@ def from_numbers(kind: ElementType, numbers: Sequence[Any], shape: Sequence[int]
     """Build a read-only array from the numbers of a repeated field.
 
     Raises:
-        WireError: their count does not fit the shape, or one exceeds the type's range.
+        WireError: the count of numbers does not fit the shape, or a number exceeds the range of the
+            type.
     """
     if kind.as_bits:
         return from_elements(numbers, "UINT16", shape).view(dtype_of(kind.datatype))
     return from_elements(numbers, kind.datatype, shape)
 
 
-#: Kinds of dtypes that `.npy` files carry. bfloat16 would arrive as bytes without a meaning.
+#: Kinds of dtypes that may be sent as `.npy` files. bfloat16 would arrive as raw bytes.
 _NPY_DTYPE_KINDS = "biuf"
 
 
 def write_npy(array: Array) -> bytes:
     """Return an array as a `.npy` file; raises WireError for other dtypes than numbers."""
     if array.dtype.kind not in _NPY_DTYPE_KINDS:
-        named = "objects or bytes" if array.dtype.kind in "OSU" else f"dtype {array.dtype.name}"
-        raise WireError(f"arrays of {named} cannot be sent to Paddle Serving")
+        kind = "objects or bytes" if array.dtype.kind in "OSU" else f"dtype {array.dtype.name}"
+        raise WireError(f"arrays of {kind} cannot be sent to Paddle Serving")
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return file.getvalue()
@@ -123,11 +124,11 @@ def read_npy(raw: bytes) -> Array:
     file = io.BytesIO(raw)
     try:
         version = np.lib.format.read_magic(file)
-        header = {
+        read_header = {
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
-        shape, by_columns, dtype = header(file)
+        shape, fortran_order, dtype = read_header(file)
     except Exception as error:  # numpy parses the header as an expression, which may raise anything
         raise WireError(f"no .npy file of a known version: {type(error).__name__}") from None
     if dtype.kind not in _NPY_DTYPE_KINDS or dtype.byteorder == ">":
@@ -136,7 +137,7 @@ def read_npy(raw: bytes) -> Array:
             "and nothing is ever unpickled"
         )
     elements = memoryview(raw)[file.tell() :]
-    if by_columns:
+    if fortran_order:
         return from_bytes(elements, datatype_of(dtype), shape[::-1]).T
     return from_bytes(elements, datatype_of(dtype), shape)
 
@@ -146,9 +147,9 @@ PIPELINE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 GENERAL_MODEL = "/baidu.paddle_serving.predictor.general_model.GeneralModelService/inference"
 
 _PROBE_SERVICE = "edl-probe"
-#: Error number: the server has no service of this name.
+#: Error number of a server that has no service with the requested name.
 NO_SERVICE = 3002
-#: First error number of each range, and its error; a range ends where the next one begins.
+#: First error number of each range, and the error of the range; a range ends where the next begins.
 _ERROR_OF_RANGE: tuple[tuple[int, type[TeacherError]], ...] = (
     (0, RetryableError),
     (50, RequestRefused),  # raised by an operator: this request is wrong
@@ -157,14 +158,20 @@ _ERROR_OF_RANGE: tuple[tuple[int, type[TeacherError]], ...] = (
     (3001, TeacherLost),  # the pipeline has been closed
     (NO_SERVICE, RequestRefused),
     (3003, RetryableError),
-    (5000, RequestRefused),  # inputs that the model does not take
+    (5000, RequestRefused),  # inputs that the model does not accept
     (6000, RetryableError),  # the server's own timeout
-    (7000, RequestRefused),  # types that it does not take
-    (8000, RetryableError),  # packing; its cause is unknown
-    (9000, RequestRefused),  # a run that failed because of the inputs, except for _MAY_PASS
+    (7000, RequestRefused),  # types that the model does not accept
+    (8000, RetryableError),  # packing failed; the cause is unknown
+    (9000, RequestRefused),  # the run failed because of the inputs, except for _TRANSIENT_TEXTS
 )
-#: Words of Paddle for failures that do not depend on the inputs and may pass.
-_MAY_PASS = ("ResourceExhausted", "Unavailable", "ExecutionTimeout", "out of memory", "bad_alloc")
+#: Parts of Paddle's error texts for failures that do not depend on the inputs and may be temporary.
+_TRANSIENT_TEXTS = (
+    "ResourceExhausted",
+    "Unavailable",
+    "ExecutionTimeout",
+    "out of memory",
+    "bad_alloc",
+)
 
 
 def pipeline_request(service: str, inputs: Mapping[str, Array], log_id: int = 0) -> bytes:
@@ -173,7 +180,7 @@ def pipeline_request(service: str, inputs: Mapping[str, Array], log_id: int = 0)
     Args:
         service: the name that the server was started with; empty matches any.
         inputs: arrays of numbers by name, but not bfloat16.
-        log_id: names the request in the server's log, 0 to 2^63 - 1.
+        log_id: number of the request in the server's log, 0 to 2^63 - 1.
 
     Raises:
         WireError: an array cannot be sent.
@@ -190,10 +197,10 @@ def pipeline_outputs(data: bytes) -> dict[str, Array]:
     """Decode the outputs of a pipeline server's answer, read-only.
 
     Raises:
-        TeacherError: `err_no` says that there is no answer; see `check_error`.
+        TeacherError: `err_no` reports a failure; see `check_error`.
         WireError: the answer cannot be decoded, is empty, or holds text instead of tensors.
     """
-    response = _parsed(pb.Response, data, "a pipeline server")
+    response = _parse(pb.Response, data, "a pipeline server")
     check_error(response.err_no, response.err_msg)
     if response.value and not response.tensors:
         raise WireError(
@@ -202,7 +209,9 @@ def pipeline_outputs(data: bytes) -> dict[str, Array]:
         )
     if not response.tensors:
         raise WireError("the answer holds no tensors")
-    return _outputs(((tensor.name, tensor) for tensor in response.tensors), _of_pipeline)
+    return _read_outputs(
+        ((tensor.name, tensor) for tensor in response.tensors), _read_pipeline_tensor
+    )
 
 
 def general_model_request(
@@ -213,13 +222,13 @@ def general_model_request(
     Args:
         inputs: arrays by name, which is also used as the alias.
         outputs: aliases of the requested outputs; empty for all.
-        log_id: names the request in the server's log, 0 to 2^63 - 1.
+        log_id: number of the request in the server's log, 0 to 2^63 - 1.
 
     Raises:
         WireError: a dtype cannot be sent.
         ValueError: a name is not text.
     """
-    tensors = [_for_cpp(name, array) for name, array in inputs.items()]
+    tensors = [_cpp_tensor(name, array) for name, array in inputs.items()]
     request = cpp.Request(tensor=tensors, fetch_var_names=outputs, log_id=log_id)
     return request.SerializeToString()
 
@@ -228,45 +237,49 @@ def general_model_outputs(data: bytes) -> dict[str, Array]:
     """Decode the outputs of a C++ server's answer by their aliases, read-only.
 
     Raises:
-        TeacherError: `err_no` says that there is no answer; see `check_error`.
+        TeacherError: `err_no` reports a failure; see `check_error`.
         WireError: the answer cannot be decoded, is empty, or holds outputs of several models.
     """
-    response = _parsed(cpp.Response, data, "a general model service")
+    response = _parse(cpp.Response, data, "a general model service")
     check_error(response.err_no, response.err_msg)
     if len(response.outputs) != 1 or not response.outputs[0].tensor:
         raise WireError(
-            f"the answer holds outputs of {len(response.outputs)} models, and those of one "
+            f"the answer holds outputs of {len(response.outputs)} models; outputs of one model "
             "are expected"
         )
     tensors = response.outputs[0].tensor
-    return _outputs(((tensor.alias_name or tensor.name, tensor) for tensor in tensors), _of_cpp)
+    return _read_outputs(
+        ((tensor.alias_name or tensor.name, tensor) for tensor in tensors), _read_cpp_tensor
+    )
 
 
 def check_error(number: int, message: str) -> None:
-    """Raise the error that a number other than 0 means.
+    """Raise the error for an error number other than 0.
 
     Raises:
         RequestRefused: the server will never answer this request.
         TeacherLost: the server has closed.
-        RetryableError: every other failure.
+        RetryableError: any other failure.
     """
     if number == 0:
         return
     kind = [error for first, error in _ERROR_OF_RANGE if first <= max(number, 0)][-1]
-    if any(words in message for words in _MAY_PASS):
+    if any(part in message for part in _TRANSIENT_TEXTS):
         kind = RetryableError
-    text = " ".join(message.split())[:500] or "nothing else"
+    text = " ".join(message.split())[:500] or "no message"
     raise kind(f"Paddle Serving answers err_no {number}: {text}")
 
 
-def _parsed(kind: Any, data: bytes, server: str) -> Any:
+def _parse(kind: Any, data: bytes, server: str) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError as error:
         raise WireError(f"no answer of {server}: {error}") from None
 
 
-def _outputs(tensors: Iterable[tuple[str, Any]], read: Callable[[Any], Array]) -> dict[str, Array]:
+def _read_outputs(
+    tensors: Iterable[tuple[str, Any]], read: Callable[[Any], Array]
+) -> dict[str, Array]:
     outputs: dict[str, Array] = {}
     for name, tensor in tensors:
         if not name or name in outputs or tensor.lod:
@@ -277,14 +290,14 @@ def _outputs(tensors: Iterable[tuple[str, Any]], read: Callable[[Any], Array]) -
     return outputs
 
 
-def _of_pipeline(tensor: pb.Tensor) -> Array:
+def _read_pipeline_tensor(tensor: pb.Tensor) -> Array:
     if tensor.elem_type == NPY:
         return read_npy(tensor.byte_data)
     kind = type_of(tensor.elem_type)
     return from_numbers(kind, getattr(tensor, kind.field), tensor.shape)
 
 
-def _for_cpp(name: str, array: Array) -> cpp.Tensor:
+def _cpp_tensor(name: str, array: Array) -> cpp.Tensor:
     datatype = datatype_of(array.dtype)
     number = ELEM_TYPES.get(datatype)
     if number is None:
@@ -298,7 +311,7 @@ def _for_cpp(name: str, array: Array) -> cpp.Tensor:
     return tensor
 
 
-def _of_cpp(tensor: cpp.Tensor) -> Array:
+def _read_cpp_tensor(tensor: cpp.Tensor) -> Array:
     kind = type_of(tensor.elem_type)
     if kind.raw and tensor.tensor_content:
         return from_bytes(memoryview(tensor.tensor_content), kind.datatype, tuple(tensor.shape))
@@ -317,10 +330,10 @@ class _PaddleClient:
 
     Args:
         address: host:port.
-        method: the only method of the server.
-        encode: serialises a request, given its inputs in one piece.
+        method: path of the server's inference method.
+        encode: serialises a request; its second argument has each input as one array.
         decode: returns the outputs in an answer.
-        security: for a proxy in front; the server itself knows neither TLS nor tokens.
+        security: credentials for a proxy; the server itself supports neither TLS nor tokens.
 
     Raises:
         UsageError: a file of `security` cannot be used.
@@ -343,14 +356,14 @@ class _PaddleClient:
         try:
             inputs = {name: as_one_array(value) for name, value in request.inputs.items()}
             message = self._encode(request, inputs)
-        except (WireError, ValueError) as error:  # no server of this kind could be sent this
-            raise RequestRefused(f"it cannot be sent: {error}") from None
+        except (WireError, ValueError) as error:  # the protocol cannot carry this request
+            raise RequestRefused(f"the request cannot be sent: {error}") from None
         request.check()
         reply = self._call(message, timeout_s)
-        with _reading():
+        with _wire_error_as_bad_answer():
             outputs = self._decode(reply)
-        wanted = request.outputs or tuple(outputs)  # a pipeline returns all outputs
-        return LabelResponse({name: outputs[name] for name in wanted if name in outputs})
+        names = request.outputs or tuple(outputs)  # a pipeline server returns all outputs
+        return LabelResponse({name: outputs[name] for name in names if name in outputs})
 
     def close(self) -> None:
         self._channel.close()
@@ -361,7 +374,7 @@ class _PaddleClient:
         except (grpc.RpcError, ValueError) as error:
             if _is_unimplemented(error):
                 raise RequestRefused(
-                    "it does not speak this protocol of Paddle Serving: try --protocol oip"
+                    "the server does not speak this protocol of Paddle Serving: try --protocol oip"
                 ) from None
             raise error_from_rpc(error) from None
 
@@ -378,8 +391,8 @@ class PipelineClient(_PaddleClient):
     def probe(self, timeout_s: float) -> ModelDescription:
         # No server has such a service, so the model does not run.
         reply = self._call(pb.Request(name=_PROBE_SERVICE).SerializeToString(), timeout_s)
-        with _reading():
-            response = _parsed(pb.Response, reply, "a pipeline server")
+        with _wire_error_as_bad_answer():
+            response = _parse(pb.Response, reply, "a pipeline server")
         if response.err_no != NO_SERVICE:
             check_error(response.err_no, response.err_msg)
         return ModelDescription()
@@ -395,9 +408,9 @@ class GeneralModelClient(_PaddleClient):
         super().__init__(address, GENERAL_MODEL, encode, general_model_outputs, security)
 
     def probe(self, timeout_s: float) -> ModelDescription:
-        nothing: Any = self._channel.unary_unary(f"{GENERAL_MODEL}-nothing", None, None)
+        unknown: Any = self._channel.unary_unary(f"{GENERAL_MODEL}-nothing", None, None)
         try:
-            nothing(b"", timeout=timeout_s)
+            unknown(b"", timeout=timeout_s)
         except (grpc.RpcError, ValueError) as error:
             if not _is_unimplemented(error):
                 raise error_from_rpc(error) from None
@@ -410,7 +423,7 @@ def _log_id(request: LabelRequest) -> int:
 
 
 @contextlib.contextmanager
-def _reading() -> Iterator[None]:
+def _wire_error_as_bad_answer() -> Iterator[None]:
     try:
         yield
     except WireError as error:

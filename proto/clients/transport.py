@@ -1,7 +1,7 @@
 """The reader's end of a connection of our own transport (`proto.frames`).
 
-Only `connect` blocks. Answers come in any order; each is received into new memory. One thread uses
-a connection once it is open.
+Only `connect` blocks. Answers come in any order; each is received into new memory. An open
+connection is used by one thread only.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from . import OVERWRITTEN, LabelRequest, LabelResponse
 
 _STAGING_BYTES: Final = frames.HEADER.size + (64 << 10)
 _RECEIVE_BYTES: Final = 4 << 20
-#: The largest answer that memory is allocated for.
-_MAX_BYTES: Final = 1 << 31
-#: The most calls of recv in one `receive`, so that other connections get their turn.
-_RECEIVES: Final = 64
-_WOULD_WAIT: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+#: The largest answer for which memory is allocated.
+_MAX_ANSWER_BYTES: Final = 1 << 31
+#: The most calls of recv in one `receive`, so that other connections are served too.
+_MAX_RECEIVES: Final = 64
+_WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def connect(
@@ -47,14 +47,14 @@ def connect(
     """Open a socket to a teacher; both sides prove that they know the offer.
 
     Args:
-        host: as gRPC dialled it.
+        host: host that gRPC has dialled.
         offered: the teacher's offer.
         tls: wraps a TCP socket in TLS; None for no encryption.
-        timeout_s: of each step.
+        timeout_s: seconds for each step.
         unix: use the Unix socket of this host.
 
     Raises:
-        OSError: nobody answers there, or another server does.
+        OSError: no server answers, or another server than the one that made the offer.
     """
     if unix:
         connection = socket.socket(socket.AF_UNIX)
@@ -69,13 +69,14 @@ def connect(
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if tls is not None:
                 connection = tls(connection)
-        ours = secrets.token_bytes(frames.CHALLENGE_BYTES)
-        connection.sendall(frames.MAGIC + offered.session + ours)
-        reply = _received(connection, frames.REPLY_BYTES)
-        theirs, proof = reply[: frames.CHALLENGE_BYTES], reply[frames.CHALLENGE_BYTES :]
-        if not hmac.compare_digest(proof, offered.teachers_proof(ours, theirs)):
-            raise ConnectionAbortedError("another server than the one that offered it answers")
-        connection.sendall(offered.readers_proof(ours, theirs))
+        reader_challenge = secrets.token_bytes(frames.CHALLENGE_BYTES)
+        connection.sendall(frames.MAGIC + offered.session + reader_challenge)
+        reply = _receive_exactly(connection, frames.REPLY_BYTES)
+        teacher_challenge = reply[: frames.CHALLENGE_BYTES]
+        expected_proof = offered.teachers_proof(reader_challenge, teacher_challenge)
+        if not hmac.compare_digest(reply[frames.CHALLENGE_BYTES :], expected_proof):
+            raise ConnectionAbortedError("another server than the one with this offer answers")
+        connection.sendall(offered.readers_proof(reader_challenge, teacher_challenge))
         connection.setblocking(False)
     except BaseException:
         connection.close()
@@ -83,19 +84,19 @@ def connect(
     return connection
 
 
-def _received(connection: socket.socket, count: int) -> bytes:
+def _receive_exactly(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        if not (more := connection.recv(count - len(data))):
+        if not (piece := connection.recv(count - len(data))):
             raise ConnectionResetError(
                 "the teacher closed the connection: it does not accept this offer"
             )
-        data += more
+        data += piece
     return data
 
 
 class ConnectionEnded(ConnectionAbortedError):
-    """The teacher has ended a connection; `why` is its error."""
+    """The teacher has ended a connection; `why` is the error that it sent."""
 
     def __init__(self, why: EdlError) -> None:
         super().__init__(f"the teacher ends the connection: {why}")
@@ -104,20 +105,26 @@ class ConnectionEnded(ConnectionAbortedError):
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request without an answer; `current`: whether its inputs were unchanged when sent."""
+    """A request without an answer.
+
+    Attributes:
+        request: the request.
+        in_memory: whether its inputs are in shared memory.
+        unchanged: whether its inputs were unchanged after they were sent; None: not all were sent.
+    """
 
     request: LabelRequest
     in_memory: bool
-    current: bool | None = None
+    unchanged: bool | None = None
 
 
 class RequestOutcome(NamedTuple):
-    """What arrived for one request.
+    """The answer or the error of one request.
 
     Attributes:
-        number: of the request.
+        number: number of the request.
         outcome: the answer, or the error.
-        without_memory: the request may succeed if its arrays are sent inline.
+        without_memory: whether a failed request may succeed if its arrays are sent inline.
     """
 
     number: int
@@ -126,13 +133,13 @@ class RequestOutcome(NamedTuple):
 
 
 class _RequestLayout(NamedTuple):
-    """What requests with inputs of the same shapes have in common.
+    """The common properties of requests with inputs of the same shapes.
 
     Attributes:
         key: requests with equal keys have the same layout.
         fixed: the part of the key that an OPEN frame fixes.
-        head: of each REQUEST frame, without locations in shared memory.
-        rows: of each request.
+        head: head of each REQUEST frame, without locations in shared memory.
+        rows: rows of each request.
     """
 
     key: tuple[Any, ...]
@@ -142,13 +149,13 @@ class _RequestLayout(NamedTuple):
 
 
 class _ResultLayout(NamedTuple):
-    """What results with outputs of the same shapes have in common.
+    """The common properties of results with outputs of the same shapes.
 
     Attributes:
-        head: of their frames.
-        nbytes: of their arrays.
+        head: head of their frames.
+        nbytes: bytes of their arrays.
         arrays: name and datatype, shape, start and end of each array.
-        parameters: of outputs that have any.
+        parameters: parameters of the outputs that have any, by name.
     """
 
     head: bytes
@@ -162,14 +169,14 @@ class TransportConnection:
 
     Args:
         connection: from `connect`.
-        model: the model that is asked.
-        arena: memory of batches that the teacher can read in place; None sends all arrays.
+        model: the model of all requests.
+        arena: memory of batches, which the teacher can read in place; None: send all arrays.
 
     Attributes:
-        in_memory: batches are read in place as far as possible.
-        leaving: the teacher takes no more requests over this connection.
-        unsent: queue of data that the socket has not taken yet, and of functions; each is called
-            when the socket has taken all data before it.
+        in_memory: whether the teacher reads batches in place, if their locations are known.
+        leaving: whether the teacher accepts no more requests over this connection.
+        unsent: queue of data that the socket has not accepted yet, and of functions; a function is
+            called when the socket has accepted all data before it.
     """
 
     def __init__(self, connection: socket.socket, model: str, arena: SharedBuffer | None) -> None:
@@ -180,16 +187,16 @@ class TransportConnection:
         self._model = model
         self._arena = arena
         self._layout = _RequestLayout((), (), b"", 0)
-        self._fixed: tuple[Any, ...] = ()  # what the latest OPEN frame fixed
+        self._opened_for: tuple[Any, ...] = ()  # the `fixed` of the latest OPEN frame
         self._shared_memory_works = False
-        self._sent: dict[int, _PendingRequest] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self.unsent: deque[memoryview | Callable[[], None]] = deque()
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
         self._header: FrameHeader | None = None  # of the frame whose payload is being received
         self._head = b""
         self._payload = memoryview(b"")
-        self._filled = 0
+        self._filled_bytes = 0
         self._description: ResultDescription | None = None
         self._result_layout: _ResultLayout | None = None
 
@@ -199,7 +206,7 @@ class TransportConnection:
     @property
     def has_room(self) -> bool:
         """Whether another request may be added."""
-        return not self.leaving and len(self._sent) < frames.REQUESTS_PER_CONNECTION
+        return not self.leaving and len(self._pending) < frames.REQUESTS_PER_CONNECTION
 
     def put(
         self,
@@ -211,46 +218,48 @@ class TransportConnection:
         """Queue a request for the next `send`.
 
         Args:
-            number: of the request, unique on this connection.
+            number: number of the request, unique on this connection.
             request: the request.
-            timeout_s: seconds that the teacher has for it.
-            locations: of the inputs in the arena, if all of them are known.
+            timeout_s: seconds that the teacher has for the answer.
+            locations: locations of the inputs in the arena, by input; used only if there is one for
+                each input.
 
         Returns:
             False if this transport cannot carry the request.
         """
         inputs = request.inputs
         locations = locations if self.in_memory and len(locations) == len(inputs) else {}
-        sent = _PendingRequest(request, in_memory=bool(locations))
+        pending = _PendingRequest(request, in_memory=bool(locations))
         try:
             layout = self._layout_of(request, in_memory=bool(locations))
             head = layout.head
             if locations:
                 head += b"".join([frames.BUFFER_LOCATION.pack(*locations[name]) for name in inputs])
                 data, flags = [], frames.IN_SHARED_MEMORY
-                sent.current = True  # the teacher checks the generations
+                pending.unchanged = True  # the teacher checks the generations
             else:
-                data = [to_bytes(p) for one in inputs.values() for p in pieces_of(one)]
+                pieces = (piece for value in inputs.values() for piece in pieces_of(value))
+                data = [to_bytes(piece) for piece in pieces]
                 flags = 0
             nbytes = sum(map(len, data))
             header = FrameHeader(
                 frames.REQUEST, flags, len(head), layout.rows, number, nbytes, timeout_s
             )
-            first = header.pack() + head
-            if layout.fixed != self._fixed:
-                self.unsent.append(memoryview(self._opening(layout.fixed)))
-                self._fixed = layout.fixed
-        except (WireError, struct.error):  # no frame can carry it
+            header_and_head = header.pack() + head
+            if layout.fixed != self._opened_for:
+                self.unsent.append(memoryview(self._open_frame(layout.fixed)))
+                self._opened_for = layout.fixed
+        except (WireError, struct.error):  # no frame can carry the request
             return False
-        self.unsent.append(memoryview(first))
-        self.unsent += [one for one in data if len(one)]
+        self.unsent.append(memoryview(header_and_head))
+        self.unsent += [piece for piece in data if len(piece)]
         if not locations:
-            self.unsent.append(partial(_all_sent, sent))
-        self._sent[number] = sent
+            self.unsent.append(partial(_mark_sent, pending))
+        self._pending[number] = pending
         return True
 
     def send(self) -> None:
-        """Send what is queued, as far as the socket takes it; raises OSError after the end."""
+        """Send queued data until the socket would block; raises OSError if the connection ended."""
         while self.unsent:
             if not isinstance(first := self.unsent[0], memoryview):
                 first()
@@ -258,33 +267,34 @@ class TransportConnection:
                 continue
             try:
                 count = self._send_some()
-            except _WOULD_WAIT:
+            except _WOULD_BLOCK:
                 return
             while count:
                 first = self.unsent[0]
                 assert isinstance(first, memoryview)
-                taken = min(count, len(first))
-                count -= taken
-                if taken == len(first):
+                accepted = min(count, len(first))
+                count -= accepted
+                if accepted == len(first):
                     self.unsent.popleft()
                 else:
-                    self.unsent[0] = first[taken:]
+                    self.unsent[0] = first[accepted:]
 
     def receive(self) -> list[RequestOutcome]:
-        """Receive what has arrived for requests.
+        """Receive available data; return the answers and errors of requests in it.
 
         Raises:
             OSError: the connection has ended; everything that arrived before has been returned.
-            ConnectionEnded: the teacher has ended it; what arrived just before may be lost.
-            WireError: what arrived is not valid; what arrived just before may be lost.
+            ConnectionEnded: the teacher has ended the connection; answers that arrived just before
+                may be lost.
+            WireError: the data is not valid; answers that arrived just before may be lost.
         """
         outcomes: list[RequestOutcome] = []
         receives = 0
-        while receives < _RECEIVES or self._has_read_ahead:
+        while receives < _MAX_RECEIVES or self._has_read_ahead:
             receives += 1
             try:
-                count = self._receive()
-            except _WOULD_WAIT:
+                count = self._receive_some()
+            except _WOULD_BLOCK:
                 break
             except OSError:
                 if outcomes:
@@ -298,12 +308,12 @@ class TransportConnection:
                 if (outcome := self._read(*frame)) is not None:
                     outcomes.append(outcome)
             if not self._encrypted and not self._header and self._start == self._end:
-                break  # usually nothing is left; if something is, the socket is still readable
+                break  # usually there is no more data; if there is, the socket stays readable
         return outcomes
 
     def unanswered(self) -> list[int]:
-        """Numbers of the requests without an answer."""
-        return list(self._sent)
+        """Return the numbers of the requests without an answer."""
+        return list(self._pending)
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -312,7 +322,7 @@ class TransportConnection:
 
     @property
     def _has_read_ahead(self) -> bool:
-        """Whether TLS has buffered data that the socket does not announce."""
+        """Whether TLS has buffered data; `poll` does not report the socket as readable then."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     # --- sending
@@ -324,22 +334,22 @@ class TransportConnection:
             WireError: no frame can carry such requests.
         """
         nbytes = self._arena.size_bytes if in_memory and self._arena is not None else 0
-        inputs = [(name, one.dtype, one.shape) for name, one in request.inputs.items()]
-        asked = (request.outputs, request.parameters, request.output_parameters, nbytes)
-        key = (inputs, request.request_id.rpartition("#")[0], asked)
+        inputs = [(name, value.dtype, value.shape) for name, value in request.inputs.items()]
+        options = (request.outputs, request.parameters, request.output_parameters, nbytes)
+        key = (inputs, request.request_id.rpartition("#")[0], options)
         if key == self._layout.key:
             return self._layout
         if not 1 <= len(inputs) <= frames.MAX_ARRAYS:
-            raise WireError(f"a request with {len(inputs)} inputs")
+            raise WireError(f"a request has {len(inputs)} inputs")
         for name, dtype, shape in inputs:
             if dtype.hasobject or not 1 <= len(shape) <= frames.MAX_NDIM:
-                raise WireError(f"input {name!r} of {dtype} with {len(shape)} dimensions")
+                raise WireError(f"input {name!r} is {dtype} with {len(shape)} dimensions")
         fixed = ([(name, dtype, len(shape)) for name, dtype, shape in inputs], *key[1:])
         head = frames.pack_shapes([shape for _, _, shape in inputs])
         self._layout = _RequestLayout(key, fixed, head, inputs[0][2][0])
         return self._layout
 
-    def _opening(self, fixed: tuple[Any, ...]) -> bytes:
+    def _open_frame(self, fixed: tuple[Any, ...]) -> bytes:
         """Return the OPEN frame for `fixed`; raises WireError if its content is not valid."""
         inputs, caller, (outputs, parameters, output_parameters, nbytes) = fixed
         tensors = tuple(
@@ -356,18 +366,18 @@ class TransportConnection:
             assert isinstance(first, memoryview)
             return self._socket.send(first[:_RECEIVE_BYTES])
         pieces = []
-        for one in self.unsent:
-            if not isinstance(one, memoryview):
+        for piece in self.unsent:
+            if not isinstance(piece, memoryview):
                 break
-            pieces.append(one)
+            pieces.append(piece)
         return self._socket.sendmsg(pieces[:64])
 
     # --- receiving
 
-    def _receive(self) -> int:
-        if self._header is not None and self._filled < len(self._payload):
-            count = self._socket.recv_into(self._payload[self._filled :])
-            self._filled += count
+    def _receive_some(self) -> int:
+        if self._header is not None and self._filled_bytes < len(self._payload):
+            count = self._socket.recv_into(self._payload[self._filled_bytes :])
+            self._filled_bytes += count
             return count
         if self._start:
             rest = self._end - self._start
@@ -380,74 +390,76 @@ class TransportConnection:
     def _next_frame(self) -> tuple[FrameHeader, memoryview] | None:
         """Return the header and the payload of the next frame; None if it is not complete."""
         if self._header is None:
-            have = self._end - self._start
-            if have < frames.HEADER.size:
+            available = self._end - self._start
+            if available < frames.HEADER.size:
                 return None
             header = FrameHeader.unpack(self._staging[self._start : self._end])
             self._check(header)  # before memory is allocated for it
-            if have < frames.HEADER.size + header.head_bytes:
+            if available < frames.HEADER.size + header.head_bytes:
                 return None
             self._start += frames.HEADER.size
             self._head = bytes(self._staging[self._start : self._start + header.head_bytes])
             self._start += header.head_bytes
             self._header = header
             self._payload = np.empty(header.nbytes, np.uint8).data
-            self._filled = min(header.nbytes, self._end - self._start)
-            self._payload[: self._filled] = self._staging[self._start : self._start + self._filled]
-            self._start += self._filled
-        if self._filled < len(self._payload):
+            self._filled_bytes = min(header.nbytes, self._end - self._start)
+            self._payload[: self._filled_bytes] = self._staging[
+                self._start : self._start + self._filled_bytes
+            ]
+            self._start += self._filled_bytes
+        if self._filled_bytes < len(self._payload):
             return None
         header, payload = self._header, self._payload.toreadonly()
         self._header, self._payload = None, memoryview(b"")
         return header, payload
 
     def _check(self, header: FrameHeader) -> None:
-        """Raise WireError for a frame that a teacher must not send now."""
+        """Raise WireError if a teacher must not send a frame with this header now."""
         match header.kind:
             case frames.RESULT:
-                if (sent := self._sent.get(header.number)) is None:
-                    raise WireError(f"a result of unknown request {header.number}")
-                if sent.current is None:
+                if (pending := self._pending.get(header.number)) is None:
+                    raise WireError(f"there is a result for the unknown request {header.number}")
+                if pending.unchanged is None:
                     raise WireError(
-                        f"a result of request {header.number}, which was not sent completely"
+                        f"there is a result for request {header.number}, not sent completely"
                     )
-                possible = header.nbytes <= _MAX_BYTES
+                is_valid = header.nbytes <= _MAX_ANSWER_BYTES
             case frames.ERROR:
-                possible = header.nbytes <= frames.MAX_JSON_BYTES and not header.head_bytes
+                is_valid = header.nbytes <= frames.MAX_JSON_BYTES and not header.head_bytes
             case frames.GOAWAY:
-                possible = not (header.nbytes or header.head_bytes or self.leaving)
+                is_valid = not (header.nbytes or header.head_bytes or self.leaving)
             case _:
-                possible = False
-        if not possible:
-            raise WireError(f"no teacher sends a frame of kind {header.kind} like this")
+                is_valid = False
+        if not is_valid:
+            raise WireError(f"a teacher must not send this frame of kind {header.kind} now")
 
     def _read(self, header: FrameHeader, payload: memoryview) -> RequestOutcome | None:
-        """Process a frame, whose head is in `_head`; return the outcome of a request."""
+        """Process a frame, whose head is in `_head`; return the outcome of its request, if any."""
         if header.kind == frames.GOAWAY:
             self.leaving = True
             return None
         if header.kind == frames.ERROR:
             return self._failed(header, frames.read_error(bytes(payload)))
         answer = self._answer(header, payload)
-        sent = self._sent.pop(header.number)
-        self._shared_memory_works |= sent.in_memory
-        if not sent.current:
+        pending = self._pending.pop(header.number)
+        self._shared_memory_works |= pending.in_memory
+        if not pending.unchanged:
             return RequestOutcome(header.number, InputsOverwritten(OVERWRITTEN))
         return RequestOutcome(header.number, answer)
 
     def _failed(self, header: FrameHeader, error: EdlError) -> RequestOutcome:
-        if header.number not in self._sent:  # about the connection: no request on it is answered
+        if header.number not in self._pending:  # an error of the connection: no request is answered
             self.leaving = True
             raise ConnectionEnded(error)
-        sent = self._sent.pop(header.number)
-        if sent.current is False:
+        pending = self._pending.pop(header.number)
+        if pending.unchanged is False:
             error = InputsOverwritten(OVERWRITTEN)
-        # Until shared memory has worked once, it may be the cause of any other error.
-        suspected = not self._shared_memory_works and not isinstance(
+        # Until shared memory has worked once, it may be the cause of all errors but these.
+        may_be_memory = not self._shared_memory_works and not isinstance(
             error, RateLimited | AccessError
         )
-        memory_failed = sent.in_memory and (
-            bool(header.flags & frames.SHARED_MEMORY_FAILED) or suspected
+        memory_failed = pending.in_memory and (
+            bool(header.flags & frames.SHARED_MEMORY_FAILED) or may_be_memory
         )
         if memory_failed:
             self.in_memory = False
@@ -459,7 +471,7 @@ class TransportConnection:
             self._result_layout = None
             payload = payload[begin:]
         if (described := self._description) is None:
-            raise WireError("a result without a description")
+            raise WireError("the first result has no description")
         layout = self._result_layout
         if layout is None or layout[:2] != (self._head, len(payload)):
             layout = self._result_layout = _result_layout(described, self._head, len(payload))
@@ -476,17 +488,19 @@ class TransportConnection:
 
 
 def _result_layout(described: ResultDescription, head: bytes, nbytes: int) -> _ResultLayout:
-    """Locate the arrays of such results; raises WireError if they do not fit the frame."""
+    """Locate the arrays in results with this head; raises WireError if `nbytes` is wrong."""
     shapes, arrays, begin = frames.unpack_shapes(head, described.outputs), [], 0
     layouts = frames.layouts_of(described.outputs, shapes, nbytes)
     for tensor, (dtype, shape) in zip(described.outputs, layouts, strict=True):
         end = begin + dtype.itemsize * math.prod(shape)
         arrays.append((tensor, shape, begin, end))
         begin = end
-    own = {one.name: one.parameters for one in described.outputs if one.parameters}
-    return _ResultLayout(head, nbytes, arrays, own)
+    parameters = {
+        tensor.name: tensor.parameters for tensor in described.outputs if tensor.parameters
+    }
+    return _ResultLayout(head, nbytes, arrays, parameters)
 
 
-def _all_sent(sent: _PendingRequest) -> None:
+def _mark_sent(pending: _PendingRequest) -> None:
     """Record whether the inputs of a request were still unchanged when it had been sent."""
-    sent.current = sent.request.is_current()
+    pending.unchanged = pending.request.is_current()
