@@ -1,6 +1,6 @@
 """Authentication and authorisation of callers at a server, by bearer tokens or certificates.
 
-A file lists the accepted tokens and their roles, one in a line.
+A file lists the accepted tokens and their roles, one token per line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...runtime.errors import AccessError, Forbidden, Unauthenticated, UsageErro
 from .certificates import Reloaded
 from .credentials import ServerSecurity
 
-#: Students have batches labelled and subscribe, viewers read, and admins may do everything.
+#: Students request labels and subscribe, viewers read the status, and admins may do everything.
 ROLES: Final = ("student", "viewer", "admin")
 
 
@@ -31,10 +31,10 @@ class Caller:
 
     Attributes:
         role: one of `ROLES`.
-        name: within the role; empty if the credential has no name. A student with a name may only
-            act for students of that job.
-        principal: equal for calls with the same authority: role and name, or the credential if
-            there is no name. It contains no secret.
+        name: name within the role; empty if the credential has none. A student caller with a name
+            may only act for students of the job of that name.
+        principal: equal for calls with the same authority: role and name, or an id of the
+            credential if there is no name. It contains no secret.
     """
 
     role: str
@@ -55,7 +55,7 @@ class Caller:
         )
 
 
-#: Every caller of a server without authentication, on loopback or with --insecure.
+#: The caller of every call to a server without authentication, on loopback or with --insecure.
 ANYONE: Final = Caller("admin", "", "anyone")
 
 
@@ -64,14 +64,14 @@ def caller_of(text: str, anonymous: str) -> Caller:
 
     Args:
         text: as in a tokens file.
-        anonymous: the principal if there is no name.
+        anonymous: the principal if `text` has no name.
 
     Raises:
-        UsageError: unknown role, or an empty name.
+        UsageError: the role is unknown, or the name is empty.
     """
     role, colon, name = text.partition(":")
     if role not in ROLES:
-        # Not quoted: in a line that is written the wrong way round, it is the token.
+        # The word is not quoted: in a line TOKEN ROLE, it is the token.
         raise UsageError(f"its first word is no role: write one of {', '.join(ROLES)}")
     if colon and not name:
         raise UsageError(f"{role}: has no name behind the colon: write {role}, or {role}:NAME")
@@ -79,7 +79,7 @@ def caller_of(text: str, anonymous: str) -> Caller:
 
 
 def caller_of_certificate(common_name: str) -> Caller:
-    """Return the caller that a certificate's CN names: `ROLE[:NAME]`, else a student's name."""
+    """Return the caller that a certificate's CN names: `ROLE[:NAME]`, or the name of a student."""
     try:
         return caller_of(common_name, f"certificate {common_name}")
     except UsageError:
@@ -111,14 +111,14 @@ def read_tokens(path: Path) -> Tokens:
     """Read a list of tokens.
 
     Raises:
-        UsageError: the file cannot be read, is readable by others, is empty, or has a malformed
+        UsageError: the file cannot be read, is open to other users, is empty, or has a malformed
             line.
     """
     entries: dict[bytes, Caller] = {}
     for number, line in enumerate(_read_secret(path).splitlines(), start=1):
         where = f"line {number} of the tokens file {path}"
         text, comment, _ = line.partition("#")
-        if comment and text[-1:].strip():  # what precedes it would be accepted as the token
+        if comment and text[-1:].strip():  # the part before it would be accepted as the token
             raise UsageError(
                 f"{where} has a # within a word: put a space before a comment; tokens have no #"
             )
@@ -131,7 +131,7 @@ def read_tokens(path: Path) -> Tokens:
             )
         digest = _digest(_checked(words[-1], where))
         if digest in entries:
-            raise UsageError(f"{where} repeats a token that stands above it: remove one of the two")
+            raise UsageError(f"{where} repeats a token of a line above: remove one of the two")
         anonymous = f"token {digest.hex()[:16]}"
         try:
             entries[digest] = caller_of(words[0] if len(words) == 2 else "student", anonymous)
@@ -146,7 +146,7 @@ def read_token(path: Path) -> str:
     """Read the one token that a client sends.
 
     Raises:
-        UsageError: the file cannot be read, is readable by others, or does not hold exactly one
+        UsageError: the file cannot be read, is open to other users, or does not hold exactly one
             token.
     """
     words = _read_secret(path).split()
@@ -163,7 +163,7 @@ def _read_secret(path: Path) -> str:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
                 raise UsageError(
-                    f"{path} holds secrets and its mode is {mode:04o}, which lets others in: "
+                    f"{path} holds secrets and its mode is {mode:04o}, open to other users: "
                     f"chmod 600 {path}"
                 )
             data = file.read(_MAX_FILE_BYTES + 1)
@@ -190,31 +190,31 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-#: Seconds until the first call over a new connection. Our clients call at once. gRPC allows a
-#: handshake 20 s, but a client that slow is not expected to call.
+#: Seconds from the start of a handshake until it counts as failed without a call. Our clients call
+#: at once. gRPC allows 20 s for a handshake, but such slow clients are not expected.
 PATIENCE_S: Final = 10.0
-#: Most handshakes that wait for a call; if there are more, the oldest count as failed.
-_MAX_WAITING = 4096
+#: Most handshakes that have no call yet; if there are more, the oldest count as failed.
+_MAX_UNFINISHED = 4096
 #: Most peers that are remembered as having called.
-_MAX_KNOWN = 16384
+_MAX_PEERS = 16384
 
 
 class HandshakeMonitor:
     """Counts the failed TLS handshakes of a gRPC server. Safe to use from several threads.
 
     TLS rejects clients without an accepted certificate before there is a call, and gRPC does not
-    report that. But gRPC asks for our certificate before each handshake, so a handshake without a
-    call in time has failed. Connections that are only opened and closed, as by port scans and some
-    health checks, count as failed too.
+    report this. But gRPC asks for our certificate before each handshake. So a handshake that is not
+    followed by a call in time counts as failed. Connections that are only opened and closed, as by
+    port scans and some health checks, count as failed too.
 
-    A failure is counted at the next connection or call, because nothing else reads the clock. A
-    peer that connects again from the same port is taken for its old connection, so its new
+    A failure is counted at the next connection or call, because the monitor has no timer. If a peer
+    connects again from the same port, its calls are attributed to the old connection, so its new
     handshake counts as failed.
 
     Args:
         on_failed: called for each failure.
-        patience_s: seconds until the first call.
-        clock: seconds, with any origin.
+        patience_s: seconds from the start of a handshake until it counts as failed without a call.
+        clock: returns seconds, with any origin.
     """
 
     def __init__(
@@ -228,38 +228,40 @@ class HandshakeMonitor:
         self._patience_s = patience_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[float] = deque()  # start of each handshake
-        self._known: dict[str, None] = {}  # peers that have called, by their first call
+        self._unfinished: deque[float] = deque()  # start of each handshake without a call
+        self._peers: dict[
+            str, None
+        ] = {}  # peers that have called, in the order of their first calls
 
     def handshake_started(self) -> None:
-        """Record the start of a handshake: gRPC asks for our certificate."""
+        """Record the start of a handshake; called when gRPC asks for our certificate."""
         now = self._clock()
         with self._lock:
-            self._waiting.append(now)
-            failed = self._take_failed(now)
+            self._unfinished.append(now)
+            failed = self._remove_failed(now)
         self._report_failed(failed)
 
     def call_received(self, peer: str) -> None:
-        """Record a call from `peer`, named as by gRPC; empty: it did not come over gRPC."""
-        if not peer or (peer in self._known and not self._waiting):
+        """Record a call from `peer`, as gRPC names it; empty: the call did not come over gRPC."""
+        if not peer or (peer in self._peers and not self._unfinished):
             return
         now = self._clock()
         with self._lock:
-            if peer not in self._known:
-                self._known[peer] = None
-                if len(self._known) > _MAX_KNOWN:
-                    del self._known[next(iter(self._known))]
-                if self._waiting:
-                    self._waiting.pop()
-            failed = self._take_failed(now)
+            if peer not in self._peers:
+                self._peers[peer] = None
+                if len(self._peers) > _MAX_PEERS:
+                    del self._peers[next(iter(self._peers))]
+                if self._unfinished:
+                    self._unfinished.pop()
+            failed = self._remove_failed(now)
         self._report_failed(failed)
 
-    def _take_failed(self, now: float) -> int:
+    def _remove_failed(self, now: float) -> int:
         failed = 0
-        while self._waiting and (
-            self._waiting[0] < now - self._patience_s or len(self._waiting) > _MAX_WAITING
+        while self._unfinished and (
+            self._unfinished[0] < now - self._patience_s or len(self._unfinished) > _MAX_UNFINISHED
         ):
-            self._waiting.popleft()
+            self._unfinished.popleft()
             failed += 1
         return failed
 
@@ -274,10 +276,10 @@ _SCHEME = "bearer"
 class AccessControl:
     """Authenticates and authorises the calls of one server. Safe to use from several threads.
 
-    With a list of tokens, every call must carry one; with a `ca`, every connection needs a
-    certificate. With both, both are required, and the token determines the caller. With neither,
-    every caller is an admin: the server listens on loopback or is allowed to be insecure
-    (`check_exposure`).
+    With a list of tokens, every call must carry a token; with a `ca`, every connection needs a
+    certificate. If both are set, both are required, and the token determines the caller. If neither
+    is set, every caller is an admin: such a server listens on loopback, or the operator has allowed
+    it to be insecure (`check_exposure`).
 
     Args:
         security: what to require; None for nothing.
@@ -285,8 +287,8 @@ class AccessControl:
         patience_s: seconds from a TLS handshake to its first call; see `HandshakeMonitor`.
 
     Attributes:
-        handshakes: counts failed TLS handshakes. `listen` reports their starts, `admit` the calls
-            that it gets; report calls of methods without authentication to it.
+        handshakes: counts failed TLS handshakes. `listen` reports each handshake to it, and `admit`
+            each call; the server has to report calls of methods without authentication.
 
     Raises:
         UsageError: the list of tokens cannot be used.
@@ -316,7 +318,7 @@ class AccessControl:
 
     @property
     def revision(self) -> object:
-        """An object that changes whenever the list of tokens does; reloads the list if needed."""
+        """An object that differs after each change of the list of tokens; reloads it if needed."""
         return None if self._tokens is None else self._tokens.current()
 
     def admit(
@@ -338,7 +340,7 @@ class AccessControl:
         self.handshakes.call_received(peer)
         caller = ANYONE
         if self._wants_certificates:
-            caller = self._of_certificate(auth_context or {})
+            caller = self._caller_from_certificate(auth_context or {})
         if self._tokens is not None:
             caller = self.bearer(_token(metadata or ()))
         return caller
@@ -352,19 +354,19 @@ class AccessControl:
         """
         if self._tokens is None:
             if self._wants_certificates:
-                raise self._refuse(
+                raise self._count_refusal(
                     Unauthenticated("this server accepts certificates only, no tokens")
                 )
             return ANYONE
         if not token:
-            raise self._refuse(
+            raise self._count_refusal(
                 Unauthenticated(
-                    "no token came with the call: name the file that holds yours "
+                    "no token came with the call: name the file with your token "
                     "(--token-file, EDL_TOKEN_FILE; token_file= of a DistilReader)"
                 )
             )
         if (caller := self._tokens.current().find(token)) is None:
-            raise self._refuse(
+            raise self._count_refusal(
                 Unauthenticated(
                     "the token of this call is not known here: it is wrong, or was withdrawn"
                 )
@@ -378,9 +380,9 @@ class AccessControl:
             Forbidden: `caller` is in none of them.
         """
         if caller.role != "admin" and caller.role not in roles:
-            meant = " and ".join(f"{role}s" for role in roles)
-            raise self._refuse(
-                Forbidden(f"this call is for {meant}; the credential has the role {caller}")
+            allowed = " and ".join(f"{role}s" for role in roles)
+            raise self._count_refusal(
+                Forbidden(f"this call is for {allowed}; the credential has the role {caller}")
             )
 
     def require_student(self, caller: Caller, student_id: str) -> None:
@@ -390,22 +392,25 @@ class AccessControl:
             Forbidden: `caller` may not.
         """
         if not caller.may_be(student_id):
-            raise self._refuse(
+            raise self._count_refusal(
                 Forbidden(
                     f"the credential of a {caller} may not act for student {student_id!r}: "
                     "a reader names its job by job=..."
                 )
             )
 
-    def _of_certificate(self, auth_context: Mapping[str, Any]) -> Caller:
+    def _caller_from_certificate(self, auth_context: Mapping[str, Any]) -> Caller:
         names = list(auth_context.get("x509_common_name", ()))
-        if len(names) != 1 or not names[0]:  # TLS has required a certificate already
-            raise self._refuse(
-                Unauthenticated("the certificate has no single CN: it needs one, as student:JOB")
+        if len(names) != 1 or not names[0]:  # there is a certificate: TLS has required it
+            raise self._count_refusal(
+                Unauthenticated(
+                    "the certificate has no single CN: it needs exactly one, as student:JOB"
+                )
             )
         return caller_of_certificate(names[0].decode("utf-8", "replace"))
 
-    def _refuse(self, error: AccessError) -> AccessError:
+    def _count_refusal(self, error: AccessError) -> AccessError:
+        """Count the refusal of a call; return `error`, which the caller raises."""
         reason = "forbidden" if isinstance(error, Forbidden) else "unauthenticated"
         self._on_refused(reason)
         return error

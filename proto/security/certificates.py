@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PemContents:
-    """The content of `TlsFiles`, as gRPC takes it."""
+    """The content of `TlsFiles`, as gRPC expects it; None for a file that is not named."""
 
     certificate: bytes | None
     key: bytes | None = field(repr=False)
@@ -35,7 +35,7 @@ class PemContents:
 
 
 def read_pem(files: TlsFiles) -> PemContents:
-    """Read all files and check that they fit together.
+    """Read all named files and check that they fit together.
 
     Raises:
         UsageError: a file cannot be read or is not PEM, or the key does not belong to the
@@ -71,7 +71,7 @@ def use_ca(context: ssl.SSLContext, ca: Path) -> None:
     """
     data = _read("CA", ca) or b""
     try:
-        # The text between certificates may have other characters.
+        # Text around the certificates may have characters that are not ASCII.
         context.load_verify_locations(cadata=data.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError):
         raise UsageError(f"CA {ca} is no certificate in PEM form") from None
@@ -81,10 +81,10 @@ def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     """Load a certificate and its key. After an error the context must not be used.
 
     Raises:
-        UsageError: a file cannot be read or is not PEM, or they do not belong together.
+        UsageError: a file cannot be read or is not PEM, or the files do not belong together.
     """
     try:
-        context.load_cert_chain(certificate, key, password=_no_password)
+        context.load_cert_chain(certificate, key, password=_refuse_password)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise UsageError(f"key {key} does not belong to certificate {certificate}") from None
@@ -92,59 +92,61 @@ def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
             f"certificate {certificate} with key {key} cannot be used: one of the two is not in "
             f"PEM form ({error.reason or error})"
         ) from None
-    except _PasswordAsked:
+    except _PasswordNeeded:
         raise UsageError(
             f"key {key} has a password, which cannot be entered here: remove it with "
-            f"'openssl pkey -in {key} -out NEW', and keep the file to yourself"
+            f"'openssl pkey -in {key} -out NEW', and let nobody else read NEW"
         ) from None
-    except OSError as error:  # it does not say which file
+    except OSError as error:  # it does not name the file
         _read("certificate", certificate)
         _read("key", key)
         raise UsageError(f"certificate {certificate} cannot be read: {error.strerror}") from None
 
 
-class _PasswordAsked(Exception):
-    """The key needs a password; OpenSSL would ask for it on the terminal."""
+class _PasswordNeeded(Exception):
+    """The key needs a password, for which OpenSSL would ask on the terminal."""
 
 
-def _no_password() -> str:
-    raise _PasswordAsked
+def _refuse_password() -> str:
+    raise _PasswordNeeded
 
 
 #: A certificate that expires within this many days should be replaced.
 SOON_DAYS: Final = 14.0
-_DAY_S: Final = 86_400.0
+_SECONDS_PER_DAY: Final = 86_400.0
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-#: ASN.1 tags: the version of a certificate, and the formats of both kinds of times.
+#: ASN.1 tags: of the version of a certificate, and of both kinds of times, with their formats.
 _VERSION: Final = 0xA0
-_TIMES: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+_TIME_FORMATS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 
 #: Error texts of OpenSSL, BoringSSL and gRPC for a failed handshake, and what to do about them.
 _HINTS: Final = {
-    "certificate has expired": "its certificate has expired: replace it there",
-    "certificate is not yet valid": "its certificate is not valid yet: compare both clocks",
+    "certificate has expired": "the peer's certificate has expired: replace it on the peer",
+    "certificate is not yet valid": (
+        "the peer's certificate is not valid yet: compare both clocks"
+    ),
     "hostname verification check failed|hostname mismatch|ip address mismatch": (
-        "its certificate is for other names than this address: dial it by a name that is in its "
-        "certificate, or give it one for this address"
+        "the peer's certificate is for other names than this address: connect to a name that is in "
+        "the certificate, or give the peer a certificate for this address"
     ),
     "unable to get (local )?issuer|self.signed": (
-        "its certificate is signed by another authority than those that are trusted here: name it "
-        "with {}"
+        "the peer's certificate is signed by an authority that is not trusted here: name the "
+        "authority with {}"
     ),
 }
 
 
 def days_until(time_s: float) -> float:
     """Return the days from now to a time in seconds since 1970; negative for a past time."""
-    return (time_s - time.time()) / _DAY_S
+    return (time_s - time.time()) / _SECONDS_PER_DAY
 
 
 def expiry_of(path: Path, *, bundle: bool = False) -> float:
-    """Return when the first certificate of a PEM file expires; in a chain that is the owner's.
+    """Return when the first certificate of a PEM file expires; in a chain, this is the owner's.
 
     Args:
-        path: of the file.
-        bundle: the file holds authorities; the latest expiry among them counts.
+        path: the file.
+        bundle: the file holds authorities: return the latest expiry among them instead.
 
     Returns:
         Seconds since 1970.
@@ -154,13 +156,13 @@ def expiry_of(path: Path, *, bundle: bool = False) -> float:
     """
     try:
         text = path.read_text("latin-1")  # there may be any text around certificates
-        found = []
+        expiries = []
         for part in text.split(_BEGIN)[1:]:
             pem = f"{_BEGIN}{part[: part.index(_END)]}{_END}"
-            found.append(_expiry(ssl.PEM_cert_to_DER_cert(pem)))
+            expiries.append(_expiry(ssl.PEM_cert_to_DER_cert(pem)))
             if not bundle:
                 break
-        return max(found)
+        return max(expiries)
     except OSError as error:
         raise UsageError(f"certificate {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, IndexError, StopIteration):
@@ -168,14 +170,14 @@ def expiry_of(path: Path, *, bundle: bool = False) -> float:
 
 
 def check_validity(path: Path) -> None:
-    """Check that a certificate has not expired. One that is not valid yet is accepted.
+    """Check that a certificate has not expired. A certificate that is not valid yet is accepted.
 
     Raises:
         UsageError: the certificate has expired, or cannot be read.
     """
-    ends_s = expiry_of(path)
-    if time.time() >= ends_s:
-        date = f"{datetime.fromtimestamp(ends_s, UTC):%Y-%m-%d %H:%M} UTC"
+    expiry_s = expiry_of(path)
+    if time.time() >= expiry_s:
+        date = f"{datetime.fromtimestamp(expiry_s, UTC):%Y-%m-%d %H:%M} UTC"
         raise UsageError(f"certificate {path} expired on {date}: replace it")
 
 
@@ -185,20 +187,20 @@ def handshake_hint(
     """Return advice for an error text of a failed TLS handshake; empty for other errors.
 
     Args:
-        text: of the error.
-        ca: the option or setting by which a user names the authority of the peer.
+        text: text of the error.
+        ca: the option or setting by which a user names the authority of the peer's certificate.
     """
-    return next((h.format(ca) for sign, h in _HINTS.items() if re.search(sign, text, re.I)), "")
+    return next((h.format(ca) for regex, h in _HINTS.items() if re.search(regex, text, re.I)), "")
 
 
 def export_expiry(
     registry: CollectorRegistry, security: ClientSecurity | ServerSecurity | None
 ) -> None:
-    """Add the expiry of a process's certificates to its metrics; read at each scrape.
+    """Add the expiry of a process's certificates to its metrics; files are read at each scrape.
 
     Args:
         registry: the metrics of the process.
-        security: of the process; without certificates nothing is added.
+        security: settings of the process; without certificates nothing is added.
     """
     files = None if security is None else security.tls
     paths = {} if files is None else {"own": files.certificate, "ca": files.ca}
@@ -221,7 +223,9 @@ class _ExpiryCollector:
             labels=["certificate"],
         )
         for what, path in self.paths.items():
-            with suppress(UsageError):  # no series: the certificate read before is still used
+            with suppress(
+                UsageError
+            ):  # no series while the file is unusable; the former certificate stays in use
                 gauge.add_metric([what], expiry_of(path, bundle=what == "ca"))
         yield gauge
 
@@ -230,12 +234,11 @@ def _expiry(der: bytes) -> float:
     """Return the expiry of an X.509 certificate (RFC 5280); `ssl` decodes only trusted ones."""
     certificate = next(_elements(der, 0, len(der)))
     to_be_signed = next(_elements(der, *certificate[1:]))
-    fields = [one for one in _elements(der, *to_be_signed[1:]) if one[0] != _VERSION]
-    serial_algorithm_issuer = 3
-    _, start, stop = fields[serial_algorithm_issuer]
-    _, (tag, start, stop) = _elements(der, start, stop)  # begin and end of the validity
-    ends = datetime.strptime(der[start:stop].decode("ascii"), _TIMES.get(tag, ""))
-    return ends.replace(tzinfo=UTC).timestamp()
+    fields = [field for field in _elements(der, *to_be_signed[1:]) if field[0] != _VERSION]
+    _serial, _algorithm, _issuer, (_, start, stop), *_ = fields  # start and stop of the validity
+    _, (tag, start, stop) = _elements(der, start, stop)  # its first and its last time
+    expiry = datetime.strptime(der[start:stop].decode("ascii"), _TIME_FORMATS.get(tag, ""))
+    return expiry.replace(tzinfo=UTC).timestamp()
 
 
 def _elements(der: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -258,8 +261,8 @@ class Reloaded(Generic[_T]):
     """The content of files, reloaded when they change. Safe to use from several threads.
 
     A change that cannot be used (a missing, incomplete or unprotected file) is logged once, and the
-    previous content stays in force: a mistake in a file locks no caller out. To revoke a
-    credential, write a file without it.
+    previous content stays in use, so that a mistake in a file locks no caller out. To revoke a
+    credential, write a valid file without it.
 
     Args:
         paths: the files; a change of any of them reloads all.
@@ -303,17 +306,17 @@ def _file_versions(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int, int] |
 
 def _file_version(path: Path) -> tuple[int, int, int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLContext:
     """Create a context for a server of `ssl` that reloads its certificate.
 
-    New connections get the certificate that is in the files then, unless it has expired; existing
-    connections keep theirs.
+    A new connection uses the certificate that is in the files at its handshake, unless that has
+    expired; existing connections keep theirs.
 
     Args:
         files: certificate and key, and the CA of the clients.
@@ -324,13 +327,13 @@ def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLC
     """
     contexts = Reloaded(files.paths(), lambda: _context(files, ask_clients))
 
-    def changed(connection: ssl.SSLObject, _name: str | None, _offered: ssl.SSLContext) -> None:
+    def use_current(connection: ssl.SSLObject, _name: str | None, _used: ssl.SSLContext) -> None:
         """Called by OpenSSL in each handshake, whether or not the client names a host."""
         connection.context = contexts.current()
 
     # Not one of the reloaded contexts: a failed load would leave this one half changed.
     first = _context(files, ask_clients)
-    first.sni_callback = changed
+    first.sni_callback = use_current
     return first
 
 
@@ -344,7 +347,7 @@ def _context(files: TlsFiles, ask_clients: bool) -> ssl.SSLContext:
         use_ca(context, files.ca)
         context.verify_mode = ssl.CERT_REQUIRED
         # A resumed session would skip the check of a certificate that has expired, or whose CA was
-        # withdrawn. TLS 1.3 resumes only by tickets; of TLS 1.2, `ssl` cannot turn resumption off.
+        # withdrawn. TLS 1.3 resumes only by tickets; `ssl` cannot turn off resumption of TLS 1.2.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
     return context

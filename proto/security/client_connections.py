@@ -1,4 +1,4 @@
-"""Connections of a client with its credentials: gRPC channels and HTTP sockets."""
+"""Connections of clients with their credentials: gRPC channels and HTTP sockets."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class HttpConnector:
     """Opens connections to one HTTP server. Any thread may use it.
 
     Args:
-        url: http://host:port or https://host:port, with a path that all requests begin with if
-            there is one.
-        security: None for no token, and for https the CAs that this machine trusts. Certificates
-            are read now; the token is reloaded when its file changes.
+        url: http://host:port or https://host:port, with an optional path that precedes the path of
+            every request.
+        security: None: no token, and for https the CAs that this machine trusts. Certificates are
+            read now; the token is reloaded when its file changes.
 
     Attributes:
-        host: value of the Host header; with the port if the URL has one.
+        host: value of the Host header, with the port if the URL has one.
         path: prefix of the path of every request, without a trailing slash.
 
     Raises:
@@ -44,20 +44,20 @@ class HttpConnector:
             parts.path.encode("ascii")
             host = (parts.hostname or "").encode("idna")
         except ValueError:  # invalid brackets, port or characters
-            raise _no_address(url) from None
-        readable = url.isprintable() and " " not in url
-        if parts.scheme not in ("http", "https") or not host or port == 0 or not readable:
-            raise _no_address(url)
+            raise _invalid_url(url) from None
+        printable = url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not host or port == 0 or not printable:
+            raise _invalid_url(url)
         if parts.username or parts.query or parts.fragment:
             raise UsageError(f"{url!r:.120} has more than host, port and path")
         self.path = parts.path.rstrip("/")
         self._host = host.decode()
         self._port = port or (443 if parts.scheme == "https" else 80)
-        shown = f"[{self._host}]" if ":" in self._host else self._host
-        self.host = shown if port is None else f"{shown}:{port}"
+        bracketed = f"[{self._host}]" if ":" in self._host else self._host
+        self.host = bracketed if port is None else f"{bracketed}:{port}"
         self._server_name = security.server_name or self._host
         self._context = client_context(security) if parts.scheme == "https" else None
-        self._token = _token(security)
+        self._reloaded_token = _reloaded_token(security)
         if self._context is None:
             _check_plain_url(url, self._host, security)
 
@@ -65,7 +65,7 @@ class HttpConnector:
         """Open a connection.
 
         Raises:
-            OSError: nobody answers in time, or the certificate is not accepted.
+            OSError: no server answers in time, or its certificate is not accepted.
         """
         connection = socket.create_connection((self._host, self._port), timeout_s)
         try:
@@ -79,25 +79,29 @@ class HttpConnector:
 
     def headers(self) -> dict[str, str]:
         """Return the headers that authenticate a request."""
-        return {} if self._token is None else {"Authorization": f"Bearer {self._token.current()}"}
+        return (
+            {}
+            if self._reloaded_token is None
+            else {"Authorization": f"Bearer {self._reloaded_token.current()}"}
+        )
 
 
-def _no_address(url: str) -> UsageError:
+def _invalid_url(url: str) -> UsageError:
     return UsageError(f"{url!r:.120} is no address: write http://host:port or https://")
 
 
 def _check_plain_url(url: str, host: str, security: ClientSecurity) -> None:
-    wanted = security.tls is not None or security.token_file is not None
-    if wanted and not security.insecure and not stays_here(host):
+    has_credentials = security.tls is not None or security.token_file is not None
+    if has_credentials and not security.insecure and not stays_here(host):
         raise UsageError(
-            f"{url} is not encrypted, and certificates or a token are given: use https://, or "
+            f"{url} is not encrypted, but certificates or a token are given: use https://, or "
             "insecure=True if the network is trusted"
         )
 
 
 Options = Sequence[tuple[str, Any]]
 
-#: Proxies named in the environment are for the Internet, not for a mesh.
+#: Ignore proxies of environment variables: they are for the Internet, not for a mesh.
 _NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
 
 
@@ -108,9 +112,9 @@ def open_channel(
 
     Args:
         address: host:port.
-        security: None for neither TLS nor token. Certificates are read now; the token is reloaded
-            when its file changes.
-        options: of gRPC.
+        security: None: neither TLS nor token. Certificates are read now; the token is reloaded when
+            its file changes.
+        options: gRPC channel options.
 
     Raises:
         UsageError: a file of `security` cannot be used, or its token would leave this machine
@@ -120,7 +124,7 @@ def open_channel(
 
     security = security or ClientSecurity()
     _check_plain_channel(address, security)
-    token = _token(security)
+    token = _reloaded_token(security)
     options = [_NO_PROXY, *options]
     if security.tls is not None and security.server_name:
         options.append(("grpc.ssl_target_name_override", security.server_name))
@@ -128,17 +132,17 @@ def open_channel(
         channel = grpc.insecure_channel(address, options=options)
     else:
         channel = grpc.secure_channel(address, _credentials(security.tls), options=options)
-    return channel if token is None else grpc.intercept_channel(channel, _signing(token))
+    return channel if token is None else grpc.intercept_channel(channel, _token_interceptor(token))
 
 
 def stub_of(channel: grpc.Channel, service: ServiceDescriptor) -> Any:
-    """Return an object with a callable for each method of a service, by the method's name."""
+    """Return an object with a callable for each method of a service, named like the method."""
     from google.protobuf.message_factory import GetMessageClass
 
     stub = SimpleNamespace()
     for method in service.methods:
-        streams = method.client_streaming, method.server_streaming
-        kind = "_".join("stream" if one else "unary" for one in streams)
+        sides = method.client_streaming, method.server_streaming
+        kind = "_".join("stream" if streams else "unary" for streams in sides)
         call = getattr(channel, kind)(
             f"/{service.full_name}/{method.name}",
             GetMessageClass(method.input_type).SerializeToString,
@@ -148,11 +152,11 @@ def stub_of(channel: grpc.Channel, service: ServiceDescriptor) -> Any:
     return stub
 
 
-def _signing(token: Reloaded[str]) -> Any:
+def _token_interceptor(token: Reloaded[str]) -> Any:
     """Create an interceptor that adds a bearer token to calls of all four kinds."""
     import grpc
 
-    def signed(_self: object, call: Callable[..., Any], details: Any, request: Any) -> Any:
+    def add_token(_self: object, call: Callable[..., Any], details: Any, request: Any) -> Any:
         metadata = (*(details.metadata or ()), ("authorization", f"Bearer {token.current()}"))
         return call(details._replace(metadata=metadata), request)
 
@@ -163,7 +167,7 @@ def _signing(token: Reloaded[str]) -> Any:
         grpc.StreamUnaryClientInterceptor,
         grpc.StreamStreamClientInterceptor,
     )
-    return type("Signing", bases, {f"intercept_{kind}": signed for kind in kinds})()
+    return type("TokenInterceptor", bases, {f"intercept_{kind}": add_token for kind in kinds})()
 
 
 def _check_plain_channel(address: str, security: ClientSecurity) -> None:
@@ -176,7 +180,7 @@ def _check_plain_channel(address: str, security: ClientSecurity) -> None:
         )
 
 
-def _token(security: ClientSecurity) -> Reloaded[str] | None:
+def _reloaded_token(security: ClientSecurity) -> Reloaded[str] | None:
     path = security.token_file
     return None if path is None else Reloaded((path,), lambda: read_token(path))
 

@@ -17,11 +17,11 @@ class TlsFiles:
     """PEM files for one side of a TLS connection.
 
     Attributes:
-        certificate: our own, followed by its chain up to the CA. A server must have one.
-        key: of `certificate`, without a password.
-        ca: certificates that sign those of our peers. Without it, a client trusts the CAs that gRPC
-            ships over gRPC, and those of this machine over HTTP and our transport; a server asks no
-            client for a certificate.
+        certificate: our own certificate, followed by its chain up to the CA. A server needs one.
+        key: key of `certificate`, without a password.
+        ca: CA certificates that sign the certificates of peers. Without it, a client trusts the CAs
+            that gRPC ships (over gRPC) or those of this machine (over HTTP and our transport), and
+            a server asks no client for a certificate.
 
     Raises:
         UsageError: the certificate or the key is given without the other.
@@ -33,9 +33,9 @@ class TlsFiles:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) is not (self.key is None):
-            given, lacks = ("certificate", "key") if self.certificate else ("key", "certificate")
+            given, missing = ("certificate", "key") if self.certificate else ("key", "certificate")
             raise UsageError(
-                f"a TLS {given} is given without its {lacks}: name both files, or neither"
+                f"a TLS {given} is given without its {missing}: name both files, or neither"
             )
 
     def paths(self) -> tuple[Path, ...]:
@@ -50,8 +50,8 @@ class ClientSecurity:
     Attributes:
         tls: None for unencrypted connections.
         token_file: a bearer token, sent with every call; reloaded when the file changes.
-        server_name: the name in the server's certificate; empty for the host that is dialled.
-        insecure: allow the token on unencrypted connections that leave this machine.
+        server_name: the name in the server's certificate; empty: the host of the address.
+        insecure: allow credentials with unencrypted connections that leave this machine.
     """
 
     tls: TlsFiles | None = None
@@ -65,11 +65,12 @@ class ServerSecurity:
     """Credentials of a server, and how it identifies its clients.
 
     Attributes:
-        tls: None for unencrypted connections. With a `ca`, every client must present a certificate.
+        tls: None for unencrypted connections. If it has a `ca`, every client must present a
+            certificate.
         tokens_file: the accepted bearer tokens (`access_control.py`); every call must carry one.
 
     Raises:
-        UsageError: TLS without a certificate.
+        UsageError: `tls` has no certificate.
     """
 
     tls: TlsFiles | None = None
@@ -94,20 +95,20 @@ def check_exposure(host: str, security: ServerSecurity | None, insecure: bool, w
     """Refuse to listen beyond loopback without authentication, unless the operator allows it.
 
     Args:
-        host: to listen on.
-        security: of the server.
-        insecure: the operator allows it.
+        host: the host to listen on.
+        security: security settings of the server.
+        insecure: whether the operator allows it.
         what: the name of the server in the message: "the manager", "the metrics".
 
     Raises:
         UsageError: `host` is not a loopback address, callers are not authenticated, and `insecure`
             is False.
     """
-    asks = security is not None and security.authenticates
-    if not insecure and not asks and not is_loopback(host):
+    authenticates = security is not None and security.authenticates
+    if not insecure and not authenticates and not is_loopback(host):
         raise UsageError(
             f"{what} on {host} can be reached from other machines, and callers are not "
-            "authenticated: give it --tokens or --tls ca=FILE, or listen on 127.0.0.1, or say "
+            "authenticated: give it --tokens or --tls ca=FILE, or listen on 127.0.0.1, or pass "
             "--insecure if the network is trusted"
         )
 

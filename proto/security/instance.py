@@ -1,12 +1,12 @@
 """Proof that a server at an address is the instance that registered there.
 
-A teacher creates a key when it starts and writes it to the registry, where only managers read it. A
-manager sends a challenge to the registered address; only the owner of the key can answer with the
-right proof. The key never travels between them. The proof does not exclude a relay in between; TLS
-does.
+A teacher creates a key when it starts and writes the key to the registry, where only managers read
+it. A manager sends a challenge to the registered address; only the owner of the key can answer with
+the right proof. The key itself is not sent to that address. The proof does not exclude a relay
+between manager and teacher; TLS does.
 
-A foreign server does not know this scheme. Its sidecar answers instead, at an address of its own,
-and its proof includes the address of the server that it attests.
+A foreign server does not know this scheme. Its sidecar answers instead, at its own address, and the
+proof includes the address of the server that the sidecar attests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INCARNATION: Final = "edl-incarnation"
 
 _PURPOSE = "edl-instance-v1"
 _KEY_BYTES = 32
-#: Longer challenges are refused, so that nobody can have other texts signed.
+#: Longer challenges are refused, so that nobody can get proofs for arbitrary texts.
 _MAX_CHARS = 512
 
 
@@ -44,11 +44,12 @@ def prove(
     """Return the HMAC-SHA256 of the instance and the challenge, in hex.
 
     Args:
-        key: of this start.
-        teacher_id: of the instance.
-        incarnation: of this start.
-        challenge: from the manager.
-        attested_address: of the foreign server that is attested; empty for the instance itself.
+        key: the key of this start, from `new_key`.
+        teacher_id: id of the instance.
+        incarnation: incarnation of this start.
+        challenge: the challenge of the manager.
+        attested_address: address of the foreign server that is attested; empty for the instance
+            itself.
 
     Raises:
         ValueError: the challenge is too long.

@@ -75,14 +75,14 @@ def tls_words(tls: TlsFiles) -> list[str]:
 def client_security(
     tls: TlsFiles, token_file: Path | None = None, *, insecure: bool = False
 ) -> ClientSecurity | None:
-    """Return the security settings of a client; None without options: no TLS, no token."""
+    """Return the security settings of a client; None (no TLS, no token) if no file is named."""
     if not tls.paths() and token_file is None:
         return None
     return ClientSecurity(tls if tls.paths() else None, token_file, insecure=insecure)
 
 
 def server_security(tls: TlsFiles, tokens: Path | None = None) -> ServerSecurity | None:
-    """Return the security settings of a server; None without options: anybody may call it.
+    """Return the security settings of a server; None (anybody may call it) if no file is named.
 
     Raises:
         UsageError: `tls` names a CA, but no certificate.

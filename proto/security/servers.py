@@ -1,12 +1,12 @@
-"""How servers listen: an acceptor for asyncio servers, and gRPC servers with reloaded certificates.
+"""Listeners of servers: an acceptor for asyncio servers, and gRPC servers that reload certificates.
 
-asyncio's own servers accept connections without a limit and wait a minute for each handshake, so
+asyncio's own servers accept connections without a limit and wait a minute for each TLS handshake;
 `Acceptor` limits both.
 
 gRPC's asyncio server decodes the path of each call as UTF-8 in the one task that accepts all calls.
-A call with other bytes, from anybody, ends that task and the server with it. `aio_server` lets
-gRPC's core match our methods byte by byte, and answers calls of other methods without reading their
-path.
+A call with other bytes, which anybody may send, ends that task and so stops the server.
+`aio_server` lets gRPC's core match our methods byte by byte, and answers calls of other methods
+without decoding their path.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 #: The longest TLS handshake, in seconds.
 HANDSHAKE_S: Final = 10.0
-#: The most unfinished handshakes; for one more, the oldest is ended. asyncio allocates 256 KiB for
-#: each TLS connection from its first byte on.
+#: The most unfinished handshakes; a further handshake ends the oldest. asyncio allocates 256 KiB
+#: for each TLS connection from its first byte on.
 HANDSHAKES: Final = 128
-#: The least time for a handshake, in seconds, however long its first byte took.
-_MIN_HANDSHAKE_S: Final = 0.01
+#: Seconds that a handshake has at least after its first byte, however late that came.
+_MIN_TLS_S: Final = 0.01
 #: Seconds between two attempts to accept while the system refuses, for example without descriptors.
-_RETRY_S: Final = 0.1
-#: Of HTTP servers: the longest head of a request, and seconds for which an idle connection stays.
+_ACCEPT_RETRY_S: Final = 0.1
+#: HTTP servers: the largest head of a request, and seconds until an idle connection is closed.
 _MAX_HEAD_BYTES: Final = 16 << 10
 _KEEP_ALIVE_S: Final = 5
 
@@ -66,7 +66,7 @@ def uvicorn_config(app: Any, grace_s: int | None = None) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level=logging.CRITICAL,  # it would log addresses that callers can forge
+        log_level=logging.CRITICAL,  # uvicorn would log addresses that callers can forge
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -82,13 +82,14 @@ class Acceptor:
     """Accepts connections for an asyncio protocol, with limits. Lives in one event loop.
 
     Args:
-        listener: bound and listening; `close` closes it.
-        protocol: creates the protocol of a connection after its handshake.
+        listener: a listening socket; `close` closes it.
+        protocol: creates the protocol of a connection after the handshake.
         tls: None for unencrypted connections.
-        max_connections: including those in their handshake.
+        max_connections: limit of all connections, including those in their handshake.
         open_connections: returns how many connections have a protocol now.
-        make_room: ends one of these when there are `max_connections`; returns False if none may be
-            ended. Then the oldest handshake is ended, or else the new connection is closed.
+        make_room: called when there are `max_connections`: ends a connection that has a protocol,
+            or returns False if none may be ended. Then the oldest handshake is ended, or, if there
+            is none, the new connection is closed.
     """
 
     def __init__(
@@ -111,7 +112,6 @@ class Acceptor:
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start accepting."""
         self._listener.setblocking(False)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
@@ -124,29 +124,29 @@ class Acceptor:
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        refused = False
+        failing = False
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
-            except OSError as error:  # no descriptors left, or the peer has gone
-                if not refused:
+            except OSError as error:  # no descriptors are left, or the peer has disconnected
+                if not failing:
                     log.warning("no connection can be accepted now: %s", error)
-                refused = True
-                await asyncio.sleep(_RETRY_S)
+                failing = True
+                await asyncio.sleep(_ACCEPT_RETRY_S)
                 continue
-            refused = False
+            failing = False
             if not self._has_room():
                 connection.close()
             elif self._tls is None:
-                await self._handshake(connection)  # does not wait
+                await self._handshake(connection)  # without TLS it does not wait
             else:
                 task = loop.create_task(self._handshake(connection))
                 self._handshakes[task] = None
                 task.add_done_callback(lambda done: self._handshakes.pop(done, None))
-            await asyncio.sleep(0)  # more may be queued, and other tasks need their turn
+            await asyncio.sleep(0)  # let other tasks run, even if more connections are queued
 
     def _has_room(self) -> bool:
-        """End another connection if needed; return whether there is room for one more."""
+        """End another connection if needed; return whether there is room for a new connection."""
         full = len(self._handshakes) + self._open_connections() >= self._max_connections
         if len(self._handshakes) < HANDSHAKES and (not full or self._make_room()):
             return True
@@ -163,8 +163,8 @@ class Acceptor:
             if self._tls is not None:
                 began = loop.time()
                 async with asyncio.timeout(HANDSHAKE_S):
-                    await _readable(connection)
-                limit_s = max(began + HANDSHAKE_S - loop.time(), _MIN_HANDSHAKE_S)
+                    await _wait_readable(connection)
+                limit_s = max(began + HANDSHAKE_S - loop.time(), _MIN_TLS_S)
             await loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=limit_s
             )
@@ -179,16 +179,16 @@ class Acceptor:
             log.exception("a TLS handshake failed")
 
 
-async def _readable(connection: socket.socket) -> None:
-    """Wait for the first byte; until then a connection costs no more than its socket."""
+async def _wait_readable(connection: socket.socket) -> None:
+    """Wait for the first byte; until then a connection needs only the memory of its socket."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
-    def came() -> None:
+    def on_readable() -> None:
         if not readable.done():
             readable.set_result(None)
 
-    loop.add_reader(connection, came)
+    loop.add_reader(connection, on_readable)
     try:
         await readable
     finally:
@@ -203,19 +203,19 @@ def listen(
 ) -> int:
     """Bind a gRPC server to `address` and return the port.
 
-    With TLS, new connections get the certificate that is in the files then, unless it has expired;
-    existing connections keep theirs.
+    With TLS, a new connection uses the certificate that is in the files at its handshake, unless
+    that has expired; existing connections keep theirs.
 
     Args:
         server: not started yet.
         address: host:port; port 0 takes a free one.
         security: None for neither TLS nor authentication.
-        access: of this server; it counts failed TLS handshakes if its `admit` gets the peer of each
-            call.
+        access: access control of this server. It counts failed TLS handshakes if `admit` gets the
+            peer of each call.
 
     Raises:
         UsageError: a file of `security` cannot be used, or its certificate has expired.
-        AddressInUse: gRPC cannot bind the address; it does not say why.
+        AddressInUse: gRPC cannot bind the address; it gives no reason.
     """
     try:
         if security is None or security.tls is None:
@@ -227,7 +227,7 @@ def listen(
         ) from None
 
 
-#: gRPC holds credentials by a bare pointer and calls them as long as their server lives.
+#: Keeps credentials alive as long as their server: gRPC has only a bare pointer to them.
 _SERVER_CREDENTIALS: weakref.WeakKeyDictionary[object, list[grpc.ServerCredentials]] = (
     weakref.WeakKeyDictionary()
 )
@@ -237,21 +237,21 @@ def _credentials(
     server: object, files: TlsFiles, access: AccessControl | None
 ) -> grpc.ServerCredentials:
     pem = Reloaded(files.paths(), lambda: _read(files))
-    offered = [pem.current()]
+    latest = [pem.current()]
 
-    def changed() -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC's threads before each handshake."""
+    def changed_configuration() -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC's threads before each handshake; returns None if nothing changed."""
         if access is not None:
             access.handshakes.handshake_started()
         current = pem.current()
-        if current is offered[0]:
+        if current is latest[0]:
             return None
-        offered[0] = current
+        latest[0] = current
         return _configuration(current)
 
     credentials = grpc.dynamic_ssl_server_credentials(
-        _configuration(offered[0]),
-        changed,  # type: ignore[arg-type]  # None means "unchanged", which the stubs do not know
+        _configuration(latest[0]),
+        changed_configuration,  # type: ignore[arg-type]  # the stubs do not allow None
         require_client_authentication=files.ca is not None,
     )
     _SERVER_CREDENTIALS.setdefault(server, []).append(credentials)
@@ -277,21 +277,21 @@ def aio_server(
     options: Options = (),
     on_unknown: Callable[[], None] = lambda: None,
 ) -> grpc.aio.Server:
-    """Create a gRPC server for the running event loop; `listen` and start it then.
+    """Create a gRPC server for the running event loop; then pass it to `listen`, and start it.
 
     Args:
-        service: the full name, such as "edl.coordinator.v1.Coordinator".
-        methods: handlers by name.
-        options: of gRPC.
-        on_unknown: called for each call of another method, which is answered UNIMPLEMENTED.
+        service: full name of the service, such as "edl.coordinator.v1.Coordinator".
+        methods: handlers by method name.
+        options: gRPC server options.
+        on_unknown: called for each call of any other method, which is answered UNIMPLEMENTED.
     """
     server: Any
     try:
-        server = _SturdyServer(options, on_unknown)
+        server = _RegisteredMethodsServer(options, on_unknown)
         server.add_registered_method_handlers(service, dict(methods))
     except (AttributeError, TypeError):  # another release of gRPC, with other internals
         log.warning(
-            "gRPC %s has other internals: a call whose path is not UTF-8 ends this server",
+            "gRPC %s has unknown internals: a call whose path is not UTF-8 would stop this server",
             grpc.__version__,
         )
         server = grpc.aio.server(options=list(options))
@@ -300,7 +300,7 @@ def aio_server(
     return server  # type: ignore[no-any-return]
 
 
-class _SturdyServer(grpc_server.Server):
+class _RegisteredMethodsServer(grpc_server.Server):
     """gRPC's server with a core that refuses unknown methods itself."""
 
     def __init__(self, options: Options, on_unknown: Callable[[], None]) -> None:
