@@ -196,7 +196,7 @@ class TransportConnection:
         self._header: FrameHeader | None = None  # of the frame whose payload is being received
         self._head = b""
         self._payload = memoryview(b"")
-        self._filled_bytes = 0
+        self._filled = 0
         self._description: ResultDescription | None = None
         self._result_layout: _ResultLayout | None = None
 
@@ -375,9 +375,9 @@ class TransportConnection:
     # --- receiving
 
     def _receive_some(self) -> int:
-        if self._header is not None and self._filled_bytes < len(self._payload):
-            count = self._socket.recv_into(self._payload[self._filled_bytes :])
-            self._filled_bytes += count
+        if self._header is not None and self._filled < len(self._payload):
+            count = self._socket.recv_into(self._payload[self._filled :])
+            self._filled += count
             return count
         if self._start:
             rest = self._end - self._start
@@ -402,12 +402,10 @@ class TransportConnection:
             self._start += header.head_bytes
             self._header = header
             self._payload = np.empty(header.nbytes, np.uint8).data
-            self._filled_bytes = min(header.nbytes, self._end - self._start)
-            self._payload[: self._filled_bytes] = self._staging[
-                self._start : self._start + self._filled_bytes
-            ]
-            self._start += self._filled_bytes
-        if self._filled_bytes < len(self._payload):
+            self._filled = min(header.nbytes, self._end - self._start)
+            self._payload[: self._filled] = self._staging[self._start : self._start + self._filled]
+            self._start += self._filled
+        if self._filled < len(self._payload):
             return None
         header, payload = self._header, self._payload.toreadonly()
         self._header, self._payload = None, memoryview(b"")

@@ -229,9 +229,7 @@ class HandshakeMonitor:
         self._clock = clock
         self._lock = threading.Lock()
         self._unfinished: deque[float] = deque()  # start of each handshake without a call
-        self._peers: dict[
-            str, None
-        ] = {}  # peers that have called, in the order of their first calls
+        self._peers: dict[str, None] = {}  # peers that have called, the earliest first
 
     def handshake_started(self) -> None:
         """Record the start of a handshake; called when gRPC asks for our certificate."""

@@ -223,9 +223,8 @@ class _ExpiryCollector:
             labels=["certificate"],
         )
         for what, path in self.paths.items():
-            with suppress(
-                UsageError
-            ):  # no series while the file is unusable; the former certificate stays in use
+            # No series while the file is unusable; the process still uses the former certificate.
+            with suppress(UsageError):
                 gauge.add_metric([what], expiry_of(path, bundle=what == "ca"))
         yield gauge
 
@@ -331,8 +330,7 @@ def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLC
         """Called by OpenSSL in each handshake, whether or not the client names a host."""
         connection.context = contexts.current()
 
-    # Not one of the reloaded contexts: a failed load would leave this one half changed.
-    first = _context(files, ask_clients)
+    first = contexts.current()
     first.sni_callback = use_current
     return first
 

@@ -57,7 +57,7 @@ class HttpConnector:
         self.host = bracketed if port is None else f"{bracketed}:{port}"
         self._server_name = security.server_name or self._host
         self._context = client_context(security) if parts.scheme == "https" else None
-        self._reloaded_token = _reloaded_token(security)
+        self._token = _reloaded_token(security)
         if self._context is None:
             _check_plain_url(url, self._host, security)
 
@@ -79,11 +79,7 @@ class HttpConnector:
 
     def headers(self) -> dict[str, str]:
         """Return the headers that authenticate a request."""
-        return (
-            {}
-            if self._reloaded_token is None
-            else {"Authorization": f"Bearer {self._reloaded_token.current()}"}
-        )
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token.current()}"}
 
 
 def _invalid_url(url: str) -> UsageError:
