@@ -44,10 +44,10 @@ def tune_allocator() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    kept = mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) or mallopt(
+    is_set = mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) or mallopt(
         _M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES_OLD_GLIBC
     )
-    return bool(kept and mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES))
+    return bool(is_set and mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES))
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
