@@ -89,10 +89,8 @@ class DistilTrainerMixin:
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train as the Trainer does, and close the reader at the end."""
         checkpoint = resume_from_checkpoint
-        if checkpoint is True:
-            checkpoint = get_last_checkpoint(self.args.output_dir)
-            if checkpoint is None:
-                raise UsageError(f"there is no checkpoint in {self.args.output_dir} to resume from")
+        if checkpoint is True and (checkpoint := get_last_checkpoint(self.args.output_dir)) is None:
+            raise UsageError(f"there is no checkpoint in {self.args.output_dir} to resume from")
         self._checkpoint = Path(checkpoint) if checkpoint else None
         try:
             return super().train(resume_from_checkpoint=checkpoint, **kwargs)  # type: ignore[misc]

@@ -92,6 +92,10 @@ class Arena:
     Args:
         fd: a memory file; the arena owns and closes it.
         size_bytes: the current size of the file.
+
+    Attributes:
+        fd: descriptor of the memory file; -1 after `close`.
+        used_bytes: bytes of all allocated records.
     """
 
     #: Name of the memory file in lists of open files.
@@ -103,10 +107,10 @@ class Arena:
         self._size = size_bytes
         self._lock = threading.Lock()
         self._map = mmap.mmap(fd, size_bytes)
-        self._free: list[tuple[int, int]] = [(0, size_bytes)]  # (offset, bytes), by offset
+        self._free_ranges: list[tuple[int, int]] = [(0, size_bytes)]  # (offset, bytes), by offset
         self._allocated: dict[int, tuple[Layouts, Record]] = {}
         # Freed records. The last one of each layout is reused first: the CPU's cache may hold it.
-        self._freed: dict[Layouts, list[Record]] = {}
+        self._freed_records: dict[Layouts, list[Record]] = {}
 
     @classmethod
     def create(cls, size_bytes: int = GROWTH_BYTES) -> Self:
@@ -138,7 +142,7 @@ class Arena:
         return record
 
     def allocate(self, layouts: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> Record:
-        """Allocate a record for arrays of these dtypes and shapes; its bytes are undefined.
+        """Allocate a record for arrays of these dtypes and shapes; its content is undefined.
 
         Raises:
             WireError: a dtype holds objects or fields, which shared memory cannot store.
@@ -146,7 +150,7 @@ class Arena:
         """
         key = tuple(layouts)
         with self._lock:
-            freed = self._freed.get(key)
+            freed = self._freed_records.get(key)
             record = freed.pop() if freed else self._new_record(key)
             self._allocated[record.offset] = (key, record)
             self.used_bytes += record.nbytes
@@ -182,7 +186,7 @@ class Arena:
         with self._lock:
             key, record = self._allocated.pop(offset)
             self.used_bytes -= record.nbytes
-            self._freed.setdefault(key, []).append(record)
+            self._freed_records.setdefault(key, []).append(record)
 
     def close(self) -> None:
         """Close the descriptor. Existing views stay valid."""
@@ -207,21 +211,22 @@ class Arena:
         return Record(offset, nbytes, tuple(refs))
 
     def _find_room(self, nbytes: int) -> int:
-        for records in self._freed.values():  # their layouts differ: merge their ranges
+        # No freed record has the wanted layout: make their ranges free for any layout.
+        for records in self._freed_records.values():
             for record in records:
-                insort(self._free, (record.offset, record.nbytes))
-        self._freed.clear()
+                insort(self._free_ranges, (record.offset, record.nbytes))
+        self._freed_records.clear()
         self._merge()
-        fits = (i for i, (_, room) in enumerate(self._free) if room >= nbytes)
+        fits = (i for i, (_, room) in enumerate(self._free_ranges) if room >= nbytes)
         index = next(fits, None)
         if index is None:
             self._grow(nbytes)
-            index = len(self._free) - 1
-        offset, room = self._free[index]
+            index = len(self._free_ranges) - 1
+        offset, room = self._free_ranges[index]
         if room == nbytes:
-            del self._free[index]
+            del self._free_ranges[index]
         else:
-            self._free[index] = (offset + nbytes, room - nbytes)
+            self._free_ranges[index] = (offset + nbytes, room - nbytes)
         return offset
 
     def _grow(self, nbytes: int) -> None:
@@ -232,7 +237,7 @@ class Arena:
         start = self._size
         os.ftruncate(self.fd, start + step)
         self._remap(start + step)
-        self._free.append((start, step))
+        self._free_ranges.append((start, step))
         self._merge()
 
     def _grown_size(self, end: int) -> int:
@@ -252,12 +257,12 @@ class Arena:
 
     def _merge(self) -> None:
         merged: list[tuple[int, int]] = []
-        for offset, room in self._free:
+        for offset, room in self._free_ranges:
             if merged and sum(merged[-1]) == offset:
                 merged[-1] = (merged[-1][0], merged[-1][1] + room)
             else:
                 merged.append((offset, room))
-        self._free = merged
+        self._free_ranges = merged
 
 
 def _aligned(nbytes: int) -> int:

@@ -48,7 +48,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LENGTH = struct.Struct("<I")
 
 
-def not_finite(array: Array) -> int:
+def count_not_finite(array: Array) -> int:
     """Return the number of elements that are NaN or infinite."""
     if array.dtype.kind not in "fcV":  # V: bfloat16
         return 0

@@ -170,8 +170,8 @@ def check_form(
     if datatype not in FLOATS:
         requested = f"the form {form}" if form.temperature is None else "a temperature"
         raise RequestRefused(
-            f"output {name!r} is {datatype}, and {requested} is for floats: request it without,"
-            " and name the outputs that should have it"
+            f"output {name!r} is {datatype}, and {requested} is for floats: request it only for"
+            " other outputs, by their names"
         )
     if not form.k and form.temperature is None:
         return
@@ -226,7 +226,7 @@ def encode(name: str, array: Array, form: LabelForm, kind: str = "") -> dict[str
     """Encode one output in a form.
 
     Args:
-        name: of the output.
+        name: name of the output.
         array: finite floats [N, ..., C].
         form: the requested form.
         kind: an `OutputKind`; empty: it is derived from the values.
@@ -235,7 +235,7 @@ def encode(name: str, array: Array, form: LabelForm, kind: str = "") -> dict[str
         The arrays to send, by the names of `LabelForm.parts`.
 
     Raises:
-        RequestRefused: the output cannot be encoded in this form, or holds values beyond its range.
+        RequestRefused: the output cannot be encoded in this form, or has values beyond its range.
     """
     check_form(name, datatype_of(array.dtype), array.shape, form, kind)
     needs_logits = form.k or form.temperature is not None
@@ -250,7 +250,7 @@ def encode_after_softmax(name: str, rows: Array, form: LabelForm) -> dict[str, A
     """Encode one output; the softmax of the form, if there is one, has already been applied.
 
     Args:
-        name: of the output.
+        name: name of the output.
         rows: finite floats [N, ..., C]; probabilities if the form has a temperature.
         form: the requested form.
 
@@ -258,7 +258,7 @@ def encode_after_softmax(name: str, rows: Array, form: LabelForm) -> dict[str, A
         The arrays to send, by the names of `LabelForm.parts`.
 
     Raises:
-        RequestRefused: the output cannot be encoded in this form, or holds values beyond its range.
+        RequestRefused: the output cannot be encoded in this form, or has values beyond its range.
     """
     check_form(name, datatype_of(rows.dtype), rows.shape, form)
     if form.dtype is not None:
@@ -268,8 +268,8 @@ def encode_after_softmax(name: str, rows: Array, form: LabelForm) -> dict[str, A
     rest = flat.copy()
     np.put_along_axis(rest, indices, 0.0 if form.temperature else -np.inf, axis=-1)
     tail = rest.sum(axis=-1) if form.temperature else _log_sum_exp(rest)
-    small = np.float16 if np.abs(values).max(initial=0.0) <= _HALF_MAX else np.float32
-    arrays = (values.astype(small), indices.astype(np.min_scalar_type(flat.shape[-1] - 1)), tail)
+    dtype = np.float16 if np.abs(values).max(initial=0.0) <= _HALF_MAX else np.float32
+    arrays = (values.astype(dtype), indices.astype(np.min_scalar_type(flat.shape[-1] - 1)), tail)
     outer = rows.shape[:-1]
     shapes = ((*outer, form.k), (*outer, form.k), outer)
     parts = zip(form.parts(name), arrays, shapes, strict=True)
@@ -287,7 +287,7 @@ def decode(
     the omitted classes together.
 
     Args:
-        name: of the output.
+        name: name of the output.
         outputs: arrays of an answer by name, including the parts of this output.
         form: the form that the answer states.
         parameters: parameters of the output in the answer.
@@ -332,20 +332,22 @@ def check_parts(
     classes = parameters.get(CLASSES)
     shape = values.shape
     if values.dtype not in _DTYPES.values() or tail.dtype.kind != "f" or tail.dtype.itemsize > 4:
-        raise _contradiction(name, f"of {values.dtype} and {tail.dtype}")
+        raise _contradiction(name, f"values of {values.dtype}, a tail of {tail.dtype}")
     if indices.dtype.kind != "u":
-        raise _contradiction(name, f"with indices of {indices.dtype}")
+        raise _contradiction(name, f"indices of {indices.dtype}")
     if len(shape) < 2 or shape[-1] != form.k or indices.shape != shape or tail.shape != shape[:-1]:
-        raise _contradiction(name, f"{shape}, {indices.shape} and {tail.shape} for {form}")
+        raise _contradiction(name, f"shapes {shape}, {indices.shape} and {tail.shape} for {form}")
     if isinstance(classes, bool) or not isinstance(classes, int) or classes <= form.k:
-        raise _contradiction(name, f"of {classes!r} classes for {form}")
+        raise _contradiction(name, f"{classes!r} classes for {form}")
     if classes > np.iinfo(indices.dtype).max + 1 or tail.size * classes * 4 > MAX_MESSAGE_BYTES:
-        raise _contradiction(name, f"of {classes} classes, more than its indices or a message hold")
+        raise _contradiction(
+            name, f"{classes} classes, more than the indices or a message can hold"
+        )
     ordered = np.sort(indices.astype(np.int64), axis=-1)
     if ordered[..., -1:].max(initial=0) >= classes or (ordered[..., 1:] == ordered[..., :-1]).any():
-        raise _contradiction(name, f"with an index twice, or an index of {classes} or more")
+        raise _contradiction(name, f"an index occurs twice, or is {classes} or more")
     if form.temperature and tail.min(initial=0.0) < 0:
-        raise _contradiction(name, "with a negative tail mass")
+        raise _contradiction(name, "a negative tail")
     return values.astype(np.float32), indices.astype(np.int64), tail.astype(np.float32)
 
 

@@ -5,14 +5,15 @@ the caller's credentials permit labelling. The reader accepts only an offer from
 it dialled. The connection goes over TCP, with TLS if gRPC uses it, or over a Unix socket on the
 same host.
 
-First both sides prove that they know the secret of the offer, which never travels over the
+First both sides prove that they know the secret of the offer, which is never sent over the
 connection: the reader sends MAGIC, the session and a challenge; the teacher sends a challenge and
 its proof; the reader sends its proof. Then frames follow. OPEN fixes the model, the inputs and the
 outputs of the requests that follow. REQUEST carries the arrays of one batch, or their locations in
-shared memory. RESULT or ERROR answers a request. GOAWAY announces that the teacher
-accepts no more requests over this connection.
+shared memory. RESULT or ERROR answers a request. GOAWAY announces that the teacher accepts no more
+requests over this connection.
 
-A frame is a header of fixed size, a head, and a payload:
+A frame is a header of fixed size, a head, and a payload. Fields of the header have their sizes in
+bytes here:
 
 ```
 header   magic 4, kind 1, flags 1, head bytes 2, rows 4, number 8, payload bytes 8, seconds 8
@@ -26,8 +27,8 @@ GOAWAY   no head and no payload
 ```
 
 All numbers are little-endian; dimensions are unsigned 8-byte numbers. The reader chooses the number
-of a request, and the answer repeats the number. `seconds` is the time that the reader waits for the
-answer of a request; in a RESULT it is the time on the device.
+of a request, and the answer repeats the number. In a REQUEST, `seconds` is the time for
+which the reader waits for the answer; in a RESULT it is the time on the device.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class FrameHeader(NamedTuple):
-    """The fields of a frame's header, as the docstring of the module describes them."""
+    """The fields of a frame's header after its magic number; see the docstring of the module."""
 
     kind: int
     flags: int

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..proto.arena import Arena, Array, ArrayRef, Layouts
-from ..proto.datatypes import Parameter, TensorSpec, datatype_of, not_finite
+from ..proto.datatypes import Parameter, TensorSpec, count_not_finite, datatype_of
 from ..proto.forms import LabelForm, check_form, encode
 from ..proto.tensors import InferRequest
 from ..runtime.errors import (
@@ -104,7 +104,7 @@ class RequestedOutput:
 def check_finite(outputs: Mapping[str, Array]) -> None:
     """Raise BadAnswer if an output of floats holds NaN or infinity."""
     for name, array in outputs.items():
-        if bad := not_finite(array):
+        if bad := count_not_finite(array):
             raise BadAnswer(
                 f"output {name!r} holds {bad} NaN or infinite values of {array.size}", name
             )

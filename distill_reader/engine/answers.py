@@ -16,8 +16,8 @@ from ...proto.datatypes import (
     Input,
     Parameter,
     TensorSpec,
+    count_not_finite,
     datatype_of,
-    not_finite,
     pieces_of,
 )
 from ...proto.forms import LabelForm, check_parts, decode, encode
@@ -140,7 +140,7 @@ def device_seconds(reported: object, elapsed_s: float, in_flight: int = 1) -> fl
 def check_inputs_finite(inputs: Mapping[str, Input]) -> None:
     """Raise RequestRefused if inputs have values that are not finite."""
     for name, value in inputs.items():
-        if any(map(not_finite, pieces_of(value))):
+        if any(map(count_not_finite, pieces_of(value))):
             raise RequestRefused(f"input {name!r} holds values that are not finite")
 
 
@@ -164,7 +164,7 @@ def _check_label(name: str, label: Array, samples: int) -> None:
     rows = label.shape[0] if label.ndim else 0
     if rows != samples:
         raise BadAnswer(f"output {name!r} has shape {label.shape}, for a batch of {samples}")
-    if not_finite(label):
+    if count_not_finite(label):
         raise BadAnswer(f"output {name!r} holds values that are not finite")
 
 

@@ -192,11 +192,11 @@ class TransportConnection:
         self._pending: dict[int, _PendingRequest] = {}
         self.unsent: deque[memoryview | Callable[[], None]] = deque()
         self._staging = memoryview(bytearray(_STAGING_BYTES))
-        self._start = self._end = 0
+        self._start = self._end = 0  # of the data in `_staging` that was not processed yet
         self._header: FrameHeader | None = None  # of the frame whose payload is being received
-        self._head = b""
+        self._head = b""  # of the same frame
         self._payload = memoryview(b"")
-        self._filled = 0
+        self._filled = 0  # received bytes of `_payload`
         self._description: ResultDescription | None = None
         self._result_layout: _ResultLayout | None = None
 

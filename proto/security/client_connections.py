@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from ...runtime.errors import UsageError
 from .access_control import read_token
 from .certificates import Reloaded, client_context, read_pem
-from .credentials import ClientSecurity, TlsFiles, stays_here
+from .credentials import ClientSecurity, TlsFiles, is_local_address
 
 if TYPE_CHECKING:
     import grpc
@@ -88,7 +88,7 @@ def _invalid_url(url: str) -> UsageError:
 
 def _check_plain_url(url: str, host: str, security: ClientSecurity) -> None:
     has_credentials = security.tls is not None or security.token_file is not None
-    if has_credentials and not security.insecure and not stays_here(host):
+    if has_credentials and not security.insecure and not is_local_address(host):
         raise UsageError(
             f"{url} is not encrypted, but certificates or a token are given: use https://, or "
             "insecure=True if the network is trusted"
@@ -168,7 +168,7 @@ def _token_interceptor(token: Reloaded[str]) -> Any:
 
 def _check_plain_channel(address: str, security: ClientSecurity) -> None:
     exposed = security.token_file is not None and security.tls is None
-    if exposed and not security.insecure and not stays_here(address):
+    if exposed and not security.insecure and not is_local_address(address):
         raise UsageError(
             f"the token would be sent to {address} unencrypted: name the CA of the server's "
             "certificate (--tls ca=FILE, EDL_TLS_CA, or tls= of a reader); a reader in a trusted "

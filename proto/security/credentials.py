@@ -119,7 +119,7 @@ def names_loopback(host: str) -> bool:
     return is_loopback(name if port.isdigit() else host)
 
 
-def stays_here(address: str) -> bool:
+def is_local_address(address: str) -> bool:
     """Return whether a connection to a host:port, or to a gRPC target, stays on this machine."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from edl.proto import json_tensors
 from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, LabelResponse
-from edl.proto.datatypes import not_finite
+from edl.proto.datatypes import count_not_finite
 from edl.proto.json_tensors import decode_request, encode_response
 from edl.proto.shared_buffer import BufferRef
 from edl.proto.tensors import InferRequest, SlowToDecode
@@ -149,7 +149,7 @@ def answered(request: InferRequest, outputs: dict[str, Array], **said: Any) -> L
 
 @given(arrays(), st.booleans())
 def test_arrays_go_and_come_back_bit_for_bit(array: Array, binary: bool) -> None:
-    finite = not not_finite(array)
+    finite = not count_not_finite(array)
     text = not array.dtype.hasobject or all(_is_text(element) for element in array.ravel())
     try:
         head, raws = json_tensors.encode_request(LabelRequest({"x": array}, ("y",)), binary=binary)
@@ -165,8 +165,8 @@ def test_arrays_go_and_come_back_bit_for_bit(array: Array, binary: bool) -> None
 
 def test_a_signalling_nan_is_counted_without_a_warning() -> None:
     bits = np.array([0x7F81, 0x7FC0, 0xFF96, 0x3F80], np.uint16)  # pytest makes warnings errors
-    assert not_finite(bits.view(ml_dtypes.bfloat16)) == 3
-    assert not_finite(bits) == 0
+    assert count_not_finite(bits.view(ml_dtypes.bfloat16)) == 3
+    assert count_not_finite(bits) == 0
 
 
 def test_all_that_is_said_beside_the_tensors_arrives() -> None:

@@ -10,7 +10,12 @@ import pytest
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.security.access_control import AccessControl, Caller, read_token, read_tokens
 from edl.proto.security.client_connections import open_channel
-from edl.proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles, stays_here
+from edl.proto.security.credentials import (
+    ClientSecurity,
+    ServerSecurity,
+    TlsFiles,
+    is_local_address,
+)
 from edl.proto.security.options import (
     TLS,
     client_security,
@@ -302,7 +307,7 @@ AWAY = "0.0.0.0:80 [::]:80 10.0.0.1:80 dns:///head:80 127.0.0.1.example:80 ::2 :
 @pytest.mark.parametrize("address", [*HERE.split(), "dns:///localhost:80", *AWAY.split()])
 def test_a_token_stays_on_this_machine_or_is_encrypted(address: str, tmp_path: Path) -> None:
     stays = address not in AWAY.split()
-    assert stays_here(address) is stays
+    assert is_local_address(address) is stays
     token = write_secret(tmp_path / "token", "abc")
     if stays:
         open_channel(address, ClientSecurity(None, token)).close()
