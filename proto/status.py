@@ -4,7 +4,7 @@ A server answers an error of `runtime/errors.py` with `to_status`; a client turn
 into an error with `from_status`. Codes that only gRPC itself or foreign servers send are in the
 table too, so every code has a meaning.
 
-`VersionMismatch` is sent as OUT_OF_RANGE, because the usual codes are taken: FAILED_PRECONDITION
+`VersionMismatch` is sent as OUT_OF_RANGE, because the usual codes are in use: FAILED_PRECONDITION
 means `WrongInstance`, and gRPC itself answers UNIMPLEMENTED for an unknown method.
 """
 

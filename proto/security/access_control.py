@@ -86,7 +86,7 @@ def caller_of_certificate(common_name: str) -> Caller:
         return Caller("student", common_name, f"student:{common_name}")
 
 
-#: Tokens travel in a header, which is never this large.
+#: Tokens are sent in a header, which is never this large.
 _MAX_TOKEN_CHARS = 4096
 _MAX_FILE_BYTES = 4 << 20
 

@@ -39,7 +39,7 @@ class TlsFiles:
             )
 
     def paths(self) -> tuple[Path, ...]:
-        """Return the files that are named."""
+        """Return the paths that are set."""
         return tuple(path for path in (self.certificate, self.key, self.ca) if path is not None)
 
 

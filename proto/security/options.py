@@ -22,8 +22,8 @@ class TlsKeys:
     ca: Annotated[
         Path | None,
         Key(
-            "CA certificates, in PEM form, that sign those of our peers. With them, a server "
-            "requires a certificate of every client.",
+            "CA certificates, in PEM form, that sign the certificates of peers. With them, a "
+            "server requires a certificate of every client.",
             "EDL_TLS_CA",
         ),
     ] = None

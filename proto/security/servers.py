@@ -43,7 +43,7 @@ HANDSHAKE_S: Final = 10.0
 #: The most unfinished handshakes; a further handshake ends the oldest. asyncio allocates 256 KiB
 #: for each TLS connection from its first byte on.
 HANDSHAKES: Final = 128
-#: Seconds that a handshake has at least after its first byte, however late that came.
+#: Seconds that a handshake has at least after its first byte, however late the byte came.
 _MIN_TLS_S: Final = 0.01
 #: Seconds between two attempts to accept while the system refuses, for example without descriptors.
 _ACCEPT_RETRY_S: Final = 0.1
@@ -208,7 +208,7 @@ def listen(
 
     Args:
         server: not started yet.
-        address: host:port; port 0 takes a free one.
+        address: host:port; port 0: any free one.
         security: None for neither TLS nor authentication.
         access: access control of this server. It counts failed TLS handshakes if `admit` gets the
             peer of each call.
