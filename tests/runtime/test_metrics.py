@@ -147,13 +147,13 @@ def test_garbage_does_not_disturb_other_clients(server: MetricsServer, garbage: 
 def test_silent_clients_are_many_only_for_a_while(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_CLIENT_S", 0.2)
-    monkeypatch.setattr(metrics, "_CLIENTS", 4)
+    monkeypatch.setattr(metrics, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(metrics, "_MAX_SCRAPES", 4)
     with closing(MetricsServer("0", registry)) as server, ExitStack() as open_sockets:
         silent = [open_sockets.enter_context(open_socket(server)) for _ in range(4 + 5)]
         for connection in silent:  # those that came on top at once, the others when time is up
             assert connection.recv(1) == b""
-        monkeypatch.setattr(metrics, "_CLIENT_S", 20.0)
+        monkeypatch.setattr(metrics, "_TIMEOUT_S", 20.0)
         assert scrape(server)[0] == 200
 
 
@@ -169,7 +169,7 @@ def test_idle_connections_take_no_room_from_those_that_ask(server: MetricsServer
 def test_scrapes_that_do_not_end_leave_room_for_health(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_CLIENTS", 2)
+    monkeypatch.setattr(metrics, "_MAX_SCRAPES", 2)
     collecting, go_on = Semaphore(0), Event()
 
     class Slow(Collector):
@@ -203,7 +203,7 @@ def test_who_sees_the_end_of_an_answer_may_ask_again_at_once(
         go_on.wait(DEADLINE_S)
         shutdown(server, request)
 
-    monkeypatch.setattr(metrics, "_CLIENTS", 1)
+    monkeypatch.setattr(metrics, "_MAX_SCRAPES", 1)
     monkeypatch.setattr(socketserver.TCPServer, "shutdown_request", slowly)
     with closing(MetricsServer("0", registry)) as server:
         assert [scrape(server)[0] for _ in range(2)] == [200] * 2
