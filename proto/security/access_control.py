@@ -285,6 +285,7 @@ class AccessControl:
         patience_s: seconds from a TLS handshake to its first call; see `HandshakeMonitor`.
 
     Attributes:
+        authenticates: whether callers must authenticate.
         handshakes: counts failed TLS handshakes. `listen` reports each handshake to it, and `admit`
             each call; the server has to report calls of methods without authentication.
 
@@ -300,6 +301,7 @@ class AccessControl:
         patience_s: float = PATIENCE_S,
     ) -> None:
         security = security or ServerSecurity()
+        self.authenticates = security.authenticates
         self._wants_certificates = security.wants_certificates
         self._on_refused = on_refused or (lambda reason: None)
         self.handshakes = HandshakeMonitor(
@@ -308,11 +310,6 @@ class AccessControl:
         self._tokens: Reloaded[Tokens] | None = None
         if (path := security.tokens_file) is not None:
             self._tokens = Reloaded((path,), lambda: read_tokens(path))
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether callers must authenticate."""
-        return self._wants_certificates or self._tokens is not None
 
     @property
     def revision(self) -> object:
