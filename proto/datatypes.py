@@ -116,7 +116,7 @@ def element_count(shape: Sequence[int], itemsize: int) -> int:
             not be addressed.
     """
     if len(shape) > MAX_DIMENSIONS:
-        raise WireError(f"a shape of {len(shape)} dimensions; at most {MAX_DIMENSIONS} are allowed")
+        raise WireError(f"a shape has at most {MAX_DIMENSIONS} dimensions, this has {len(shape)}")
     count = extent = 1
     for size in shape:
         if size < 0:
@@ -171,8 +171,8 @@ def from_elements(elements: Sequence[Any], datatype: str, shape: Sequence[int]) 
     Args:
         elements: numbers (integers for integer datatypes), booleans for BOOL, bytes objects for
             BYTES. Their types are not checked, only their range.
-        datatype: of the array.
-        shape: of the array.
+        datatype: datatype of the array.
+        shape: shape of the array.
 
     Returns:
         A read-only array; floats beyond the range of the datatype become infinite.
@@ -217,7 +217,7 @@ def _pack(elements: Iterable[Any]) -> bytes:
     total = 0
     for element in elements:
         if not isinstance(element, bytes):
-            raise WireError(f"an object array is sent as BYTES; it holds {type(element).__name__}")
+            raise WireError(f"an object array must hold bytes, not {type(element).__name__}")
         total += _LENGTH.size + len(element)
         if total > MAX_MESSAGE_BYTES:
             raise WireError("the elements of a BYTES array do not fit into one message")
@@ -243,7 +243,7 @@ def _unpack(raw: memoryview, count: int) -> list[bytes]:
     return elements
 
 
-#: A free dimension of a model, as the Open Inference Protocol spells it.
+#: A free dimension of a model in the Open Inference Protocol.
 FREE: Final = -1
 
 

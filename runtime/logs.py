@@ -23,8 +23,8 @@ from .standard_streams import escape_control_characters
 FORMAT_VARIABLE: Final = "EDL_LOG_FORMAT"
 #: Environment variable: "debug", "info", ..., the level of all processes of EDL-Dist.
 LEVEL_VARIABLE: Final = "EDL_LOG_LEVEL"
-#: Keys for subjects of a record. A request is "STUDENT#NUMBER". The student numbers its requests,
-#: and its batches.
+#: Keys for subjects of a record. The value of "request" is STUDENT#NUMBER, the value of "batches"
+#: has numbers of batches; each student numbers its own requests and batches.
 KEYS: Final = ("job", "student", "service", "teacher", "request", "batches")
 
 #: Libraries that write a debug record for each call and nothing else of use.

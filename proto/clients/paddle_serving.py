@@ -1,9 +1,9 @@
 """Clients of Paddle Serving's two servers, the pipeline server and the C++ server.
 
-Both servers answer inferences only, and do not describe their model. So a probe requests something
-that does not exist: an unknown service of a pipeline server, or an unknown method of a C++ server.
-Both servers refuse this without running the model, which may be busy. gRPC's status of an inference
-is OK even if the inference failed; the error number in the answer has to be checked.
+Both servers answer only inference requests, and do not describe their model. So a probe requests
+something that does not exist: an unknown service of a pipeline server, or an unknown method of a
+C++ server. Both servers refuse this without running the model, which may be busy. gRPC's status of
+an inference is OK even if the inference failed; the error number in the answer has to be checked.
 
 Arrays are sent as single numbers, in the field for their element type, or as the bytes of `.npy`
 files. A pipeline server accepts `.npy` for any dtype, so requests to it use these; its answers are

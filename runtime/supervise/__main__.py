@@ -1,9 +1,9 @@
 """`python -m edl.runtime.supervise GRACE_S PROGRAM ARGS...` runs PROGRAM while its parent lives.
 
 The parent is the process that started this guard. The guard is for a foreign program, which does
-not watch the life pipe. It forwards signals and ends with the exit code or signal of the program.
-If the guard is killed, the kernel kills the program. If the parent dies, nothing of the process
-group remains.
+not watch the life pipe. The guard forwards signals and ends like the program, with its exit code or
+by its signal. If the guard is killed, the kernel kills the program. If the parent dies, nothing of
+the process group remains.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Identity:
         if self.pid == os.getpid() or self.pid < 1:
             return False
         with open_pidfd(self.pid) as fd:
-            if not self.runs:  # another process may have had the pid at the call of pidfd_open
+            if not self.runs:  # else the descriptor may refer to another process with this pid
                 return False
             try:
                 if fd is None:  # the pid may be reused between check and signal

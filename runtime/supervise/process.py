@@ -242,9 +242,9 @@ class Process:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the child, not its group; without effect after its end."""
-        with self._changed:  # this lock keeps the child from being reaped, and its id in use
+        with self._changed:  # held: the child is not reaped, so its id is not reused
             if self._returncode is None:
-                with contextlib.suppress(ProcessLookupError):  # "reaped", see `_state`
+                with contextlib.suppress(ProcessLookupError):  # the program reaped it: see `_state`
                     os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -330,7 +330,7 @@ class Process:
 
     def _mark_ended(self) -> None:
         """Mark this copy in a forked process as ended: the forked process has no such child."""
-        self._changed = threading.Condition()  # a lock that was held during the fork stays locked
+        self._changed = threading.Condition()  # the old lock may have been held during the fork
         self._popen.returncode = self._returncode = self._returncode or 0
 
 
@@ -421,7 +421,7 @@ class Background:
         return None
 
     def leave(self) -> None:
-        """Prevent Python's warning that the process still runs when this process ends."""
+        """Let the child outlive this process without a warning from Python."""
         if self._popen.poll() is None:
             self._popen.returncode = _EXIT_UNKNOWN  # else Popen warns when it is garbage-collected
 
