@@ -3,7 +3,7 @@
 A batch enters when the source yields it, and gets its outcome (labels or an error) from the engine.
 The training loop may take it once the engine has released it. Batch numbers grow over the whole
 life of a reader, so that messages about batches of an earlier epoch are recognised. Batches of
-calls have numbers of the same sequence.
+`TeacherPool` calls get their numbers from the same sequence.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LabelledBatch(NamedTuple):
     Attributes:
         pulled: the batch.
         labels: its labels.
-        made: what the training loop gets, if it could be made in advance; else None.
+        made: what the training loop gets, if it could be made in advance; None: `batch` makes it.
     """
 
     pulled: RingBatch
@@ -75,10 +75,10 @@ class LabelledBatch(NamedTuple):
 
     @classmethod
     def of(cls, pulled: RingBatch, labels: BatchLabels) -> Self:
-        """Combine a batch and its labels; `batch` makes tensors of frameworks later.
+        """Combine a batch and its labels now if the batch contains only numpy arrays.
 
-        The training loop's thread makes them when it takes the batch: that thread decides on their
-        device, and they occupy no device memory before.
+        Otherwise `batch` makes the tensors when the training loop takes the batch, so that batches
+        that wait occupy no device memory.
         """
         made = None
         if pulled.parts.plain:
@@ -122,8 +122,8 @@ class BatchStream:
 
     Attributes:
         undelivered: the batch that was taken last, and its form for the training loop. The training
-            loop sets this to None once it has the batch, by an assignment, because Ctrl-C could
-            interrupt a call.
+            loop sets this to None once it has the batch. It does so by an assignment, because
+            Ctrl-C could interrupt a call.
         epoch: number of the current epoch; only `begin` changes it.
         data_epoch: epochs begun over the source, without the empty epochs that follow an epoch that
             was left.
@@ -156,7 +156,7 @@ class BatchStream:
         self._loop_waits = False
         self._source_error: BaseException | None = None
         self._fatal: EdlError | None = None
-        self._dead = False  # `_fatal` holds for every epoch
+        self._dead = False  # `_fatal` is raised in every epoch
 
     # --- the epoch
 
@@ -164,7 +164,7 @@ class BatchStream:
         """Drop the current epoch and begin a new one; returns its number.
 
         Args:
-            empty: no batches will be pulled in the new one.
+            empty: no batches will be pulled in the new epoch.
         """
         with self._lock:
             self._progress = self.progress
@@ -190,7 +190,7 @@ class BatchStream:
 
     @property
     def progress(self) -> StreamProgress:
-        """The delivered part of the source."""
+        """The delivered part of the source, without the batch in `undelivered`."""
         with self._lock:
             if self._last is None or self.undelivered is not None:
                 return self._progress
@@ -204,7 +204,7 @@ class BatchStream:
         return self._pulled < self._limit
 
     def may_pull(self, epoch: int) -> bool:
-        """Wait until the engine allows another batch; False once the epoch is over."""
+        """Wait until the engine allows another batch; returns False if the epoch was left."""
         with self._lock:
             while self._pulled >= self._limit and self.epoch == epoch and not self._dead:
                 self._room.wait()
@@ -224,7 +224,7 @@ class BatchStream:
         Args:
             epoch: epoch of the batch.
             record: where its arrays are in the ring.
-            arrays: views of them.
+            arrays: views of these arrays.
             parts: the structure of the batch.
             position: position of the batch in the source.
             source_s: seconds that the source took to yield it.
@@ -246,7 +246,7 @@ class BatchStream:
         """Count the batch at `position` in the progress if the loaded state says it was delivered.
 
         Returns:
-            Whether that is so: the caller has to skip the batch.
+            True if the state says so; the caller must then skip the batch.
         """
         with self._lock:
             if self.epoch != epoch or position.ordinal not in self._progress.ahead:
@@ -298,7 +298,8 @@ class BatchStream:
         The batch and its labels are combined in the caller's thread.
 
         Returns:
-            False if the stream has no such batch: it is of a call, or of an epoch that was left.
+            False if the stream has no such batch: it belongs to a call, or to an epoch that was
+            left.
         """
         if (pulled := self._waiting.get(number)) is None:
             return False
@@ -309,7 +310,7 @@ class BatchStream:
         return True
 
     def withdraw(self, number: int) -> None:
-        """Forget the outcome of a batch that is not released; it will get another one."""
+        """Forget the outcome of a batch that is not released; the engine will send a new one."""
         with self._lock:
             self._outcomes.pop(number, None)
 
@@ -359,7 +360,7 @@ class BatchStream:
 
         Raises:
             StopIteration: the source has ended and every batch was taken.
-            BaseException: what the source raised, after its last batch; once.
+            BaseException: what the source raised; once, after the source's last batch.
             EdlError: the batch or the stream has failed.
         """
         deadline = time.monotonic() + timeout_s
@@ -396,13 +397,13 @@ class BatchStream:
             pulled = labelled.pulled
             if self.epoch != epoch or self._outcomes.get(pulled.number) is not labelled:
                 return False
-            number, last = pulled.number, (pulled.position, pulled.parts.samples)
-            progress = self.progress
-            # No calls in what follows: a Ctrl-C must not interrupt it halfway.
+            number, samples = pulled.number, pulled.parts.samples
+            progress, last = self.progress, (pulled.position, samples)
+            # The statements below call no function: a Ctrl-C cannot interrupt them halfway.
             self._progress, self._last = progress, last
             self.undelivered = None if batch is None else (pulled, batch)
             self.delivered += 1
-            self.samples_delivered += last[1]
+            self.samples_delivered += samples
             self.unlabelled += labelled.labels.record is None
             del self._released[number], self._outcomes[number], self._waiting[number]
             return True

@@ -1,4 +1,4 @@
-"""Calls for the labels of single batches, outside the training loop, until each has its answer."""
+"""The calls of `TeacherPool` that wait for the labels of a batch: limits, deadlines, answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .structure import BatchParts, soft_labels
 
 log = logging.getLogger(__name__)
 
-#: Maximum number of calls that wait for labels; further ones wait for room.
+#: Maximum number of calls that wait for labels; further calls wait for room.
 MAX_CALLS: Final = 1024
 #: Longest single wait; Python refuses timeouts of centuries.
 _LONGEST_WAIT_S: Final = 3600.0
@@ -39,7 +39,7 @@ Labels = dict[str, Any]
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class PendingCall:
-    """A batch of a call that waits for labels.
+    """A call that waits for the labels of its batch.
 
     Users may keep the future: it does not refer to this object, so the memory of the batch is free
     once the call has its answer.
@@ -47,13 +47,13 @@ class PendingCall:
     Attributes:
         future: gets the labels, or an error.
         record: where the arrays of the batch are in the ring.
-        arrays: views of them, which keep the memory from being reused.
+        arrays: views of these arrays, which keep the memory from being reused.
         parts: the structure of the batch, without its arrays.
-        nbytes: bytes of its arrays, as given to `Calls.reserve`.
-        timeout_s: seconds that it may take.
+        nbytes: bytes of its arrays, as passed to `Calls.reserve`.
+        timeout_s: seconds that the call may take, for the text of errors.
         deadline: end of that time, by the monotonic clock.
-        number: number of the batch; each engine, and each epoch of the reader, gives it another.
-        has_room: the room that was reserved for it was not released yet.
+        number: number of the batch; it changes when an engine starts or the reader begins an epoch.
+        has_room: whether the room reserved for the call is still reserved.
     """
 
     future: Future[Labels]
@@ -72,14 +72,14 @@ class Calls:
 
     Args:
         max_bytes: limit of the bytes of all batches that wait; a single batch may exceed it.
-        waiting_for: describes what the engine waits for; empty: unknown.
-        dropped: called if nobody waits for a batch any more, with its number and why: "late" or
-            "cancelled"; must not block.
+        waiting_for: returns a description of what the engine waits for; empty: unknown.
+        dropped: called when nobody waits for a batch any more, with its number and the reason:
+            "late" or "cancelled"; must not block.
 
     Attributes:
         answered: number of calls that got labels.
         failed: number of calls that got an error.
-        latest_labels: dtype and shape of each of the latest labels, by name; empty: there are none.
+        latest_labels: dtype and shape of each of the latest labels, by name; empty: none yet.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Calls:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         #: Cancelled calls for the watcher; None wakes it before `_watched_until`. A finalizer may
-        #: cancel a future with any lock held: `SimpleQueue.put` is made for that.
+        #: cancel a future while any lock is held; `SimpleQueue.put` is safe even then.
         self._to_watcher: SimpleQueue[PendingCall | None] = SimpleQueue()
         self._watched_until = inf
         self._waiting: dict[int, PendingCall] = {}  # by number, in order
@@ -109,23 +109,24 @@ class Calls:
     def reserve(self, nbytes: int, timeout_s: float, deadline: float) -> None:
         """Wait until there is room for another batch; first come, first served.
 
-        A callback of a future gets room at once: answers, which make room, wait for it.
+        A callback of a future gets room at once: it would wait for answers, which make room, and
+        they wait until the callback returns.
 
         Args:
             nbytes: bytes of the batch.
-            timeout_s: seconds that the call may take, for the error.
+            timeout_s: seconds that the call may take, for the text of the error.
             deadline: end of that time, by the monotonic clock.
 
         Raises:
-            LabelTimeout: there was none until the deadline.
-            EdlError: why the engine labels nothing any more.
+            LabelTimeout: there was no room until the deadline.
+            EdlError: the engine labels nothing any more; the error says why.
         """
-        turn = object()
+        place = object()
         with self._lock:
-            self._queue.append(turn)
+            self._queue.append(place)
             try:
                 while self._fatal is None:
-                    if self.is_in_callback or (self._queue[0] is turn and self._has_room(nbytes)):
+                    if self.is_in_callback or (self._queue[0] is place and self._has_room(nbytes)):
                         self._count += 1
                         self._nbytes += nbytes
                         return
@@ -134,7 +135,7 @@ class Calls:
                     self._room.wait(min(left_s, _LONGEST_WAIT_S))
                 raise copy_error(self._fatal)
             finally:
-                self._queue.remove(turn)
+                self._queue.remove(place)
                 if self._queue:
                     self._room.notify_all()
 
@@ -154,15 +155,15 @@ class Calls:
 
     @property
     def is_in_callback(self) -> bool:
-        """Whether this thread runs a user's callback; it gives no other answer meanwhile."""
+        """Whether this thread runs a user's callback; until that ends, it answers no other call."""
         return getattr(self._answering, "depth", 0) > 0
 
     def add(self, call: PendingCall) -> None:
-        """Wait for the answer to a call, until its deadline; its future may be cancelled.
+        """Enter a call. It leaves when it is answered, is cancelled or reaches its deadline.
 
         Raises:
             ProcessFailed: the system refuses a thread.
-            EdlError: why the engine labels nothing any more.
+            EdlError: the engine labels nothing any more; the error says why.
         """
         with self._lock:
             if self._fatal is not None:
@@ -184,8 +185,8 @@ class Calls:
     def answer_without_rows(self, parts: BatchParts) -> Future[Labels]:
         """Answer a call for a batch without rows, for which no teacher is needed."""
         labels = {
-            name: np.empty((0, *known.shape[1:]), dtype_named(known.dtype))
-            for name, known in self.latest_labels.items()
+            name: np.empty((0, *latest.shape[1:]), dtype_named(latest.dtype))
+            for name, latest in self.latest_labels.items()
         }
         future = Future[Labels]()
         future.set_result(soft_labels(parts.skeleton, labels))
@@ -194,7 +195,7 @@ class Calls:
         return future
 
     def renumber(self, next_number: Callable[[], int]) -> list[PendingCall]:
-        """Give the calls that wait new numbers, in order, and return them."""
+        """Give new numbers to the waiting calls, in order, and return these calls."""
         with self._lock:
             calls = [*self._waiting.values()]
             for call in calls:
@@ -203,17 +204,17 @@ class Calls:
             return calls
 
     def answer(self, number: int, labels: Mapping[str, Array | None] | EdlError) -> bool:
-        """Answer a call; returns False if no call waits under this number.
+        """Answer a call; returns False if no call with this number waits.
 
-        Labels become tensors of the batch's framework, and callbacks of the future run, in the
-        thread that calls this.
+        The caller's thread converts labels to tensors of the batch's framework, and runs the
+        callbacks of the future.
         """
         with self._lock:
             call = self._waiting.get(number)
         return call is not None and self._settle(call, labels)
 
     def _settle(self, call: PendingCall, labels: Mapping[str, Array | None] | EdlError) -> bool:
-        """Do what `answer` does for this call."""
+        """Answer this call; returns False if it no longer waits."""
         with self._lock:
             if not self._take_out(call):
                 return False
@@ -238,13 +239,16 @@ class Calls:
             else:
                 call.future.set_exception(error)
         except SystemExit:  # of a callback; other answers need this thread
-            log.exception("a callback of a future called sys.exit, which ends no program there")
+            log.exception(
+                "a callback of a future called sys.exit, which does not end the program, because"
+                " the callback runs in a thread of the reader"
+            )
         finally:
             self._answering.depth -= 1
         return True
 
     def fail(self, error: EdlError) -> None:
-        """Answer all present and later calls with an error."""
+        """Answer all waiting calls with an error; `reserve` and `add` raise it from now on."""
         with self._lock:
             self._fatal = self._fatal or error
             calls = [*self._waiting.values()]
@@ -257,7 +261,7 @@ class Calls:
             watcher.join(_CALLBACK_GRACE_S)
 
     def _take_out(self, call: PendingCall) -> bool:
-        """Remove a call, and release its room; returns whether it waited. Needs the lock."""
+        """Remove a call and release its room; returns whether it waited. Needs `_lock`."""
         if call.has_room:
             call.has_room = False
             self._release(call.nbytes)
@@ -294,7 +298,7 @@ class Calls:
                 self._fail_late(late.pop(0))
 
     def _wait_for_cancelled(self, timeout_s: float) -> None:
-        """Wait for a message to the watcher; if that is a cancelled call, forget it."""
+        """Wait for a message to the watcher: a cancelled call to forget, or None."""
         try:
             call = self._to_watcher.get(timeout=timeout_s)
         except Empty:

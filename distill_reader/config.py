@@ -30,7 +30,7 @@ from .store import LabelStore
 
 #: A field of a batch: its index in a tuple or list, its key in a dict.
 FieldKey = int | str
-#: See `DistilReader`.
+#: What to do while there is no teacher; see `DistilReader`.
 OnNoTeacher = Literal["wait", "hard_only", "fail"]
 Feeds = Sequence[FieldKey] | Mapping[str, FieldKey]
 
@@ -51,10 +51,11 @@ class ReaderConfig:
     """Settings of one reader.
 
     Attributes:
-        service: name of the teachers' service; of several services, "a+b".
-        coordinator: Redis URL of the mesh; None: `teachers` are given.
+        service: name of the teachers' service; "a+b" for an ensemble of the services a and b.
+        coordinator: Redis URL of the mesh; None: the reader uses `teachers`.
         teachers: addresses `host:port` to use without a coordinator.
-        feeds: (model input or None, field of the batch) pairs; empty: see `DistilReader`.
+        feeds: (model input, field of the batch) pairs; an input None stands for the model input at
+            the same position. Empty: see `DistilReader`.
         fetches: model outputs to request; empty: all.
         labels: requested form of each output.
         upper_bytes: threshold `ut` of the paper's Algorithm 1: above it no new batch is pulled.
@@ -63,19 +64,22 @@ class ReaderConfig:
         profiles: absolute path of the folder of profiles; empty: none is kept.
         rank: rank of this student in its job.
         world_size: ranks among which the reader divides the source; 1: it does not.
-        uneven: what to do with last batches that are fewer than the ranks; see `DistilReader`.
+        uneven: what to do with the last batches of an epoch if there are fewer than ranks; see
+            `DistilReader`.
         seed: seed of the order of map-style sources.
         ordered: deliver batches in the order of the source; False: in the order of labelling.
-        deterministic: use only teachers with one numerics_id, send whole batches, tune nothing.
+        deterministic: use only teachers with one numerics_id, send whole batches, and keep the
+            number of requests in flight fixed.
         limits: limits of batches and requests in flight.
         teachers_min: never ask for fewer teachers.
         teachers_max: never ask for more teachers.
-        priority: priority of the job among those of the service; higher ones come first.
-        no_teacher: policy without teachers; see `scheduler.no_teacher`.
+        priority: priority of the job; of the jobs that share a service, those with a higher
+            priority get teachers first.
+        no_teacher: what to do while there is no teacher; see `scheduler.no_teacher`.
         timeouts: timeouts of requests, and of waiting for teachers.
         ensemble: the services of an ensemble; None: there is one service.
-        canaries: how labels of two teachers are compared; None: never.
-        store: label store; None: none.
+        canaries: how labels of two teachers are compared; None: they are not compared.
+        store: label store; None: labels are not stored.
         shared_memory: let teachers on this host read batches from shared memory.
         security: credentials for teachers and managers; None: none.
         metrics_listen: "PORT" or "HOST:PORT" of the engine's Prometheus metrics; empty: none.
@@ -158,11 +162,11 @@ class ReaderConfig:
             )
         if self.deterministic and rows is not None:
             raise UsageError(
-                "deterministic=True sends whole batches, as bits may depend on what is labelled"
-                " together: omit request_rows"
+                "deterministic=True sends whole batches, because the bits of a label may depend on"
+                " the other rows of its request: omit request_rows"
             )
         if "/" in self.job:
-            raise UsageError(f"job {self.job!r} contains '/': name it without")
+            raise UsageError(f"job {self.job!r} contains '/': choose a name without it")
         if self.rank < 0:
             raise UsageError(f"rank is an integer from 0, not {self.rank}")
         if self.seed < 0:
@@ -185,7 +189,7 @@ class ReaderConfig:
 
     @property
     def buffer_bytes(self) -> int:
-        """Limit of the bytes of all batches that are pulled and not taken."""
+        """Limit of the bytes of all batches that are pulled and not yet taken by the loop."""
         if self.limits.buffer_bytes is None:
             return max(_DEFAULT_BUFFER_BYTES, self.upper_bytes)
         return self.limits.buffer_bytes
@@ -205,7 +209,7 @@ class ReaderConfig:
         )
 
     def policy(self) -> Policy:
-        """Return the policy without teachers; raises UsageError for an impossible one."""
+        """Return what to do while there is no teacher; raises UsageError for invalid settings."""
         timeouts = self.timeouts
         limit_s = timeouts.wait_s if self.no_teacher == "wait" else timeouts.no_teacher_s
         try:
@@ -222,8 +226,8 @@ class ReaderConfig:
 def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) -> str:
     """Return the absolute path of the folder of profiles; empty if no profile is kept.
 
-    No profile is kept without a coordinator, because the reader then requests no teachers, nor for
-    unnamed trainings, because they may be different ones.
+    No profile is kept without a coordinator, because the reader then requests no teachers. None is
+    kept for unnamed trainings either, because all of them have the same job name.
 
     Raises:
         UsageError: `folder` is not a path.
@@ -235,7 +239,7 @@ def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) ->
         return ""
     try:
         return str(folder.expanduser().absolute())
-    except RuntimeError:  # this user has no home
+    except RuntimeError:  # this user has no home directory
         return ""
 
 
@@ -277,8 +281,8 @@ def trace_of(trace: str | Path | Trace | None) -> Trace | None:
     """Return the user's `trace` with an absolute path; raises UsageError for other values."""
     if trace is None:
         return None
-    given = trace if isinstance(trace, Trace) else Trace(trace)
-    return replace(given, path=str(path("trace", given.path).absolute()))
+    settings = trace if isinstance(trace, Trace) else Trace(trace)
+    return replace(settings, path=str(path("trace", settings.path).absolute()))
 
 
 def security_of(
@@ -289,21 +293,21 @@ def security_of(
     Raises:
         UsageError: a file does not exist, or a setting is missing that another one needs.
     """
-    given = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
-    ca, cert, key = (_existing(f"tls={name}", value) for name, value in given.items())
-    token = _existing("token_file", token_file)
+    fields = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
+    ca, cert, key = (_existing_file(f"TLS({name}=...)", value) for name, value in fields.items())
+    token = _existing_file("token_file", token_file)
     files = TlsFiles(cert, key, ca)
     if not files.paths():
         if tls.server_name:
-            raise UsageError("TLS(server_name=...) is given without certificates: name ca= as well")
+            raise UsageError("TLS(server_name=...) is set without certificates: set ca= as well")
         if token is None:
             return None
     return ClientSecurity(files if files.paths() else None, token, tls.server_name, insecure)
 
 
-def _existing(name: str, given: str | Path | None) -> Path | None:
-    if given is None:
+def _existing_file(setting: str, value: str | Path | None) -> Path | None:
+    if value is None:
         return None
-    if not path(name, given).is_file():
-        raise UsageError(f"there is no file {str(given)!r}, which the reader is to use as {name}")
-    return Path(given).absolute()
+    if not path(setting, value).is_file():
+        raise UsageError(f"there is no file {str(value)!r}, which is set as {setting}")
+    return Path(value).absolute()

@@ -2,7 +2,8 @@
 
 The engine is a separate process (ADR-0021). Its state can be rebuilt from the ring: the next engine
 receives every batch that has no labels yet. Labels that arrived before remain valid, in the arena
-of the engine that wrote them. Both ends run the same version: nothing stores these messages.
+of the engine that wrote them. The format of messages may change in any version, because both
+processes run the same code, and nothing stores messages.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ STOP_GRACE_S = 4.0
 SOON_S = 0.002
 #: Timeout of a requested reply; a healthy engine takes 1 ms.
 REPLY_TIMEOUT_S = 1.0
-#: Longest queue that the caller's thread sends: a socket with room takes that without blocking.
+#: Most messages that a caller of `_send` sends itself: a socket with room takes these at once.
 MAX_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInstance:
-    """One engine: its process, the channel to it, and the arena that it writes labels into."""
+    """One engine: its process, the channel to it, and the arena of its labels with their views."""
 
     process: Process
     channel: Channel
@@ -70,8 +71,8 @@ class EngineClient:
         calls: the calls that wait for labels.
         on_epoch_due: called in the receiving thread when teachers of another content wait for the
             next epoch.
-        numbering: held from the numbering of a batch until it is announced, as an engine expects
-            growing numbers.
+        numbering: lock, held from the numbering of a batch until the batch is announced, because an
+            engine expects growing numbers.
 
     Raises:
         OSError, RuntimeError: the system refuses memory, a descriptor, a process or a thread.
@@ -100,12 +101,12 @@ class EngineClient:
         self._handoff_states: dict[str, Message] = {}  # for the next engine, by service
         self._closing = False
         self._reply_arrived = threading.Condition()
-        self._stats_requested = self._stats_received = 0  # numbers of requests for stats
+        self._stats_requested = self._stats_received = 0  # numbers of the latest requests for stats
         self._story: tuple[int, list[str]] = (-1, [])  # batch, lines
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
-        self._ending: errors.EdlError | None = None  # why the engine says that it ends
+        self._ending: errors.EdlError | None = None  # why the engine ends, as it has reported
         self._later = later
-        #: Messages in order, each with its engine; a later engine does not get it.
+        #: Messages in order, each with the engine that it is for; later engines do not get it.
         self._unsent: deque[tuple[EngineInstance, Message]] = deque()
         self._sequence = itertools.count()  # numbers the messages in `_unsent`
         self._taken = -1  # number of the batch taken last
@@ -128,7 +129,7 @@ class EngineClient:
         return self._engine.process.pid
 
     def announce(self, pulled: RingBatch, epoch: int) -> None:
-        """Tell the engine of a batch in the ring."""
+        """Tell the engine of a batch in the ring; no effect if `epoch` was left."""
         with self._lock:
             if self._stream.epoch == epoch:
                 self._announced_at = time.monotonic()
@@ -138,7 +139,7 @@ class EngineClient:
         """Number a call, and tell the engine of it.
 
         Raises:
-            EdlError: why the engine labels nothing any more.
+            EdlError: the engine labels nothing any more; the error says why.
         """
         with self._lock:
             call.number = self._stream.next_number()
@@ -165,9 +166,9 @@ class EngineClient:
     def taken(self, number: int, samples: int, step_s: float | None) -> None:
         """Tell the engine that the training loop has batch `number` of `samples` rows.
 
-        Never blocks: another thread sends the message, or it is sent with the next one. While
-        batches are announced back to back, that is the next announcement. An engine that starts
-        meanwhile is not told of the batch at all, because the stream does not have it any more.
+        Never blocks. While batches are announced back to back, the message is sent with the next
+        announcement; otherwise another thread sends it. If a new engine starts before that, the
+        message is dropped: the new engine does not know the batch, which has left the stream.
 
         Args:
             number: number of the batch.
@@ -175,7 +176,7 @@ class EngineClient:
             step_s: seconds that the training loop worked on the batch before; None: unknown.
         """
         at = time.monotonic()
-        if number != self._taken:  # else a Ctrl-C came after an earlier call had queued it
+        if number != self._taken:  # else an earlier call, ended by a Ctrl-C, has queued the message
             self._taken = number
             message = {"number": number, "samples": samples, "step_s": step_s, "at": at}
             self._unsent.append((self._engine, {"kind": "taken", **message}))
@@ -201,13 +202,13 @@ class EngineClient:
         self._send({"kind": "stats_request", "number": self._stats_requested})
 
     def requested_stats(self) -> Message:
-        """Wait for the stats that were requested last; after `REPLY_TIMEOUT_S`, the latest."""
+        """Wait for the stats that were requested last; returns older ones after a timeout."""
         with self._reply_arrived:
             number = self._stats_requested
-            is_there = self._reply_arrived.wait_for(
+            arrived = self._reply_arrived.wait_for(
                 lambda: self._stats_received >= number, REPLY_TIMEOUT_S
             )
-            if not is_there:  # do not wait for them again
+            if not arrived:  # do not wait for them again
                 self._stats_received = number
             return self.stats
 
@@ -254,7 +255,7 @@ class EngineClient:
         return EngineInstance(process, channel, labels, ViewTracker(labels))
 
     def _restart(self) -> None:
-        # Send at the end, without the locks: a starting process takes a while to read.
+        # Send at the end, without the locks: a starting process does not read for a while.
         with ExitStack() as at_the_end, self._lock:
             old = self._engine
             old.process.stop(0.0)
@@ -267,7 +268,9 @@ class EngineClient:
             stream = self._stream
             # The snapshot locks the stream: later actions of the training loop are sent after this.
             with stream.snapshot() as snapshot:
-                new.channel.send_all([self._handover(one, snapshot) for one in snapshot.batches])
+                new.channel.send_all(
+                    [self._handover(batch, snapshot) for batch in snapshot.batches]
+                )
                 new.channel.send(
                     "resumed",
                     epoch=stream.epoch,
@@ -306,7 +309,7 @@ class EngineClient:
     def _cancel(self, number: int, why: str) -> None:
         """Tell the engine that nobody waits for the labels of a call any more.
 
-        Another thread does this, because it may have to wait until the call is announced.
+        Another thread sends the message, because it may have to wait until the call is announced.
         """
         self._later(partial(self._send_locked, {"kind": "cancel", "number": number, "why": why}))
 
@@ -418,7 +421,7 @@ class EngineClient:
                 raise errors.WireError(f"the engine sent a message of unknown kind {kind!r}")
 
     def _warn_of_store(self, stats: Message) -> None:
-        """Log in this process when the label store fails, and when it works again."""
+        """Log when the engine reports that the label store fails, or works again."""
         before, now = self.stats.get("store_trouble", ""), stats.get("store_trouble", "")
         if now and not before:
             log.warning("%s; training goes on", now)
@@ -429,8 +432,8 @@ class EngineClient:
     def _send(self, *messages: Message) -> None:
         """Send `messages` after those that wait.
 
-        Does not block, whatever locks the caller holds: another thread sends them if there are
-        many, or if the engine does not read, because it hangs.
+        Never blocks, so callers may hold locks: another thread sends them if there are many, or if
+        the channel is full because the engine hangs.
         """
         engine = self._engine
         self._unsent.extend([(engine, message) for message in messages])
@@ -451,15 +454,15 @@ class EngineClient:
             unsent = [*self._unsent]
             engine = self._engine
             messages = []
-            for to, message in unsent:
+            for receiver, message in unsent:
                 if "sequence" not in message:
                     message["sequence"] = next(self._sequence)
-                if to is engine:
+                if receiver is engine:
                     messages.append(message)
             if messages:
                 messages[0] = {**messages[0], "free": engine.tracker.released()}
                 engine.channel.send_all(messages)
-            for _ in unsent:  # if a Ctrl-C prevents this, the engine ignores what it gets again
+            for _ in unsent:  # after a Ctrl-C here, the engine ignores messages that it gets again
                 self._unsent.popleft()
 
 

@@ -17,13 +17,13 @@ ByOutput = tuple[tuple[str | None, T], ...]
 
 @dataclass(frozen=True, slots=True)
 class LabelForms:
-    """The forms and kinds of labels that the user requests or states, by output.
+    """The label forms that the user requests, and the output kinds that the user states.
 
     Attributes:
-        forms: wire forms, as `proto.forms` names them.
-        temperatures: temperatures of the softmax that the teacher applies first.
+        forms: wire forms, by the names of `proto.forms`.
+        temperatures: temperatures of the softmax that the teacher applies before encoding.
         expand: return dense float32 whatever the wire form; False: return the wire form.
-        stated: kinds of the models' outputs, as the user states them.
+        stated: kinds of the models' outputs, as stated by the user.
 
     Raises:
         UsageError: an unknown form, temperature or kind.
@@ -49,13 +49,15 @@ class LabelForms:
         expand: bool,
         soft_label_is: SoftLabelIs | Mapping[str, SoftLabelIs] | None = None,
     ) -> Self:
-        """Convert the user's values: one for all outputs, or a dict by output; None: no value.
+        """Convert the user's values. Each is for all outputs, or a dict by output; None: no value.
 
         Raises:
             UsageError: a value of a wrong type.
         """
-        forms = tuple((name, text("label_form", one)) for name, one in _pairs(form))
-        temperatures = tuple((name, number("temperature", t)) for name, t in _pairs(temperature))
+        forms = tuple((name, text("label_form", value)) for name, value in _pairs(form))
+        temperatures = tuple(
+            (name, number("temperature", value)) for name, value in _pairs(temperature)
+        )
         expand = flag("expand_labels", expand)
         return cls(forms, temperatures, expand, _pairs(soft_label_is))
 
@@ -78,8 +80,8 @@ class LabelForms:
         for name in self.outputs:
             if fetches and name not in fetches:
                 raise UsageError(
-                    f"a form, temperature or kind is given for output {name!r}, and fetches are"
-                    f" {list(fetches)}: name it there too"
+                    f"a form, temperature or kind is set for output {name!r}, which is not among"
+                    f" fetches={list(fetches)}: add it there"
                 )
 
     def _named(self, output: str | None) -> LabelForm | None:

@@ -25,11 +25,11 @@ class Limits:
         buffer_bytes: hard limit of the bytes of batches that are pulled and not taken, labelled or
             not; None: 4 GiB, or `upper_bytes` if that is more. A single batch may exceed it.
         window: initial requests in flight per teacher.
-        window_max: maximum requests in flight per teacher, for teachers that are not busy with
-            fewer; equal to `window`: fixed.
+        window_max: maximum requests in flight per teacher. The number grows up to this limit while
+            a teacher labels more rows per second with more requests; equal to `window`: fixed.
         request_rows: maximum rows of a request. Batches are split and joined for requests, and
             delivered whole. None: a request is one batch; "auto": for each teacher, the smallest
-            size with which it labels most rows per second.
+            number of rows at which it labels the most rows per second.
 
     Raises:
         UsageError: a value of a wrong type.
@@ -89,7 +89,7 @@ class Trace:
 
     Attributes:
         path: path of the file.
-        max_bytes: limit of the file and its older part (of `run.json`, `run.older.json`) together.
+        max_bytes: limit of the file and its older part together (`run.json`, `run.older.json`).
 
     Raises:
         UsageError: `max_bytes` is of a wrong type.
@@ -126,27 +126,28 @@ def explain_former_parameters(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate `DistilReader.__init__` to name the replacement of a former parameter."""
 
     @wraps(function)
-    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if moved := next((name for name in kwargs if name in FORMER_PARAMETERS), None):
-            instead = FORMER_PARAMETERS[moved]
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if former := next((name for name in kwargs if name in FORMER_PARAMETERS), None):
+            replacement = FORMER_PARAMETERS[former]
             raise TypeError(
-                f"DistilReader has no {moved}=: write {instead}; the class is in edl.distill_reader"
+                f"DistilReader has no {former}=: write {replacement}; the class is in"
+                " edl.distill_reader"
             )
         return function(*args, **kwargs)
 
-    return called
+    return wrapper
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryPolicy(CanaryConfig):
-    """Settings for the comparison of labels with those of other teachers.
+    """How often, and with which tolerance, the labels of two teachers are compared.
 
     Attributes:
         share: share of requests that two teachers label, in addition to the first request of each
             teacher that joins; 0: only those first requests.
-        same_numerics: tolerance between teachers with one numerics_id, relative to the greatest
-            absolute value.
-        other_numerics: tolerance between other teachers, also if a numerics_id is unknown.
+        same_numerics: tolerated difference between teachers with one numerics_id, relative to the
+            greatest absolute value of both label arrays.
+        other_numerics: the same between other teachers, and if a numerics_id is unknown.
 
     Raises:
         UsageError: a wrong value.
@@ -162,7 +163,6 @@ class CanaryPolicy(CanaryConfig):
 
 
 DEFAULT_CANARIES: Final = CanaryPolicy()
-
 
 #: Name of the label with the weights of the ensemble.
 WEIGHTS = "ensemble_weights"
@@ -225,7 +225,7 @@ class EnsembleConfig:
         if self.teachers and dict(self.teachers).keys() != dict(self.weights).keys():
             raise UsageError(
                 f"services are {list(dict(self.weights))}, teachers are given for"
-                f" {list(dict(self.teachers))}: name some for each"
+                f" {list(dict(self.teachers))}: name teachers for each service"
             )
 
     def core_settings(self) -> Ensemble:
@@ -233,7 +233,7 @@ class EnsembleConfig:
         return self.policy.core_settings(dict(self.weights))
 
     def addresses(self, service: str) -> tuple[str, ...]:
-        """Return the named teachers of one service."""
+        """Return the addresses of a service's teachers; empty: the coordinator assigns them."""
         return dict(self.teachers).get(service, ())
 
 
@@ -245,8 +245,8 @@ def services_of(
     """Check the user's services and teachers.
 
     Returns:
-        A name for all services ("a+b"), all named teachers, and the ensemble (None if there is one
-        service).
+        A name for all services ("a+b"), the addresses of all teachers, and the ensemble (None if
+        there is one service).
 
     Raises:
         UsageError: values of a wrong type, or that contradict each other.
@@ -254,15 +254,15 @@ def services_of(
     if isinstance(service, str):
         if isinstance(teachers, Mapping):
             listed = [
-                one
-                for name, of in teachers.items()
-                for one in texts(f"teachers of {name!r}", of, "host:port")
+                address
+                for name, addresses in teachers.items()
+                for address in texts(f"teachers of {name!r}", addresses, "host:port")
             ]
-            raise UsageError(f"one service has a list of teachers, as in teachers={listed}")
+            raise UsageError(f"with one service, teachers is a list, as in teachers={listed}")
         if policy is not None:
             raise UsageError(
-                "ensemble= is for several services, as in service={'a': 0.7, 'b': 0.3}; there is"
-                f" one, {service!r}"
+                "ensemble= is for several services, as in service={'a': 0.7, 'b': 0.3}; this reader"
+                f" has one service, {service!r}"
             )
         return service, texts("teachers", teachers, "host:port"), None
     if not isinstance(service, Mapping):
@@ -277,12 +277,14 @@ def services_of(
             "with several services, name the teachers of each, as in"
             f" teachers={ {name: ['host:port'] for name in service} }"
         )
-    named = tuple(
-        (name, texts(f"teachers of {name!r}", of, "host:port")) for name, of in by_service.items()
+    addresses_by_service = tuple(
+        (name, texts(f"teachers of {name!r}", addresses, "host:port"))
+        for name, addresses in by_service.items()
     )
     weights = tuple(
         (text("the name of a service", name), number(f"the weight of {name!r}", weight))
         for name, weight in service.items()
     )
-    ensemble = EnsembleConfig(weights, named, policy or EnsemblePolicy())
-    return "+".join(service), tuple(one for _, of in named for one in of), ensemble
+    ensemble = EnsembleConfig(weights, addresses_by_service, policy or EnsemblePolicy())
+    all_addresses = tuple(address for _, addresses in addresses_by_service for address in addresses)
+    return "+".join(service), all_addresses, ensemble

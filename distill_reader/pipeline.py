@@ -1,6 +1,6 @@
 """The threads and buffers behind a `DistilReader`: source, ring, engine, stream.
 
-Nothing here refers to the reader, so that it can be garbage-collected while they work.
+Nothing here refers to the reader, so that the reader can be garbage-collected while they work.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 #: Interval of log messages about what a wait for labels is for.
 EXPLAIN_EVERY_S = 5.0
-#: Seconds that a new epoch waits for the source to return from the last one, before it warns.
+#: Seconds that a new epoch waits until the source returns from the previous epoch; after that, a
+#: warning is logged.
 PULLER_GRACE_S = 5.0
 #: Shorter waits of the training loop are not reported to the engine.
 MOMENT_S = 0.001
@@ -48,10 +49,10 @@ Convert = Callable[[Any], Any]
 
 
 class TaskThread:
-    """Runs tasks that a finalizer or the training loop must not block on, in order, until `close`.
+    """Runs tasks for finalizers and for the training loop, which must not block.
 
     Python runs finalizers during any call, in any thread, with any lock held. So a finalizer only
-    queues a task, which takes no lock.
+    queues a task, without taking a lock. The tasks run in order.
     """
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ class Pipeline:
         self._closed = self._is_released = False
         self._pid = os.getpid()
         self._source = source
-        self._begun: int | None = None  # the source's latest epoch
+        self._begun: int | None = None  # the source's latest epoch; None after `resume`
         self._epochs = threading.Lock()  # held while an epoch begins or ends; not by finalizers
         open_standard_fds()
         with ExitStack() as undo:  # also after a Ctrl-C while the engine starts
@@ -209,8 +210,9 @@ class Pipeline:
 
         Args:
             batch: as a source would yield it. A batch without rows is answered at once, but raises
-                BatchError until another batch was labelled, which shows the shapes of labels.
-            timeout_s: seconds that the call may take, for the error.
+                BatchError until another batch was labelled, because the shapes of labels are
+                unknown.
+            timeout_s: seconds that the call may take, for the text of the error.
             deadline: end of that time, by the monotonic clock; the future then gets a
                 `LabelTimeout`.
 
@@ -219,7 +221,7 @@ class Pipeline:
             BatchError: the batch cannot be sent.
             LabelTimeout: there was no room until the deadline.
             MemoryRefused: the system refuses more shared memory.
-            EdlError: why the engine labels nothing any more.
+            EdlError: the engine labels nothing any more; the error says why.
         """
         self._check_usable()
         parts = take_apart(batch)
@@ -244,9 +246,9 @@ class Pipeline:
         return future
 
     def serve_calls_only(self) -> None:
-        """Switch to an announced model content at once, as no training loop begins epochs.
+        """Switch to an announced model content at once, because no training loop begins epochs.
 
-        Calls that wait are sent again, so that each gets labels of one content.
+        Waiting calls are then sent again, so that each gets labels of one content.
         """
         self.engine.on_epoch_due = partial(self._tasks.submit, self._begin_without_batches)
 
@@ -333,5 +335,6 @@ class Pipeline:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise UsageError(
-                "this reader was made in another process, where its threads are; make one in each"
+                "this reader was made in another process, which has its threads; make one reader in"
+                " each process"
             )

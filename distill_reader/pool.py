@@ -69,7 +69,7 @@ class TeacherPool:
     ) -> None:
         if wrong := sorted(_LOOP_OPTIONS & options.keys()):
             raise TypeError(f"a TeacherPool has no training loop: remove {wrong[0]}=")
-        if job is None:  # its measured times would be of no use to another pool
+        if job is None:  # no other pool has this name, so do not save a profile for it
             # Containers may share a host name and have the same pids.
             job = f"pool-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
             options.setdefault("profiles", None)
@@ -109,8 +109,8 @@ class TeacherPool:
             LabelTimeout: there were no labels in time.
             PoisonBatch: teachers refuse the batch.
             BatchError: the batch cannot be sent.
-            UsageError: the batch does not fit the model, the pool is closed, or a callback of one
-                of its futures calls this, which would wait for itself.
+            UsageError: the batch does not fit the model, the pool is closed, or the caller is a
+                callback of a future: labels would arrive only after it returns.
             EdlError: the pool can label nothing any more; the error says why.
         """
         if self._reader._pipeline.engine.calls.is_in_callback:
@@ -126,10 +126,11 @@ class TeacherPool:
             del future  # or an error that it raises would keep itself alive through this frame
 
     def submit(self, batch: Any, timeout_s: float | None = None) -> Future[Labels]:
-        """Return a future for the result or error of `label`; waits while too many calls are open.
+        """Return a future for the result or error of `label`; waits while too many calls wait.
 
         The batch is copied before this returns. The future can be cancelled. Its callbacks run in
-        a thread of the pool and delay other answers; they may submit, which never waits there.
+        a thread of the pool and delay other answers; they may call `submit`, which does not wait in
+        a callback.
         """
         limit_s = self._limit(timeout_s)
         return self._submit(batch, limit_s, time.monotonic() + limit_s)
@@ -142,24 +143,24 @@ class TeacherPool:
         self, batch: Any, timeout_s: float | None = None
     ) -> asyncio.Future[Labels]:
         """Do what `submit` does without blocking the event loop; returns a future of that loop."""
-        made: list[Future[Labels]] = []
+        submitted: list[Future[Labels]] = []
         is_cancelled = False
         limit_s = self._limit(timeout_s)
-        deadline = time.monotonic() + limit_s  # the event loop may have no thread for a while
+        deadline = time.monotonic() + limit_s  # now: the threads of the event loop may all be busy
 
         def submit() -> None:  # in a thread, which goes on if this task is cancelled
-            made.append(self._submit(batch, limit_s, deadline))
+            submitted.append(self._submit(batch, limit_s, deadline))
             if is_cancelled:
-                made[0].cancel()
+                submitted[0].cancel()
 
         try:
             await asyncio.to_thread(submit)
         except asyncio.CancelledError:
             is_cancelled = True
-            for future in made:
+            for future in submitted:
                 future.cancel()
             raise
-        return asyncio.wrap_future(made[0])
+        return asyncio.wrap_future(submitted[0])
 
     def _submit(self, batch: Any, limit_s: float, deadline: float) -> Future[Labels]:
         if self._closed:
@@ -176,9 +177,9 @@ class TeacherPool:
         return self._reader.stats
 
     def close(self) -> None:
-        """End the engine; calls that wait get a UsageError. Idempotent.
+        """End the engine; waiting calls get a UsageError. Idempotent.
 
-        The engine of a pool that shares a reader's continues, and its waiting calls get labels.
+        If the pool shares the engine of a reader, the engine goes on, and waiting calls get labels.
         """
         self._closed = True
         if self._owns_reader:
@@ -198,6 +199,6 @@ class TeacherPool:
 
 
 def _timeout(seconds: float) -> float:
-    if (given := number("timeout_s", seconds)) <= 0:
-        raise UsageError(f"timeout_s must be above 0, not {given}")
-    return given
+    if (timeout_s := number("timeout_s", seconds)) <= 0:
+        raise UsageError(f"timeout_s must be above 0, not {timeout_s}")
+    return timeout_s

@@ -63,10 +63,10 @@ class Puller:
         reading.close()
 
     def wait_until_idle(self, timeout_s: float) -> None:
-        """Wait until the thread has finished the epoch that was left; log a warning if it has not.
+        """Wait until the thread has finished the epoch that was left.
 
         Args:
-            timeout_s: seconds to wait.
+            timeout_s: seconds to wait; a warning is logged after that.
         """
         if not self._done.wait(timeout_s):
             log.warning("the source has not returned from its next() for %.0f s", timeout_s)
@@ -113,15 +113,16 @@ class Puller:
     def _pull(self, reading: SourceIterator, epoch: int, first: int) -> Mark | None:
         for ordinal in itertools.count(first):
             if not self._stream.has_room:
-                self._engine.expect_no_announcement()  # sends taken batches, which makes room
+                # Send the messages about taken batches, so that the engine allows more.
+                self._engine.expect_no_announcement()
             if not self._stream.may_pull(epoch):
                 break
-            asked_at = time.monotonic()
+            called_at = time.monotonic()
             try:
                 batch = next(reading)
             except StopIteration:
                 return reading.end()
-            source_s = time.monotonic() - asked_at
+            source_s = time.monotonic() - called_at
             parts = take_apart(batch)
             check_rows(parts)
             position = StreamPosition(ordinal, reading.mark(parts.arrays))

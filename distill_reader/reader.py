@@ -55,8 +55,8 @@ class DistilReader:
     the paper). They are tuples, lists or dicts of numpy arrays or tensors of Paddle or PyTorch.
     Soft labels are appended to a tuple or list, and added to a dict under the names of the model's
     outputs. A reader can be iterated repeatedly and left early; several can coexist in a process.
-    Without `with`, it closes when it is garbage-collected or the interpreter ends. Batches that the
-    training loop has received remain valid.
+    Without `with`, a reader closes when it is garbage-collected or the interpreter ends. Batches
+    that the training loop has received remain valid.
 
     Iterating raises exceptions of the source unchanged, UsageError for settings or batches that do
     not fit the model, and PoisonBatch, NoTeacherAvailable, LeaseSuperseded, AccessError,
@@ -73,16 +73,16 @@ class DistilReader:
         ensemble: how labels of several services are averaged, and what happens if one is missing.
         feeds: the fields of a batch that teachers get: a list in the order of the model's inputs,
             as in `[0]` or `["image"]`, or a dict from model input to field. By default, the fields
-            with the names of the inputs; if there are none, the first ones.
+            with the names of the inputs; if no field has such a name, the first fields.
         fetches: model outputs to return as soft labels, in this order; by default all.
         label_form: wire form of soft labels: "float32", "bfloat16", "float16" or "topk:K"; for
             every output, or by output, as in `{"logits": "topk:20"}`. By default, the model's own.
         temperature: have the teacher send softmax(logits / temperature) instead of logits; for
             every output, or by output.
         soft_label_is: state that the model returns "logits" or "probabilities"; for every output,
-            or by output. It is a UsageError if teachers publish another kind, unless `temperature`
-            is set for the output. By default, labels of several services are averaged as the kind
-            that their teachers publish.
+            or by output. Iterating raises UsageError if teachers publish another kind, unless
+            `temperature` is set for the output. By default, labels of several services are averaged
+            as the kind that their teachers publish.
         expand_labels: return soft labels as dense float32 whatever their wire form: the classes
             that top-k leaves out share the remaining mass evenly. False: return the wire form;
             top-k as three arrays: values, indices (int64) and tail mass.
@@ -98,20 +98,22 @@ class DistilReader:
         world_size: number of ranks among which the reader divides the source: a map-style source by
             sample ids, any other by its method `shard(rank, world_size)`. By default, the source
             has only this rank's batches.
-        uneven: what to do with the last batches of an epoch if they are fewer than the ranks:
+        uneven: what to do with the last batches of an epoch if there are fewer of them than ranks:
             "keep" gives each to one rank, so that some ranks have one batch less; "drop" omits
             them; "pad" adds the first batches of the epoch.
         seed: seed of the order of a map-style source (>= 0); the same for all ranks.
         ordered: deliver batches in the order of the source; False: in the order of labelling.
         deterministic: make labels independent of the teacher, to the last bit: use only teachers
-            with one `numerics_id`, send whole batches, and tune nothing at run time.
+            with one `numerics_id`, send whole batches, and keep the number of requests in flight
+            fixed.
         teachers_min: never ask for fewer teachers. If teachers are scarce, each student gets its
             `teachers_min` before any student gets more, regardless of priority.
         teachers_max: never ask for more teachers.
         priority: if teachers are scarce, jobs of higher priority get all they want before others
             get more than their `teachers_min`. The same for all ranks of a job.
-        no_teacher: what to do without teachers: "wait" for one; "hard_only": deliver batches with
-            None for each soft label, counted in `stats.unlabelled`; or "fail". See `Timeouts`.
+        no_teacher: what to do while there is no teacher: "wait" for one; "hard_only": deliver
+            batches with None for each soft label, counted in `stats.unlabelled`; or "fail". See
+            `Timeouts`.
         timeouts: timeouts of requests, and of waiting for teachers; see `Timeouts`.
         canaries: how often, and with which tolerance, labels of two teachers are compared to find a
             teacher with wrong labels; None: never.
@@ -255,7 +257,7 @@ class DistilReader:
         return len(self._source)
 
     def __iter__(self) -> Epoch:
-        """Begin a new epoch; the current one ends, and its iterator becomes invalid.
+        """Begin a new epoch; the current epoch ends, and its iterator becomes invalid.
 
         After `load_state_dict`, the first epoch has the remaining batches of the saved epoch.
         """
@@ -365,8 +367,9 @@ class Epoch(Iterator[Any]):
                 self._ended = True
                 raise
             raise UsageError(
-                "this epoch was left unfinished, as another one of the same reader was begun or a"
-                " state was loaded; take the batches from the latest iterator, or make two readers"
+                "this epoch was left unfinished, because another epoch of the same reader was begun"
+                " or a state was loaded; take the batches from the latest iterator, or make two"
+                " readers"
             ) from None
         self._returned_at = time.monotonic()
         self._pipeline.stream.undelivered = None

@@ -47,8 +47,9 @@ class ViewTracker:
 
     def views(self, record: Record) -> list[Array]:
         """Return the arrays of `record` without a copy; the last view releases the record."""
-        # All are slices of one array, `base`, over the whole record. numpy makes it the base of
-        # each, and of every view that a user makes of them, so it lives exactly as long as they do.
+        # All arrays are slices of one array, `base`, over the whole record. numpy makes `base` the
+        # base of each slice and of every view that a user makes of a slice. So `base` lives exactly
+        # as long as any of them.
         start = record.offset
         base = self._arena.memory(start, record.nbytes)
         base_ref = self._refs[start] = _BaseRef(base, self._dropped.append)

@@ -22,7 +22,7 @@ from ..scheduler.students.shards import RankShard, steps_of_rank, taken_together
 from .config import ReaderConfig
 from .sources.source import Mark, ResumableSource, reading_mark
 
-_NOTHING: Final[Mapping[int, Mark | None]] = MappingProxyType({})
+_NO_MARKS: Final[Mapping[int, Mark | None]] = MappingProxyType({})
 
 
 class StreamPosition(NamedTuple):
@@ -42,7 +42,7 @@ class StreamProgress(NamedTuple):
 
     Attributes:
         epoch: its number, from 0.
-        batches: delivered without a gap from the start of the epoch.
+        batches: number of batches delivered without a gap from the start of the epoch.
         samples: rows of all delivered batches.
         mark: the source's position after those `batches`; None: the start of the epoch.
         ahead: marks of batches delivered beyond a gap, as with `ordered=False`, by ordinal; None if
@@ -53,7 +53,7 @@ class StreamProgress(NamedTuple):
     batches: int = 0
     samples: int = 0
     mark: Mark | None = None
-    ahead: Mapping[int, Mark | None] = _NOTHING
+    ahead: Mapping[int, Mark | None] = _NO_MARKS
 
     def delivered(self, position: StreamPosition, samples: int) -> Self:
         """Return the progress after another delivery.
@@ -86,7 +86,7 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _SavedState:
-    """A saved state, apart from its format.
+    """The fields of a saved state, without `format`.
 
     Attributes:
         epoch: as in `StreamProgress`.
@@ -96,7 +96,7 @@ class _SavedState:
         ahead: ordinals of the batches delivered beyond a gap.
         rank: rank of the reader.
         world_size: ranks among which the reader divided the source.
-        source: what identifies the source.
+        source: properties that identify the source.
         labels: settings that determine the labels.
     """
 
@@ -114,7 +114,7 @@ class _SavedState:
 def to_state(
     progress: StreamProgress, source: ResumableSource, config: ReaderConfig
 ) -> dict[str, Any]:
-    """Convert `progress` to JSON values, with what identifies its source and labels."""
+    """Convert `progress` to JSON values, with properties of its source and labels."""
     state = _SavedState(
         progress.epoch,
         progress.batches,
@@ -138,18 +138,19 @@ def from_state(
         UsageError: a state was not saved by a reader, or is of another source or rank; or the
             states do not suffice to resume with another number of ranks.
     """
-    saved = [_read(one) for one in (states if isinstance(states, (list, tuple)) else [states])]
+    listed = states if isinstance(states, (list, tuple)) else [states]
+    saved = [_read(state) for state in listed]
     if not saved:
         raise UsageError("no state was given to load")
     for state in saved:
         _check_fits(state, source, config)
     if any(state.world_size != config.world_size for state in saved):
         return _resharded(saved, source, config)
-    state = next((one for one in saved if one.rank == config.rank), saved[0])
+    state = next((state for state in saved if state.rank == config.rank), saved[0])
     if state.rank != config.rank:
         raise UsageError(
-            f"this state is of rank {state.rank}, the reader is rank {config.rank}; load each"
-            " rank's own"
+            f"this state is of rank {state.rank}, and the reader is rank {config.rank}; load the"
+            " state of the reader's rank"
         )
     return StreamProgress(
         state.epoch, state.batches, state.samples, state.mark, dict.fromkeys(state.ahead)
@@ -162,7 +163,7 @@ def _read(state: Any) -> _SavedState:
         if isinstance(state, Mapping) and state.get("format") == FORMAT:
             return from_plain(_SavedState, to_plain(state))
     raise UsageError(
-        f"this is no state of a reader of format {FORMAT!r}: {str(state)[:80]}; load what"
+        f"this is not a reader's state in format {FORMAT!r}: {str(state)[:80]}; load what"
         " state_dict() returned"
     )
 
@@ -170,8 +171,8 @@ def _read(state: Any) -> _SavedState:
 def _check_fits(state: _SavedState, source: ResumableSource, config: ReaderConfig) -> None:
     if differing := _differences(state.source, _identity(source)):
         raise UsageError(
-            f"this state is of another source: {differing}; load it into a reader made as the one"
-            " that it was saved from"
+            f"this state is of another source: {differing}; load it into a reader with the source"
+            " from which it was saved"
         )
     if differing := _differences(state.labels, _labels(config)):
         log.warning("the loaded state was saved with different label settings: %s", differing)
@@ -181,36 +182,37 @@ def _resharded(
     states: Sequence[_SavedState], source: ResumableSource, config: ReaderConfig
 ) -> StreamProgress:
     """Convert the states of another number of ranks to progress for `config.world_size` ranks."""
-    before = states[0].world_size
-    change = f"with {config.world_size} instead of {before} ranks"
+    former_ranks = states[0].world_size
+    change = f"with {config.world_size} instead of {former_ranks} ranks"
     if not source.divides_ids:
         raise UsageError(
             f"cannot resume a {source.kind} source {change}: only map-style sources that the reader"
             " divides support this; keep the number of ranks, or begin the epoch anew"
         )
     by_rank = {state.rank: state for state in states}
-    if sorted(by_rank) != list(range(before)) or any(s.world_size != before for s in states):
+    is_complete = sorted(by_rank) == list(range(former_ranks))
+    if not is_complete or any(state.world_size != former_ranks for state in states):
         raise UsageError(
-            f"to resume {change}, load the states of all {before} ranks, as"
+            f"to resume {change}, load the states of all {former_ranks} ranks, as"
             f" load_state_dict([rank 0's, rank 1's, ...]); these are of the ranks {sorted(by_rank)}"
         )
-    in_order = [by_rank[rank] for rank in range(before)]
+    in_order = [by_rank[rank] for rank in range(former_ranks)]
     epoch = min(state.epoch for state in in_order)
-    reading = [state for state in in_order if state.epoch == epoch]
-    mark = next((state.mark for state in reading if state.mark is not None), None)
-    if mark is None and len(reading) == before:
+    in_epoch = [state for state in in_order if state.epoch == epoch]
+    mark = next((state.mark for state in in_epoch if state.mark is not None), None)
+    if mark is None and len(in_epoch) == former_ranks:
         return StreamProgress(epoch)
     with reading_mark():
-        gone = None if mark is None else _delivered_by_all(mark, in_order, epoch, source)
-    if mark is None or gone is None:
+        delivered = None if mark is None else _delivered_by_all(mark, in_order, epoch, source)
+    if mark is None or delivered is None:
         raise UsageError(
-            f"to resume {change}, all must have stopped at the same step; they have delivered"
-            f" {[[s.epoch, s.batches] for s in in_order]} (epoch, batches)"
+            f"to resume {change}, all ranks must have stopped at the same step; they have delivered"
+            f" {[[state.epoch, state.batches] for state in in_order]} (epoch, batches)"
         )
     return (
         StreamProgress(epoch + 1)
-        if gone == mark["of"]
-        else StreamProgress(epoch, mark={**mark, "start": gone})
+        if delivered == mark["of"]
+        else StreamProgress(epoch, mark={**mark, "start": delivered})
     )
 
 
@@ -219,18 +221,18 @@ def _delivered_by_all(
 ) -> int | None:
     """Count the epoch's batches that the ranks have delivered together; None: different steps."""
     total, start, uneven = mark["of"], mark["start"], source.identity()["uneven"]
-    taken = []
+    delivered = []  # batches by rank
     for rank, state in enumerate(states):
         ended = state.epoch == epoch + 1 and state.batches == 0
         if state.ahead or not (ended or state.epoch == epoch):
             return None
         if ended:
-            taken.append(steps_of_rank(total, start, RankShard(rank, len(states), uneven)))
+            delivered.append(steps_of_rank(total, start, RankShard(rank, len(states), uneven)))
         elif state.mark is None or state.mark["start"] == start:
-            taken.append(state.batches)
+            delivered.append(state.batches)
         else:
             return None
-    return taken_together(total, start, uneven, taken)
+    return taken_together(total, start, uneven, delivered)
 
 
 def _identity(source: ResumableSource) -> dict[str, Any]:

@@ -20,16 +20,16 @@ _K = TypeVar("_K")
 def integer(name: str, value: Any) -> int:
     """Return an integer of Python or numpy as an int."""
     if not isinstance(value, (bool, np.bool_)):
-        with suppress(TypeError):  # no integer; or an array, which has `__index__` too
+        with suppress(TypeError):  # also from arrays: they have `__index__`, but it raises
             return index(value)
     raise UsageError(f"{name} is a whole number, not {value!r}")
 
 
 def number(name: str, value: Any) -> float:
     """Return a finite number of Python or numpy as a float."""
-    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    is_real = isinstance(value, (int, float, np.integer, np.floating))
     with suppress(OverflowError):  # an int that no float can hold
-        if real and math.isfinite(value):
+        if is_real and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
     raise UsageError(f"{name} is a finite number, not {value!r}")
 
@@ -50,9 +50,9 @@ def text(name: str, value: Any) -> str:
 def texts(name: str, value: Any, example: str) -> tuple[str, ...]:
     """Return an iterable of texts as a tuple; `example` is shown in the error."""
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-        listed = tuple(value)
-        if all(isinstance(one, str) for one in listed):
-            return listed
+        items = tuple(value)
+        if all(isinstance(item, str) for item in items):
+            return items
     raise UsageError(f"{name} is a list of texts, as in {name}=[{example!r}], not {value!r}")
 
 
@@ -80,7 +80,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
 def check_fields(settings: Any) -> None:
     """Check the int, float, bool and str fields of a new frozen dataclass by their annotations.
 
-    Numbers of numpy are converted to Python's, as JSON needs them.
+    numpy numbers are converted to Python numbers, because JSON can encode only those.
 
     Raises:
         UsageError: a field of a wrong type.

@@ -24,28 +24,28 @@ class ReaderStats:
         yielded: batches that the source has yielded.
         delivered: batches that the training loop has received.
         samples_delivered: rows of those batches.
-        samples_per_s: rows that the training loop took, and rows of answered calls, per second,
-            over the last 5 s.
+        samples_per_s: rows per second over the last 5 s, of batches that the training loop took and
+            of answered calls.
         resends: requests with rows that had been sent before.
         hedges: requests sent to a second teacher because the first was late.
         canaries: requests sent to a second teacher to compare both answers.
-        ejections: times that a teacher was ejected from the pool.
+        ejections: times that a teacher was ejected: the reader stopped using it after failures.
         liars: ejections because other teachers contradicted the labels.
         ready: labelled batches that the training loop has not taken yet.
         volume_bytes: bytes of labelled batches that were not taken, as of the engine's last report
             (Algorithm 1 of the paper).
         upper_bytes: the threshold `ut` of Algorithm 1: above it no new batch is pulled.
         lower_bytes: the threshold `lt`: below it pulling resumes.
-        want: teachers that the reader asks for.
+        want: number of teachers that the reader asks for.
         needed: n = ceil(t_t / t_s); 0 while a time is unknown.
         t_t_s: seconds per sample of the average teacher; 0 while unknown.
         t_s_s: seconds per sample of the training step and of calls; 0 while unknown.
         teachers: ids of the teachers that the reader sends to.
         ejected: ids of the ejected teachers.
-        ejected_for: the cause of each ejection, in the same order: "failed", "silent", "wrong",
-            "lied" or "refused".
+        ejected_for: the cause of each ejection, in the order of `ejected`: "failed", "silent",
+            "wrong", "lied" or "refused".
         dispute: describes which teachers contradict each other, on which output and by how much,
-            while no third teacher can tell which one is wrong; empty: none do.
+            while no third teacher can decide which one is wrong; empty: there is no dispute.
         stragglers: ids of teachers that are much slower than the others, or silent.
         in_flight: (teacher, requests in flight) pairs.
         served: (teacher, requests that it has answered since it was assigned) pairs; answers with
@@ -115,10 +115,11 @@ class ReaderStats:
     calls_failed: int = 0
 
     @classmethod
-    def of(cls, message: Mapping[str, Any], **own: Any) -> Self:
-        """Combine the engine's latest message with the fields that the trainer knows."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{key: _frozen(value) for key, value in message.items() if key in known} | own)
+    def of(cls, message: Mapping[str, Any], **counted_here: Any) -> Self:
+        """Combine the engine's latest message with the fields that the trainer counts itself."""
+        names = {field.name for field in fields(cls)}
+        from_engine = {key: _frozen(value) for key, value in message.items() if key in names}
+        return cls(**from_engine | counted_here)
 
     def line(self) -> str:
         """Format a line of constant width for a progress bar; the same as `str`.
@@ -149,7 +150,7 @@ _TIMES: Final = ((1.0, "s"), (60.0, "m"), (3600.0, "h"), (86400.0, "d"))
 
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
     """Format a number in five characters: "12.1s", " 812k"."""
-    size, unit = next((one for one in units if value < 999.5 * one[0]), units[-1])
+    size, unit = next((pair for pair in units if value < 999.5 * pair[0]), units[-1])
     shown = min(value / size, 999.0)
     return f"{shown:.{int(shown < 99.95)}f}{unit}".rjust(5)
 
@@ -164,7 +165,7 @@ class Callback:
     """
 
     def on_batch(self, samples: int, waited_s: float) -> None:
-        """The training loop gets a batch of `samples` rows, `waited_s` seconds after asking."""
+        """The training loop gets a batch of `samples` rows, after a wait of `waited_s` seconds."""
 
     def on_starved(self, stats: ReaderStats) -> None:
         """The training loop has started to wait for labels."""
@@ -196,19 +197,19 @@ Call = tuple[str, tuple[Any, ...]]
 
 
 def calls_for(before: ReaderStats, after: ReaderStats) -> Iterator[Call]:
-    """Yield the calls that report the changes from one state to the next."""
+    """Yield the calls that report the changes from `before` to `after`."""
     if after.engine_restarts > before.engine_restarts:
         yield "on_engine_restarted", (after.engine_restarts,)
-    had, has = _serving(before), _serving(after)
-    ejected = [name for name in after.ejected if name not in before.ejected]
-    for name in has:
-        if name not in had:
+    used_before, used_now = _used_teachers(before), _used_teachers(after)
+    newly_ejected = [name for name in after.ejected if name not in before.ejected]
+    for name in used_now:
+        if name not in used_before:
             yield "on_teacher_joined", (name,)
-    for name in had:
-        if name not in has and name not in ejected:
+    for name in used_before:
+        if name not in used_now and name not in newly_ejected:
             yield "on_teacher_lost", (name,)
     for name, cause in zip(after.ejected, after.ejected_for, strict=True):
-        if name in ejected:
+        if name in newly_ejected:
             yield "on_teacher_ejected", (name, cause)
     if after.want != before.want:
         yield "on_want_changed", (after.want, before.want)
@@ -216,7 +217,7 @@ def calls_for(before: ReaderStats, after: ReaderStats) -> Iterator[Call]:
         yield f"on_{after.state}", (after,)
 
 
-def _serving(stats: ReaderStats) -> list[str]:
+def _used_teachers(stats: ReaderStats) -> list[str]:
     return [name for name in stats.teachers if name not in stats.ejected]
 
 

@@ -33,7 +33,7 @@ _NUMBERS: Final = "biufc"
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The position of array `index` in a skeleton."""
+    """Stands in a skeleton for the array at `index`, which was a tensor of this kind."""
 
     index: int
     kind: TensorKind
@@ -68,17 +68,18 @@ def take_apart(batch: Any) -> BatchParts:
     Raises:
         BatchError: it contains no array, or one of a dtype that cannot be sent.
     """
-    if (flat := _taken_apart_flat(batch)) is not None:
-        return flat
+    if (parts := _taken_apart_flat(batch)) is not None:
+        return parts
     arrays: list[Array] = []
 
-    def stripped(node: Any) -> Any:
-        if (found := array_of(node)) is None:
+    def to_leaf(node: Any) -> Any:
+        if (array_and_kind := array_of(node)) is None:
             return node
-        arrays.append(found[0])
-        return Leaf(len(arrays) - 1, found[1])
+        array, kind = array_and_kind
+        arrays.append(array)
+        return Leaf(len(arrays) - 1, kind)
 
-    skeleton = map_leaves(batch, stripped)
+    skeleton = map_leaves(batch, to_leaf)
     if not arrays:
         raise BatchError(
             "a batch needs at least one numpy array or tensor of Paddle or PyTorch, this is"
@@ -86,7 +87,7 @@ def take_apart(batch: Any) -> BatchParts:
         )
     fields = tuple(
         (key, leaf.index)
-        for key, leaf in _top(skeleton)
+        for key, leaf in _top_level_items(skeleton)
         if isinstance(leaf, Leaf) and isinstance(key, (int, str))
     )
     ranked = [*(arrays[index] for _, index in fields), *arrays]
@@ -95,7 +96,7 @@ def take_apart(batch: Any) -> BatchParts:
 
 
 def _taken_apart_flat(batch: Any) -> BatchParts | None:
-    """Do `take_apart` for a tuple of numeric numpy arrays, ten times as fast; None for others."""
+    """Take apart a tuple of numeric numpy arrays, ten times as fast; None for other batches."""
     if type(batch) is not tuple or not batch:
         return None
     for array in batch:
@@ -152,10 +153,10 @@ def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Ar
         return (*arrays, *labels.values())
     soft = soft_labels(skeleton, labels)
 
-    def filled(node: Any) -> Any:
+    def from_leaf(node: Any) -> Any:
         return node.kind.tensor(arrays[node.index]) if isinstance(node, Leaf) else node
 
-    batch = map_leaves(skeleton, filled)
+    batch = map_leaves(skeleton, from_leaf)
     if is_fed_dict(batch):
         return [_with_labels(batch[0], soft)]
     if isinstance(batch, dict):
@@ -168,7 +169,11 @@ def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Ar
 
 
 def soft_labels(skeleton: Any, labels: Mapping[str, Array | None]) -> dict[str, Any]:
-    """Return the labels by name, as tensors of the batch's framework; arguments: `put_together`.
+    """Return the labels by name, as tensors of the batch's framework.
+
+    Args:
+        skeleton: as in `BatchParts`.
+        labels: by name; None for each label of an unlabelled batch.
 
     Raises:
         BatchError: the framework has no such dtype.
@@ -179,17 +184,17 @@ def soft_labels(skeleton: Any, labels: Mapping[str, Array | None]) -> dict[str, 
 
 
 def _with_labels(batch: dict[Any, Any], soft: dict[str, Any]) -> dict[Any, Any]:
-    taken = [name for name in soft if name in batch]
-    if taken:
+    duplicates = [name for name in soft if name in batch]
+    if duplicates:
         raise UsageError(
-            f"the model's output {taken[0]!r} has the name of a field of the batch; rename the"
+            f"the model's output {duplicates[0]!r} has the name of a field of the batch; rename the"
             " field, or name other outputs by fetches=[...]"
         )
     return {**batch, **soft}
 
 
-def _top(skeleton: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the top-level items of a batch, by key or index."""
+def _top_level_items(skeleton: Any) -> Iterable[tuple[Any, Any]]:
+    """Return (key or index, item) pairs of the top level of a batch."""
     if is_fed_dict(skeleton):
         skeleton = skeleton[0]
     if isinstance(skeleton, dict):
@@ -200,7 +205,7 @@ def _top(skeleton: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def is_fed_dict(batch: Any) -> bool:
-    """Whether it is a batch of Paddle's static-graph loaders: a list of one dict per device."""
+    """Whether `batch` is a list of one dict, as Paddle's static-graph loaders yield it."""
     return isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], dict)
 
 
@@ -220,7 +225,7 @@ def map_leaves(node: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def sequence_like(sequence: Sequence[Any], values: list[Any]) -> Any:
-    """Return `values` as a list, tuple or named tuple, whatever `sequence` is."""
+    """Return `values` as a list, tuple or named tuple, like `sequence`."""
     if isinstance(sequence, list):
         return values
     make: Callable[..., Any] | None = getattr(type(sequence), "_make", None)  # a named tuple

@@ -111,7 +111,7 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"rank": -1}, "rank is an integer from 0, not -1"),
         (
             {"fetches": ["logits"], "label_form": {"logit": "float16"}},
-            r"for output 'logit', and fetches are \['logits'\]",
+            r"for output 'logit', which is not among fetches=\['logits'\]",
         ),
         (
             {"service": {"a": "much"}, "teachers": {}},
