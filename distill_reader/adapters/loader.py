@@ -23,7 +23,7 @@ class Loader(ABC):
     It has no state of its own: epochs, `state_dict` and errors are the reader's.
 
     Attributes:
-        reader: the reader. Use it to read statistics and to close: a loader has no such methods.
+        reader: the reader. Read statistics from it, and close it: a loader has no such methods.
 
     Raises:
         UsageError: `reader` is not a DistilReader.
@@ -42,7 +42,7 @@ class Loader(ABC):
         return len(self.reader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a new epoch; the current one ends."""
+        """Begin a new epoch; the current epoch ends."""
         return self.reader.iterate(self._converted)
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from .tensors import PaddleKind, moved
 class PaddleLoader(Loader):
     """Yields the batches of `reader` as tensors of Paddle on a chosen place.
 
-    A reader returns tensors of Paddle as such, on their place. This loader is for sources of numpy
-    arrays, for another place, and for static-graph programs, which are fed by name. In static mode
-    it yields `DenseTensor`, as `Executor.run` takes and Paddle's own loader yields.
+    Without this loader, a reader already returns the source's Paddle tensors as Paddle tensors, on
+    their place. This loader is for sources of numpy arrays, for another place, and for static-graph
+    programs, which are fed by name. In static mode it yields `DenseTensor`, the type that
+    `Executor.run` takes and Paddle's own loader yields.
 
     Args:
         reader: the reader.
@@ -25,8 +26,9 @@ class PaddleLoader(Loader):
             order, soft labels last; for batches that are dicts, the fields to keep.
         places: one place, or a list of one: `paddle.CUDAPlace(0)`, "gpu:0", "cpu" ...; by default,
             tensors stay on their place, and arrays go to Paddle's default place.
-        return_list: True: batches with the structure of the source's, tuples as lists. False: a
-            list of one dict from name to tensor, as `Executor.run(feed=...)` takes.
+        return_list: True: batches have the structure of the source's batches, with a tuple as a
+            list. False: a batch is a list of one dict from name to tensor, for
+            `Executor.run(feed=...)`.
 
     Raises:
         UsageError: several places (start one rank with a reader for each), or a place that this
@@ -56,12 +58,12 @@ class PaddleLoader(Loader):
         import paddle
 
         static = not paddle.in_dynamic_mode()
-        batch = map_leaves(batch, lambda leaf: self._leaf(leaf, static))
+        batch = map_leaves(batch, lambda leaf: self._converted_leaf(leaf, static))
         if not self.return_list:
             return [by_name(batch, self._names)]
         return [*batch] if isinstance(batch, tuple) else batch
 
-    def _leaf(self, leaf: Any, static: bool) -> Any:
+    def _converted_leaf(self, leaf: Any, static: bool) -> Any:
         if (array := numbers_of(leaf)) is not None:
             return PaddleKind(self._place, static=static).tensor(array)
         return leaf if self._place is None else moved(leaf, self._place)
@@ -80,11 +82,11 @@ def _place_of(places: Any) -> Any:
     import paddle
 
     try:
-        asked = paddle.base.framework._get_paddle_place(places)
+        specific_place = paddle.base.framework._get_paddle_place(places)
     except (ValueError, TypeError) as error:
         raise UsageError(f"no tensors can be put on {places!r}: {error}") from None
-    place = paddle.base.core.Place()  # the general class, which `tensor.place` compares equal to
-    place.set_place(asked)
+    place = paddle.base.core.Place()  # the general class, to which `tensor.place` compares equal
+    place.set_place(specific_place)
     return place
 
 
@@ -92,8 +94,8 @@ def by_name(batch: Any, names: Sequence[str]) -> Mapping[Any, Any]:
     """Return the fields of a batch by name.
 
     Args:
-        batch: a mapping, or a list of one mapping as static-graph loaders yield it: its fields
-            `names` are kept; or a sequence of fields, which get these names.
+        batch: a mapping, or a list of one mapping as static-graph loaders yield it: the fields with
+            these names are kept. Or a sequence of fields, which get these names.
         names: names of the fields, in order; empty: all fields of a mapping.
 
     Raises:

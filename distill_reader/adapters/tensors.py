@@ -19,7 +19,7 @@ class TensorKind(Protocol):
     """The properties of a tensor that are restored: framework, device, gradient."""
 
     def tensor(self, array: Array) -> Any:
-        """Convert an array to such a tensor, which shares its memory if the framework can."""
+        """Convert an array to such a tensor; they share memory if the framework can do that."""
         ...
 
     def of_labels(self) -> TensorKind:
@@ -109,7 +109,7 @@ class PaddleKind:
         try:
             if self.static:
                 dense = paddle.base.core.DenseTensor()
-                dense.set(array, _exact(place))
+                dense.set(array, _specific_place(place))
                 return dense
             return paddle.to_tensor(array, place=place, stop_gradient=self.stop_gradient)
         except ValueError as error:
@@ -120,14 +120,14 @@ class PaddleKind:
 
 
 def moved(node: Any, place: Any) -> Any:
-    """Copy a tensor of Paddle to `place` unless it is there; return other values unchanged."""
+    """Return a tensor of Paddle copied to `place` unless it is there; other values unchanged."""
     kind = _paddle_kind_of(node)
     if kind is None or kind.place == place:
         return node
     return replace(kind, place=place).tensor(_paddle_numbers(node, kind))
 
 
-def _exact(place: Any) -> Any:
+def _specific_place(place: Any) -> Any:
     """Return the place as an instance of its specific class, which static tensors need."""
     from paddle.base import core
 
@@ -139,7 +139,7 @@ def _exact(place: Any) -> Any:
 
 
 def _paddle_kind_of(node: Any) -> PaddleKind | None:
-    # If paddle is not imported, this cannot be one of its tensors.
+    # If paddle is not imported, `node` cannot be a tensor of Paddle.
     paddle = sys.modules.get("paddle")
     if paddle is None or not hasattr(paddle, "Tensor"):  # another thread is importing it
         return None
@@ -178,7 +178,7 @@ class TorchKind:
             else:
                 tensor = torch.from_numpy(array)
         except TypeError as error:
-            raise BatchError(f"PyTorch has no such tensors: {error}") from None
+            raise BatchError(f"PyTorch has no tensors of {array.dtype}: {error}") from None
         if self.device is not None and self.device.type != "cpu":
             tensor = tensor.to(self.device)
         return tensor.requires_grad_() if self.requires_grad else tensor
@@ -188,22 +188,23 @@ class TorchKind:
 
 
 def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
-    """Return the array and kind of a tensor of PyTorch; None for others.
+    """Return the array and kind of a tensor of PyTorch; None for other leaves.
 
     Raises:
-        BatchError: it is sparse, quantized, nested or on the meta device.
+        BatchError: it is sparse, quantized, nested or on the meta device, or of a dtype that numpy
+            lacks.
     """
-    # If torch is not imported, this cannot be one of its tensors.
+    # If torch is not imported, `node` cannot be a tensor of PyTorch.
     torch: Any = sys.modules.get("torch")
-    # While another thread imports torch, it has no Tensor yet.
+    # While another thread imports torch, torch has no Tensor yet.
     if torch is None or not isinstance(node, getattr(torch, "Tensor", ())):
         return None
     tensor: Any = node
-    odd = tensor.is_quantized or tensor.is_nested or tensor.is_meta
-    if odd or tensor.layout != torch.strided:
+    is_special = tensor.is_quantized or tensor.is_nested or tensor.is_meta
+    if is_special or tensor.layout != torch.strided:
         raise BatchError(
             f"a torch tensor of layout {tensor.layout}, dtype {tensor.dtype}, device"
-            f" {tensor.device} cannot be sent to teachers; make it a dense one, as by"
+            f" {tensor.device} cannot be sent to teachers; convert it to a dense tensor, as by"
             " to_dense() or dequantize()"
         )
     kind = TorchKind(tensor.device, tensor.requires_grad)
@@ -215,6 +216,6 @@ def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
         return values.numpy(), kind
     except TypeError:
         raise BatchError(
-            f"a torch tensor of dtype {values.dtype} cannot be sent to teachers; cast it to one"
+            f"a torch tensor of dtype {values.dtype} cannot be sent to teachers; cast it to a dtype"
             " that numpy has, or to bfloat16"
         ) from None

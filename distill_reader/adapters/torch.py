@@ -16,9 +16,10 @@ class TorchLoader(Loader):
 
     It can replace a `torch.utils.data.DataLoader`: in your own loop, as `train_dataloaders` of
     Lightning's `Trainer.fit`, or returned by `get_train_dataloader` of `transformers.Trainer`. It
-    is not a DataLoader and has no sampler, which these would otherwise replace.
+    is not a DataLoader and has no sampler, because these trainers would replace the sampler.
 
-    Tensors share the reader's memory without a copy; it is reused after the last tensor is dropped.
+    Tensors share the reader's memory without a copy. The memory is reused after the last tensor is
+    dropped.
     Tensors of the source are returned on their device, with or without this loader. Text, numbers
     and None are not changed.
 
@@ -43,9 +44,9 @@ class TorchLoader(Loader):
         self._tensor_class = torch.Tensor
 
     def _converted(self, batch: Any) -> Any:
-        return map_leaves(batch, self._leaf)
+        return map_leaves(batch, self._converted_leaf)
 
-    def _leaf(self, leaf: Any) -> Any:
+    def _converted_leaf(self, leaf: Any) -> Any:
         if (array := numbers_of(leaf)) is not None:
             leaf = TorchKind().tensor(array)
         if not self.pin_memory or not isinstance(leaf, self._tensor_class):

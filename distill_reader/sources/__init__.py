@@ -22,60 +22,59 @@ from .source import ResumableSource, SourceIterator, freeze_garbage_in_forks
 __all__ = ["Batched", "ResumableSource", "SourceIterator", "source_of"]
 
 
-def source_of(given: Any, shard: RankShard, seed: int) -> ResumableSource:
-    """Wrap what the user gave as a resumable source, of the first kind above that applies.
+def source_of(source: Any, shard: RankShard, seed: int) -> ResumableSource:
+    """Wrap the user's source as a resumable source, of the first kind above that applies.
 
     Args:
-        given: a `DataLoader` of Paddle or PyTorch, a `Batched`, or a list of batches; an iterable
+        source: a `DataLoader` of Paddle or PyTorch, a `Batched`, or a list of batches; an iterable
             with `state_dict` and `load_state_dict`; any other iterable of batches. A
             `ResumableSource` is returned as it is.
-        shard: the rank's share. If the batches have no ids, `given.shard(rank=..., world_size=...)`
-            must return the iterable of that rank.
+        shard: the rank's share. If the batches have no ids, `source.shard(rank=...,
+            world_size=...)` must return the iterable of that rank.
         seed: seed of the order of map-style sources.
 
     Raises:
-        UsageError: `given` can be iterated only once or not at all, or cannot be divided among
+        UsageError: `source` can be iterated only once or not at all, or cannot be divided among
             ranks.
     """
-    if isinstance(given, Iterator):
+    if isinstance(source, Iterator):
         raise UsageError(
-            "an iterator can be read only once; give the reader what makes it, such as the"
-            " DataLoader itself, or a class with __iter__"
+            "an iterator can be read only once; give the reader the object that makes it, such as"
+            " the DataLoader itself, or an object with __iter__"
         )
     freeze_garbage_in_forks()  # any source may fork workers
-    if isinstance(given, ResumableSource):
+    if isinstance(source, ResumableSource):
         if shard.world_size > 1:
             raise UsageError(
-                f"a {type(given).__name__} has the batches of one rank already; omit world_size"
+                f"a {type(source).__name__} has the batches of one rank already; omit world_size"
             )
-        return given
-    if (loader := loader_of(given)) is not None:
+        return source
+    if (loader := loader_of(source)) is not None:
         return MapSource(loader, shard, seed)
     if shard.world_size > 1:
-        if not callable(divide := getattr(given, "shard", None)):
+        if not callable(divide := getattr(source, "shard", None)):
             raise UsageError(
-                f"a {type(given).__name__} cannot be divided among {shard.world_size} ranks: its"
-                " batches have no ids. Give a map-style DataLoader, or an iterable with"
-                " shard(rank, world_size), or one that has only this rank's batches, and omit"
+                f"a {type(source).__name__} cannot be divided among {shard.world_size} ranks: its"
+                " batches have no ids. Use a map-style DataLoader, or an iterable with"
+                " shard(rank, world_size); or use an iterable of only this rank's batches, and omit"
                 " world_size"
             )
-        given = divide(rank=shard.rank, world_size=shard.world_size)
-        return source_of(given, RankShard(), seed)
-    if not isinstance(given, Iterable):
+        own_share = divide(rank=shard.rank, world_size=shard.world_size)
+        return source_of(own_share, RankShard(), seed)
+    if not isinstance(source, Iterable):
         raise UsageError(
-            f"a source is iterated for batches, and {type(given).__name__!r} cannot be iterated"
-            + _what_to_give(given)
+            f"a source must be iterable, and {type(source).__name__!r} cannot be iterated"
+            + _hint(source)
         )
-    if all(callable(getattr(given, name, None)) for name in ("state_dict", "load_state_dict")):
-        return StatefulSource(given)
-    return PlainSource(given)
+    if all(callable(getattr(source, name, None)) for name in ("state_dict", "load_state_dict")):
+        return StatefulSource(source)
+    return PlainSource(source)
 
 
-def _what_to_give(given: Any) -> str:
-    if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
-        return (
-            "; it looks like a data set: give a DataLoader of it, or Batched(dataset, batch_size)"
-        )
-    if callable(given):
-        return "; a function that makes a generator goes to DistilReader.from_batch_generator(...)"
+def _hint(source: Any) -> str:
+    """Return what to use instead of an object that cannot be iterated; empty: unknown."""
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        return "; it looks like a data set: use a DataLoader of it, or Batched(dataset, batch_size)"
+    if callable(source):
+        return "; pass a function that makes a generator to DistilReader.from_batch_generator(...)"
     return ""

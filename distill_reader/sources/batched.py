@@ -14,7 +14,7 @@ import numpy as np
 from ...runtime.errors import BatchError, UsageError
 from ..setting_checks import integer
 from ..structure import sequence_like
-from .source import tell_epoch
+from .source import set_epoch_of
 
 Collate = Callable[[list[Any]], Any]
 
@@ -47,8 +47,8 @@ class Batched:
     ) -> None:
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise UsageError(
-                "a data set has len() and gives a sample for each number, a"
-                f" {type(dataset).__name__} does not; what is iterated for its samples goes to"
+                "a data set has len() and returns a sample for each index, a"
+                f" {type(dataset).__name__} does not; for samples that are iterated, use"
                 " DistilReader.from_sample_generator(...)"
             )
         self.dataset = dataset
@@ -63,12 +63,12 @@ class Batched:
 
     def batches_of(self, ids: Any) -> Iterator[Any]:
         """Yield a batch for each list of sample ids."""
-        for chosen in ids:
-            yield self.collate([self.dataset[one] for one in chosen])
+        for batch_ids in ids:
+            yield self.collate([self.dataset[sample_id] for sample_id in batch_ids])
 
 
 class _Sampler:
-    """The sample ids of each batch; shuffles by numpy's global generator, like Paddle."""
+    """Yields the sample ids of each batch; shuffles by numpy's global generator, like Paddle."""
 
     def __init__(self, dataset: Any, batch_size: int, shuffle: bool, drop_last: bool) -> None:
         self._dataset = dataset
@@ -145,7 +145,8 @@ def _agree(values: list[Any], where: str, holds: Callable[[Any], bool], what: st
         if not isinstance(value, kind) or not holds(value):
             raise BatchError(
                 f"samples of one batch differ{_at(where)}: the first is a {kind.__name__} of"
-                f" {what}, sample {place} is {str(value)[:80]!r}; if they may differ, give collate="
+                f" {what}, sample {place} is {str(value)[:80]!r}; if samples may differ, give"
+                " collate="
             )
 
 
@@ -162,7 +163,7 @@ class Generated:
 
     Args:
         generator: the function; called once per epoch.
-        batches_of: makes batches of what it yields.
+        batches_of: makes batches of the values that the generator yields.
 
     Raises:
         UsageError: `generator` is not a function: a generator can be read only once.
@@ -173,7 +174,7 @@ class Generated:
     ) -> None:
         if not callable(generator):
             raise UsageError(
-                f"give the function that makes the generator, not what it returns: a"
+                f"give the function that makes the generator, not the generator itself: a"
                 f" {type(generator).__name__} can be read only once"
             )
         self.generator = generator
@@ -181,16 +182,16 @@ class Generated:
 
     def set_epoch(self, epoch: int) -> None:
         """Forward the call to `generator` if it has this method."""
-        tell_epoch(epoch, self.generator)
+        set_epoch_of(epoch, self.generator)
 
     def __iter__(self) -> Iterator[Any]:
-        made = self.generator()
-        if not isinstance(made, Iterable):
+        values = self.generator()
+        if not isinstance(values, Iterable):
             raise UsageError(
-                f"the function that makes the generator returned a {type(made).__name__}, which"
-                " cannot be iterated; have it yield, or return an iterable"
+                f"the function that makes the generator returned a {type(values).__name__}, which"
+                " cannot be iterated; have the function yield, or return an iterable"
             )
-        return self._batches_of(made)
+        return self._batches_of(values)
 
 
 def of_samples(
@@ -213,7 +214,7 @@ def of_samples(
 
 
 def of_sample_lists(generator: GeneratorFunction, collate: Collate | None) -> Generated:
-    """Make batches of the lists of samples that a generator function yields, one of each list."""
+    """Make a batch of each list of samples that a generator function yields."""
     make = collate or stack
 
     def batches(lists: Iterable[Any]) -> Iterator[Any]:

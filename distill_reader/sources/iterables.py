@@ -3,7 +3,7 @@
 An iterable with a state, such as a `StatefulDataLoader`, resumes from its state, which is saved as
 JSON values without loss. Any other iterable resumes by reading the epoch again and comparing
 digests. The digest of a batch includes the previous digest, as in a hash chain. Up to `MAX_DIGESTS`
-earlier digests, evenly spread, are kept to tell where a replay first differs.
+earlier digests, evenly spread, are kept to find where a replay first differs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...runtime.errors import BatchError, UsageError
 from ..adapters.tensors import TorchKind, array_of
 from ..structure import take_apart
 from .map_style import with_inner
-from .source import Mark, close_iterator, reading_mark, tell_epoch
+from .source import Mark, close_iterator, reading_mark, set_epoch_of
 
 
 class _IterableSource:
@@ -32,17 +32,17 @@ class _IterableSource:
         self._iterable = iterable
 
     def __len__(self) -> int:
-        return len(self._iterable)  # raises TypeError if it has none
+        return len(self._iterable)  # raises TypeError if the iterable has no length
 
     def identity(self) -> dict[str, Any]:
         return {"type": type(self._iterable).__qualname__}
 
-    def _tell_epoch(self, epoch: int) -> None:
-        """Tell the iterable, and the samplers and data set that it has if it is a loader."""
+    def _set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the iterable, and if it is a loader, of its samplers and data set."""
         names = ("batch_sampler", "sampler", "dataset")
-        sampler, own, dataset = (getattr(self._iterable, name, None) for name in names)
-        samplers = with_inner(own if sampler is None else sampler)
-        tell_epoch(epoch, self._iterable, *samplers, dataset)
+        batch_sampler, sampler, dataset = (getattr(self._iterable, name, None) for name in names)
+        samplers = with_inner(sampler if batch_sampler is None else batch_sampler)
+        set_epoch_of(epoch, self._iterable, *samplers, dataset)
 
     def close(self) -> None:
         pass
@@ -51,14 +51,14 @@ class _IterableSource:
 class StatefulSource(_IterableSource):
     """An iterable with `state_dict` and `load_state_dict`.
 
-    A mark is its state, taken after each batch and before the next one. After `load_state_dict`,
-    the next `iter` must continue there.
+    A mark is its state after a batch, read before the next batch is requested. After
+    `load_state_dict`, the next `iter` must continue there.
     """
 
     kind = "stateful"
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _StatefulIterator:
-        self._tell_epoch(epoch)
+        self._set_epoch(epoch)
         if mark is not None:
             with reading_mark():
                 state = decoded(mark["state"])
@@ -92,13 +92,13 @@ class PlainSource(_IterableSource):
     """An iterable that yields the same batches each time the same epoch begins.
 
     A mark is the `DigestChain` of the epoch so far. To resume, the delivered batches are read again
-    and compared with it.
+    and compared with that chain.
     """
 
     kind = "plain"
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _PlainIterator:
-        self._tell_epoch(epoch)
+        self._set_epoch(epoch)
         with reading_mark():
             known = DigestChain() if mark is None else DigestChain.from_json(mark)
         return _PlainIterator(iter(self._iterable), epoch, known)
@@ -137,10 +137,11 @@ class _PlainIterator:
                 f" {known.length} were delivered before; {_WHAT_HELPS}"
             ) from None
         self._chain = self._chain.extended(take_apart(batch).arrays)
-        if self._chain.length == known.length and (parted := known.divergence(self._chain)):
+        if self._chain.length == known.length and (found := known.divergence(self._chain)):
+            equal, different = found
             raise UsageError(
                 f"epoch {self._epoch} of the source is not the one that was read before: its first"
-                f" {parted[0]} batches are the same, its first {parted[1]} are not; {_WHAT_HELPS}"
+                f" {equal} batches are the same, its first {different} are not; {_WHAT_HELPS}"
             )
 
 
@@ -150,9 +151,9 @@ _WHAT_HELPS = (
 )
 
 
-#: Most digests in `DigestChain.digests`.
+#: Maximum number of `DigestChain.digests`.
 MAX_DIGESTS = 64
-#: Of a large array, a digest covers 64 evenly spread windows of 64 bytes, and the last 64 bytes: a
+#: A digest covers 64 evenly spread windows of 64 bytes of a large array, and its last 64 bytes: a
 #: digest of all bytes would cost as much as sending the array.
 _WINDOWS, _WINDOW_BYTES = 64, 64
 
@@ -181,7 +182,7 @@ class DigestChain(NamedTuple):
             digests = (*digests, (length, digest))
         if len(digests) > MAX_DIGESTS:
             spacing *= 2
-            digests = tuple(one for one in digests if one[0] % spacing == 0)
+            digests = tuple(entry for entry in digests if entry[0] % spacing == 0)
         return type(self)(length, digest, digests, spacing)
 
     def to_json(self) -> dict[str, Any]:
@@ -251,18 +252,18 @@ def encoded(value: Any, where: str = "") -> Any:
         return value
     if isinstance(value, Mapping):
         if all(isinstance(key, str) and key != _KIND for key in value):
-            return {key: encoded(held, f"{where}.{key}") for key, held in value.items()}
+            return {key: encoded(item, f"{where}.{key}") for key, item in value.items()}
         pairs = [[encoded(k, where), encoded(v, f"{where}.{k}")] for k, v in value.items()]
         return {_KIND: "dict", "pairs": pairs}
     if isinstance(value, (list, tuple)):
-        values = [encoded(held, f"{where}[{place}]") for place, held in enumerate(value)]
+        values = [encoded(item, f"{where}[{index}]") for index, item in enumerate(value)]
         return values if isinstance(value, list) else {_KIND: "tuple", "values": values}
     if isinstance(value, (bytes, bytearray)):
-        more = {"mutable": True} if isinstance(value, bytearray) else {}
-        return {_KIND: "bytes", "data": _text(value), **more}
+        mutable = {"mutable": True} if isinstance(value, bytearray) else {}
+        return {_KIND: "bytes", "data": _base64(value), **mutable}
     kind, array = _array_in(value)
-    if array is not None and (dtype := _described(array.dtype)) is not None:
-        data = _text(array.tobytes())
+    if array is not None and (dtype := _dtype_to_json(array.dtype)) is not None:
+        data = _base64(array.tobytes())
         return {_KIND: kind, "dtype": dtype, "shape": [*array.shape], "data": data}
     raise UsageError(
         f"the source's state_dict() holds a {type(value).__name__} at state{where}, which cannot be"
@@ -273,29 +274,29 @@ def encoded(value: Any, where: str = "") -> Any:
 def decoded(value: Any) -> Any:
     """Restore a value that `encoded` has converted."""
     if isinstance(value, list):
-        return [decoded(held) for held in value]
+        return [decoded(item) for item in value]
     if not isinstance(value, dict):
         return value
     match value.get(_KIND):
         case None:
-            return {key: decoded(held) for key, held in value.items()}
+            return {key: decoded(item) for key, item in value.items()}
         case "dict":
-            return {decoded(key): decoded(held) for key, held in value["pairs"]}
+            return {decoded(key): decoded(item) for key, item in value["pairs"]}
         case "tuple":
-            return tuple(decoded(held) for held in value["values"])
+            return tuple(decoded(item) for item in value["values"])
         case "bytes":
             data = base64.b64decode(value["data"])
             return bytearray(data) if value.get("mutable") else data
         case "number":
-            return _read(value)[()]
+            return _array_of_json(value)[()]
         case "tensor":
-            return TorchKind().tensor(_read(value))
+            return TorchKind().tensor(_array_of_json(value))
         case _:
-            return _read(value)
+            return _array_of_json(value)
 
 
 def _array_in(value: Any) -> tuple[str, Array | None]:
-    """Return the kind of an array, number or tensor, and its elements; None: another value."""
+    """Return the kind of an array, number or tensor, and its elements; None for other values."""
     if isinstance(value, np.ndarray):
         return "array", None if isinstance(value, np.ma.MaskedArray) else value
     if isinstance(value, np.generic):
@@ -306,28 +307,28 @@ def _array_in(value: Any) -> tuple[str, Array | None]:
     return "", None
 
 
-def _described(dtype: np.dtype[Any]) -> str | list[Any] | None:
-    """Return the dtype as a JSON value for `_dtype_of`; None: it cannot be restored."""
-    described: str | list[Any] = dtype.descr if dtype.names else dtype.str
-    for text in () if dtype.hasobject else (described, dtype.name):
+def _dtype_to_json(dtype: np.dtype[Any]) -> str | list[Any] | None:
+    """Return the dtype as a JSON value for `_dtype_of_json`; None: it cannot be restored."""
+    description: str | list[Any] = dtype.descr if dtype.names else dtype.str
+    for candidate in () if dtype.hasobject else (description, dtype.name):
         with suppress(TypeError, ValueError, AttributeError):
-            if _dtype_of(text) == dtype:
-                return text
+            if _dtype_of_json(candidate) == dtype:
+                return candidate
     return None
 
 
-def _dtype_of(described: str | list[Any]) -> np.dtype[Any]:
-    if isinstance(described, str):
-        return dtype_named(described)
+def _dtype_of_json(value: str | list[Any]) -> np.dtype[Any]:
+    if isinstance(value, str):
+        return dtype_named(value)
     return np.dtype(
-        [(name, _dtype_of(field), *map(tuple, shape)) for name, field, *shape in described]
+        [(name, _dtype_of_json(field), *map(tuple, shape)) for name, field, *shape in value]
     )
 
 
-def _read(value: dict[str, Any]) -> np.ndarray[Any, Any]:
+def _array_of_json(value: dict[str, Any]) -> np.ndarray[Any, Any]:
     data = bytearray(base64.b64decode(value["data"]))  # so that the array is writable
-    return np.frombuffer(data, _dtype_of(value["dtype"])).reshape(value["shape"])
+    return np.frombuffer(data, _dtype_of_json(value["dtype"])).reshape(value["shape"])
 
 
-def _text(data: bytes | bytearray) -> str:
+def _base64(data: bytes | bytearray) -> str:
     return base64.b64encode(data).decode()

@@ -1,10 +1,12 @@
 """Map-style sources: samples with ids, read in the order of a sampler.
 
 They resume exactly, and are divided among ranks by ids. The loader gets its batches of ids from the
-reader instead of its sampler; a framework's loader keeps its workers, collation and tensors.
+reader instead of its sampler. A framework's loader still uses its workers, its collation and its
+tensors.
 
-Samplers draw from global generators: Paddle's from numpy's, PyTorch's from torch's or the user's.
-These are seeded while ids are drawn, and restored afterwards, so the order follows from a seed.
+Samplers draw from random number generators: Paddle's samplers from numpy's global generator,
+PyTorch's samplers from torch's global generator or one of the user. The reader seeds these
+generators while it draws ids, and restores them afterwards, so the order follows from a seed.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ from ...proto.arena import Array
 from ...runtime.errors import UsageError
 from ...scheduler.students.shards import RankShard, batches_of_rank, steps_of_rank
 from .batched import Batched
-from .source import Mark, close_iterator, reading_mark, tell_epoch
+from .source import Mark, close_iterator, reading_mark, set_epoch_of
 
 
 class MapSource:
     """The batches of a map-style loader, in an order that follows from a seed and the epoch.
 
     Before each epoch, all batches of ids are drawn from the sampler, with generators seeded by
-    (seed, epoch): all ranks and resumed runs draw the same. The loader then reads the ids of this
-    rank that are not delivered yet.
+    (seed, epoch), so that all ranks and resumed runs draw the same ids. The loader then reads the
+    batches of this rank that are not delivered yet.
 
     A mark has the number of batches that were delivered when the current number of ranks began to
     read the epoch ("start"), the number of batches of the epoch ("of"), and a digest of their ids
@@ -52,15 +54,16 @@ class MapSource:
     def __init__(self, loader: BatchLoader, shard: RankShard, seed: int) -> None:
         self._loader = loader
         self._samplers = with_inner(loader.batch_sampler)
-        own = own_ranks(self._samplers)
-        if own is not None and shard.world_size > 1 and own != (shard.rank, shard.world_size):
+        by_sampler = own_ranks(self._samplers)
+        by_reader = (shard.rank, shard.world_size)
+        if by_sampler is not None and shard.world_size > 1 and by_sampler != by_reader:
             raise UsageError(
-                f"the loader's sampler is for rank {own[0]} of {own[1]}, the reader for rank"
-                f" {shard.rank} of {shard.world_size}; give the loader a sampler that knows nothing"
-                " of ranks, or omit world_size"
+                f"the loader's sampler is for rank {by_sampler[0]} of {by_sampler[1]}, the reader"
+                f" for rank {shard.rank} of {shard.world_size}; use a sampler that does not divide"
+                " ids among ranks, or omit world_size"
             )
-        self.divides_ids = own is None
-        self._shard = shard if own is None else RankShard()
+        self.divides_ids = by_sampler is None
+        self._shard = shard if by_sampler is None else RankShard()
         self._seed = seed
 
     def __len__(self) -> int:
@@ -77,23 +80,24 @@ class MapSource:
         }
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _MapIterator:
-        start, known = 0, None
+        start, saved_plan = 0, None
         if mark is not None:
             with reading_mark():
-                start, known = int(mark["start"]), (mark["of"], mark["ids"])
+                start, saved_plan = int(mark["start"]), (mark["of"], mark["ids"])
         with drawing(self._loader, self._seed, epoch):
             plan = list(draw(self._loader.batch_sampler))
             digest = _digest(plan)
-            if known is not None and known != (len(plan), digest):
+            if saved_plan not in (None, (len(plan), digest)):
                 raise UsageError(
-                    f"the sampler orders epoch {epoch} otherwise than when the state was saved; its"
-                    " order has to follow from the reader's seed or from set_epoch(), and the data"
-                    " set must be the same"
+                    f"the sampler orders epoch {epoch} differently than when the state was saved;"
+                    " its order has to follow from the reader's seed or from set_epoch(), and the"
+                    " data set must be the same"
                 )
-            ours = batches_of_rank(len(plan), start, self._shard)[taken:]
+            remaining = batches_of_rank(len(plan), start, self._shard)[taken:]
             mark = {"start": start, "of": len(plan), "ids": digest}
             # Loaders draw the seeds of their workers here, so these follow from the epoch, too.
-            batches = self._loader.read([plan[place] for place in ours]) if ours else iter(())
+            ids = [plan[index] for index in remaining]
+            batches = self._loader.read(ids) if ids else iter(())
         return _MapIterator(self._loader, batches, mark)
 
     def close(self) -> None:
@@ -161,7 +165,7 @@ def _as_int(value: Any) -> int | None:
 
 
 def own_ranks(samplers: Sequence[Any]) -> tuple[int, int] | None:
-    """Return the rank and number of ranks of a sampler that divides its ids; None: none does."""
+    """Return (rank, number of ranks) of the sampler that divides its ids; None: no sampler does."""
     for sampler in samplers:
         for rank, ranks in (("local_rank", "nranks"), ("rank", "num_replicas")):  # Paddle, PyTorch
             world_size = getattr(sampler, ranks, 1)
@@ -201,7 +205,7 @@ class BatchLoader(Protocol):
         """Keep the workers of an iterator that has ended for the next epoch, if they persist.
 
         Args:
-            batches: what `read` has returned.
+            batches: the iterator that `read` returned.
 
         Returns:
             False if the caller has to close the iterator.
@@ -211,20 +215,22 @@ class BatchLoader(Protocol):
         """End the workers that are kept."""
 
 
-def loader_of(given: Any) -> BatchLoader | None:
+def loader_of(source: Any) -> BatchLoader | None:
     """Return the map-style loader for a user's source; None if batches cannot be chosen by ids."""
-    if isinstance(given, Batched):
-        return _OwnLoader(given.dataset, given.batch_sampler, given.batches_of)
-    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
-        # Each batch of the list counts as one sample, and is a batch by itself.
-        return _OwnLoader(given, _OneIdSampler(given), lambda ids: (given[one] for (one,) in ids))
-    if _is_framework_loader(given) and _has_length(given.batch_sampler) and _is_map(given.dataset):
-        return _FrameworkLoader(given)
-    return None
+    if isinstance(source, Batched):
+        return _InProcessLoader(source.dataset, source.batch_sampler, source.batches_of)
+    if isinstance(source, Sequence) and not isinstance(source, (str, bytes)):
+        # The source is a list of batches: the id of a batch is its index.
+        return _InProcessLoader(
+            source, _OneIdSampler(source), lambda ids: (source[index] for (index,) in ids)
+        )
+    if not _is_framework_loader(source) or not _has_length(source.batch_sampler):
+        return None
+    return _FrameworkLoader(source) if _is_map(source.dataset) else None
 
 
-class _OwnLoader:
-    """Reads in this process, by `batches_of`."""
+class _InProcessLoader:
+    """Reads batches in this process, without workers."""
 
     def __init__(
         self, dataset: Any, batch_sampler: Any, batches_of: Callable[[Any], Iterator[Any]]
@@ -252,7 +258,7 @@ class _OneIdSampler:
 
 
 class _FrameworkLoader:
-    """A loader of Paddle or PyTorch; works on a copy, so that the user's is not changed."""
+    """A loader of Paddle or PyTorch; works on a copy, so that the user's loader is not changed."""
 
     def __init__(self, loader: Any) -> None:
         self.dataset = loader.dataset
@@ -261,26 +267,26 @@ class _FrameworkLoader:
         self._plan = _Plan()
         self._copy = copy.copy(loader)
         # Without __setattr__: PyTorch's forbids changes of constructor arguments. A position in the
-        # plan is a number of batches, so they must come in its order.
+        # plan is a number of batches, so batches must come in the plan's order.
         vars(self._copy).update(batch_sampler=self._plan, _iterator=None, in_order=True)
         persistent = ("persistent_workers", "_persistent_workers")
         persists = any(getattr(loader, name, False) for name in persistent)
         self._keeps_workers = loader.num_workers > 0 and persists
-        self._lent: Iterator[Any] | None = None  # of persistent workers, until `keep`
+        self._in_use: Iterator[Any] | None = None  # iterator of persistent workers, until `keep`
 
     def read(self, plan: EpochPlan) -> Iterator[Any]:
         self._plan.batches = plan
         iterator: Iterator[Any] = iter(self._copy)
         if self._keeps_workers:
-            # A slow `next` of this epoch may not have returned when another one begins: that one
-            # then gets other workers.
-            self._lent, self._copy._iterator = iterator, None
+            # If a slow `next` of this epoch has not returned when the next epoch begins, the next
+            # epoch gets other workers.
+            self._in_use, self._copy._iterator = iterator, None
         return iterator
 
     def keep(self, batches: Iterator[Any]) -> bool:
-        if self._lent is not batches:
+        if self._in_use is not batches:
             return False
-        self._lent, self._copy._iterator = None, batches
+        self._in_use, self._copy._iterator = None, batches
         return True
 
     def close(self) -> None:
@@ -290,7 +296,7 @@ class _FrameworkLoader:
 
 
 class _Plan:
-    """A batch sampler of given batches; one object for all epochs, as workers may persist."""
+    """A batch sampler with settable batches: iterators of persistent workers keep the sampler."""
 
     batches: EpochPlan = ()
 
@@ -301,19 +307,19 @@ class _Plan:
         return iter(self.batches)
 
 
-def _is_framework_loader(given: Any) -> bool:
+def _is_framework_loader(source: Any) -> bool:
     # Exactly these classes: a subclass may do more than pass ids to workers.
-    return any(type(given) is module.DataLoader for module in _frameworks())
+    return any(type(source) is module.DataLoader for module in _frameworks())
 
 
 def _frameworks() -> list[Any]:
-    # If a framework is not imported, this cannot be one of its loaders.
+    # If a framework is not imported, the source cannot be one of its loaders.
     modules = (sys.modules.get(name) for name in ("paddle.io", "torch.utils.data"))
     return [module for module in modules if module is not None]
 
 
 def _has_length(sampler: Any) -> bool:
-    # A batch sampler of PyTorch has `__len__`, which fails if the sampler in it has none.
+    # A batch sampler of PyTorch has `__len__`, which fails if its inner sampler has no length.
     try:
         return len(sampler) >= 0
     except (TypeError, NotImplementedError):
@@ -330,7 +336,7 @@ def drawing(loader: BatchLoader, seed: int, epoch: int) -> Iterator[None]:
     samplers = with_inner(loader.batch_sampler)
     if callable(getattr(loader.dataset, "set_epoch", None)):
         loader.close()  # persistent workers have copies of the data set
-    tell_epoch(epoch, *samplers, loader.dataset)
+    set_epoch_of(epoch, *samplers, loader.dataset)
     with seeded(seed, epoch, *samplers, loader):
         yield
 
@@ -339,14 +345,14 @@ def draw(sampler: Any) -> Iterator[Ids]:
     """Yield the batches of ids of a batch sampler.
 
     Raises:
-        UsageError: it does not end.
+        UsageError: the sampler yields far more batches than its length.
     """
-    most = 2 * len(sampler) + 1000  # some lengths are estimates
+    limit = 2 * len(sampler) + 1000  # some lengths are estimates
     for number, ids in enumerate(sampler):
-        if number >= most:
+        if number >= limit:
             raise UsageError(
-                f"the batch sampler says that it has {len(sampler)} batches and yields more than"
-                f" {most}; an epoch needs an end"
+                f"the batch sampler has the length {len(sampler)}, and yields more than {limit}"
+                " batches; an epoch must end"
             )
         yield ids
 
@@ -362,22 +368,22 @@ def seeded(seed: int, epoch: int, *owners: Any) -> Iterator[None]:
     Args:
         seed: seed of the run (>= 0).
         epoch: number of the epoch (>= 0).
-        owners: objects with a `generator` attribute; those of torch are seeded, too.
+        owners: objects that may have a `generator` of torch, which is seeded, too.
     """
-    drawn = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
+    epoch_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
     with _GENERATORS, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
-        random.seed(drawn)
-        np.random.seed(drawn)
+        random.seed(epoch_seed)
+        np.random.seed(epoch_seed)
         for generator in _torch_generators(owners):
             stack.callback(generator.set_state, generator.get_state())
-            generator.manual_seed(drawn)
+            generator.manual_seed(epoch_seed)
         yield
 
 
 def _torch_generators(owners: tuple[Any, ...]) -> list[Any]:
-    torch = sys.modules.get("torch")  # not imported: there are none
+    torch = sys.modules.get("torch")  # if torch is not imported, there are no generators
     if torch is None:
         return []
     own = [getattr(owner, "generator", None) for owner in owners]
@@ -388,7 +394,7 @@ def _torch_generators(owners: tuple[Any, ...]) -> list[Any]:
 def with_inner(sampler: Any) -> tuple[Any, ...]:
     """Return a batch sampler and the samplers nested in it."""
     chain: list[Any] = []
-    while sampler is not None and not any(sampler is known for known in chain):
+    while sampler is not None and not any(sampler is outer for outer in chain):
         chain.append(sampler)
         sampler = getattr(sampler, "sampler", None)
     return tuple(chain)

@@ -1,4 +1,4 @@
-"""The protocol of sources of batches, and functions that all of them need."""
+"""The protocol of sources of batches, and functions that all sources need."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def freeze_garbage_in_forks() -> None:
 
     A loader's iterator that has ended may be part of an uncollected reference cycle. If a forked
     worker collects it, its finalizers tear down queues and threads that exist only in the parent.
-    Paddle's then wait forever for a condition variable, and the loader waits for its worker. So
-    the collector is off during a fork, and a child ignores inherited objects. That also keeps the
-    child's memory shared for longer.
+    Paddle's finalizers then wait forever for a condition variable, and the loader waits for its
+    worker. So the collector is off during a fork, and a child ignores inherited objects. As a side
+    effect, the child's memory stays shared for longer.
     """
-    enabled, forks = True, 0  # state of the collector before concurrent forks; number of these
+    enabled, forks = True, 0  # whether the collector was on before concurrent forks; their number
 
     def before() -> None:
         nonlocal enabled, forks
@@ -57,8 +57,8 @@ def freeze_garbage_in_forks() -> None:
         forks = 1  # other threads are not in the child
         after()
 
-    # Of all handlers, the last registered `before` runs first and its `after_in_child` last, so
-    # these enclose those registered earlier.
+    # Handlers registered later run first before a fork, and last after it. So these handlers
+    # enclose those registered earlier.
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
 
 
@@ -86,7 +86,7 @@ class SourceIterator(Protocol):
 
     @property
     def start(self) -> Mark | None:
-        """The position before the first batch; None: the source's own start."""
+        """The position before the first batch; None: where the source starts by itself."""
 
     def __next__(self) -> Any: ...
 
@@ -120,7 +120,7 @@ class ResumableSource(Protocol):
         """Return the batches per epoch of this rank; raises TypeError if unknown."""
 
     def identity(self) -> dict[str, Any]:
-        """Return properties, as JSON values; a mark is only valid for a source with equal ones."""
+        """Return properties, as JSON values. A mark is valid only for sources with equal ones."""
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> SourceIterator:
         """Start an epoch after its first `taken` batches.
@@ -130,8 +130,8 @@ class ResumableSource(Protocol):
         Args:
             epoch: its number, from 0.
             taken: batches of this rank that were delivered before.
-            mark: the position after these, or after the previous epoch; None: the source's own
-                start.
+            mark: the position after these, or after the previous epoch; None: where the source
+                starts by itself.
 
         Raises:
             UsageError: the mark is not of this source.
@@ -141,8 +141,8 @@ class ResumableSource(Protocol):
         """Release what is kept from epoch to epoch, such as workers."""
 
 
-def tell_epoch(epoch: int, *owners: Any) -> None:
-    """Call `set_epoch(epoch)` of each owner with that method, as samplers and data sets have."""
-    for owner in owners:
-        if callable(set_epoch := getattr(owner, "set_epoch", None)):
+def set_epoch_of(epoch: int, *objects: Any) -> None:
+    """Call `set_epoch(epoch)` of each object that has this method, such as a sampler."""
+    for each in objects:
+        if callable(set_epoch := getattr(each, "set_epoch", None)):
             set_epoch(epoch)

@@ -31,15 +31,15 @@ class LabelStore:
     Args:
         path: path of the file. It is created if missing, together with two other files, which have
             the suffixes `-wal` and `-shm`. It must be on a disk of this host, not on NFS.
-        max_bytes: maximum size of the file. If it is full, the oldest rows are evicted except
-            recently used ones. The other files take up to 32 MiB more.
+        max_bytes: maximum size of the file. If it is full, the oldest rows are evicted, except
+            recently used rows. The other files take up to 32 MiB more.
         sample_ids: fields of a batch that together identify a sample and its augmentation, as in
             `("index", "crop_seed")`. By default, the bytes of the teachers' inputs identify it.
 
     Attributes:
-        path: absolute.
-        max_bytes: as given.
-        sample_ids: as given.
+        path: absolute path of the file.
+        max_bytes: the argument.
+        sample_ids: the argument, as a tuple.
 
     Raises:
         UsageError: a wrong path or size, or the extra `store` is not installed.
@@ -53,7 +53,7 @@ class LabelStore:
         self, path: str | Path, max_bytes: int, *, sample_ids: Sequence[int | str] = ()
     ) -> None:
         if not str(path) or os.path.isdir(path):
-            raise UsageError(f"a label store is a file, not {str(path)!r}: name one")
+            raise UsageError(f"a label store is a file, not {str(path)!r}: name a file")
         max_bytes = integer("max_bytes", max_bytes)
         if max_bytes < MIN_BYTES:
             raise UsageError(

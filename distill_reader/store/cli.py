@@ -23,10 +23,10 @@ app = typer.Typer(
     help="Label stores, the files in which readers keep soft labels: inspect, export, delete rows.",
 )
 
-#: A size at which nothing is evicted, as the readers' `max_bytes` is unknown here.
+#: A size at which nothing is evicted, because the readers' `max_bytes` is unknown here.
 MOST_BYTES = 1 << 44
 
-Where = Annotated[
+StorePath = Annotated[
     str, typer.Argument(metavar="PATH", help="Path of the store, as in LabelStore(PATH, ...).")
 ]
 
@@ -47,7 +47,7 @@ FORM: Final = StructuredOption("--form", FormKeys, first="form")
 
 @app.command()
 def inspect(
-    path: Where,
+    path: StorePath,
     verify: Annotated[
         bool,
         typer.Option(
@@ -59,8 +59,8 @@ def inspect(
 ) -> None:
     """Show the content of a store: rows, bytes, models, forms, hits, age.
 
-    Readers may use it meanwhile. A row is the label of one sample, by one model. Nothing is
-    changed; a reader deletes a damaged row when it reads it.
+    A row is the label of one sample, by one model. Readers may use the store meanwhile. The command
+    changes nothing; damaged rows are deleted by readers that find them.
     """
     from .database import Database
     from .exporting import inventory_of
@@ -71,8 +71,8 @@ def inspect(
         if verify:
             with _progress("verifying", inventory.rows) as on_progress:
                 rows = verify_rows(database, on_progress)
-            found = {"rows": rows, "damaged": 0}
-            typer.echo(json.dumps(found) if as_json else f"{rows} rows, all whole")
+            result = {"rows": rows, "damaged": 0}
+            typer.echo(json.dumps(result) if as_json else f"{rows} rows, none damaged")
             return
     if as_json:
         typer.echo(json.dumps(_to_json(inventory), indent=2))
@@ -82,7 +82,7 @@ def inspect(
 
 @app.command()
 def disown(
-    path: Where,
+    path: StorePath,
     teacher: Annotated[
         str, typer.Argument(metavar="TEACHER", help="Id or address of the teacher.")
     ],
@@ -106,7 +106,7 @@ def disown(
 
 @app.command()
 def export(
-    path: Where,
+    path: StorePath,
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Folder to write to; created if missing.")
     ],
@@ -124,19 +124,19 @@ def export(
 ) -> None:
     """Write keys, ids and labels to numpy files: labels-00000.npz and so on, and labels.json.
 
-    For training without a reader, or with another tool. labels.json is written last:
-    if it exists, all files are complete.
+    The files serve for training without a reader, or with another tool. labels.json is written
+    last: if it exists, all files are complete.
     """
     from ...proto.forms import LabelForm
     from .database import Database
     from .exporting import LabelExport, find_model_id, inventory_of
 
     keys = FORM.read(form)
-    asked = LabelForm.parse(keys.form or None, keys.temperature)
+    requested = LabelForm.parse(keys.form or None, keys.temperature)
     with Database(path) as database:
         inventory = inventory_of(database)
         model = find_model_id(inventory, content)
-        labels = LabelExport(folder, model, asked, keys.dense, rows_per_file)
+        labels = LabelExport(folder, model, requested, keys.dense, rows_per_file)
         with _progress("exporting", inventory.rows) as on_progress:
             exported = labels.write(database, on_progress)
     if as_json:
@@ -214,14 +214,14 @@ def _show(inventory: Inventory) -> None:
             content, "\n".join(_outputs(group.layout)), f"{group.rows:,}", size, made, used
         )
     console.print(table)
-    counted = inventory.counters
-    asked = counted.get("hits", 0) + counted.get("misses", 0)
-    share = f"{100 * counted.get('hits', 0) / asked:.1f} % of {asked:,}" if asked else "none asked"
+    counters = inventory.counters
+    hits, lookups = counters.get("hits", 0), counters.get("hits", 0) + counters.get("misses", 0)
+    share = f"{100 * hits / lookups:.1f} % of {lookups:,}" if lookups else "no lookups"
     console.print(
         f"{inventory.rows:,} rows, {inventory.disk_bytes / 2**20:,.1f} MiB on disk; hits: {share}"
     )
     for name in ("written", "evicted", "damaged", "disowned", "dropped"):
-        console.print(f"{name}: {counted.get(name, 0):,}")
+        console.print(f"{name}: {counters.get(name, 0):,}")
     for service, content_id in inventory.services.items():
         console.print(f"service {service}: content {content_id}")
 

@@ -66,11 +66,11 @@ class Database:
             read an existing file.
 
     Attributes:
-        path: as given.
+        path: path of the file.
         writable: False if opened for reading, or if the file cannot be written.
 
     Raises:
-        UsageError: no file or no label store at the path, or one of another version.
+        UsageError: there is no file at the path, or it is not a label store of this version.
         StoreDamaged: the file is broken.
         LabelStoreUnavailable: the file cannot be opened now.
     """
@@ -188,17 +188,17 @@ class Database:
         if (version := self._pragma("user_version")) != _VERSION:
             raise UsageError(
                 f"the label store {self.path} is of version {version}, this program reads"
-                f" {_VERSION}: name another path, or delete it"
+                f" {_VERSION}: name another path, or delete the file"
             )
 
     def _open_to_write(self) -> None:
         try:
             self._connect("mode=rwc")
-            self._check_is_ours(may_be_new=True)
+            self._check_is_label_store(may_be_new=True)
             self.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             self.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self.execute("BEGIN IMMEDIATE")
-            if not self._pragma("application_id"):  # no other process creates it meanwhile
+            if not self._pragma("application_id"):  # new; the transaction excludes other writers
                 for statement in _SCHEMA.split(";"):
                     self.execute(statement)
                 self.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
@@ -212,7 +212,7 @@ class Database:
         except sqlite3.OperationalError as error:
             if not _is(error, "READONLY", "CANTOPEN") or not os.path.exists(self.path):
                 raise
-            log.warning("the label store %s is only read: %s", self.path, error)
+            log.warning("the label store %s is read but not written: %s", self.path, error)
             self.close()
             return
         self.writable = True
@@ -231,7 +231,7 @@ class Database:
     def _open_to_read(self) -> None:
         try:
             self._connect("mode=ro")
-            self._check_is_ours()
+            self._check_is_label_store()
         except sqlite3.OperationalError as error:
             if not _is(error, "READONLY", "CANTOPEN"):
                 raise
@@ -241,11 +241,11 @@ class Database:
                     f"the label store {self.path} was not closed by its last user: open it once"
                     " where it can be written"
                 ) from None
-            self._connect("immutable=1")  # it cannot be written, so no locks are needed
-            self._check_is_ours()
+            self._connect("immutable=1")  # the file cannot be written, so no locks are needed
+            self._check_is_label_store()
         self._page_bytes = self._pragma("page_size")
 
-    def _check_is_ours(self, *, may_be_new: bool = False) -> None:
+    def _check_is_label_store(self, *, may_be_new: bool = False) -> None:
         """Raise UsageError if the file is not a label store; changes nothing.
 
         Reads the file through SQLite, which waits for a process that creates it. Opening the file
@@ -253,18 +253,19 @@ class Database:
         """
         self.execute("BEGIN")
         try:
-            found_id = self._pragma("application_id")
+            application_id = self._pragma("application_id")
             empty = not self.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         except sqlite3.DatabaseError as error:
             if not _is(error, "NOTADB"):
                 raise
-            found_id, empty = 0, False
+            application_id, empty = 0, False
         finally:
             self._roll_back()
-        if found_id != _APPLICATION_ID and not (may_be_new and empty and not found_id):
+        is_new = may_be_new and empty and not application_id
+        if application_id != _APPLICATION_ID and not is_new:
             raise UsageError(
                 f"{self.path} is no label store, or its beginning is destroyed; nothing was"
-                " changed: name another path, or delete it"
+                " changed: name another path, or delete the file"
             )
 
     def _connect(self, mode: str) -> None:
@@ -306,16 +307,16 @@ def translated(path: str) -> Iterator[None]:
     except (sqlite3.Error, UnicodeDecodeError) as error:  # a message may quote invalid text
         if not _is(error, "FULL", "IOERR", "BUSY", "LOCKED", "READONLY", "CANTOPEN", "PERM"):
             raise StoreDamaged(
-                f"the label store {path} is broken ({error}): `edl store inspect --verify` says"
-                " what can still be read; delete it, and it is filled again"
+                f"the label store {path} is broken ({error}): `edl store inspect --verify` shows"
+                " what can still be read; delete the file, and readers fill a new one"
             ) from None
-        words = f"the label store {path} cannot be used now: {error}"
-        raise LabelStoreUnavailable(words, full=_is(error, "FULL")) from None
+        message = f"the label store {path} cannot be used now: {error}"
+        raise LabelStoreUnavailable(message, full=_is(error, "FULL")) from None
 
 
 def _is(error: Exception, *names: str) -> bool:
-    name = getattr(error, "sqlite_errorname", "")
-    return any(name.startswith(f"SQLITE_{one}") for one in names)
+    errorname = getattr(error, "sqlite_errorname", "")
+    return any(errorname.startswith(f"SQLITE_{name}") for name in names)
 
 
 def _check_may_be_new(path: str, *, write: bool) -> None:

@@ -126,17 +126,17 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
         StoreDamaged: rows or the file are damaged.
     """
     rows = damaged = 0
-    for some, bad in row_chunks(database):
-        rows += len(some) + bad
-        damaged += bad
+    for intact, damaged_in_chunk in row_chunks(database):
+        rows += len(intact) + damaged_in_chunk
+        damaged += damaged_in_chunk
         on_progress(rows)
     with database.reading():
-        (words,) = database.execute("PRAGMA quick_check(1)").fetchone()
-    if damaged or words != "ok":
-        what = f"{damaged} of {rows} rows are damaged" if damaged else f"its pages are: {words}"
+        (check,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    if damaged or check != "ok":
+        what = f"{damaged} of {rows} rows" if damaged else f"pages of the file ({check})"
         raise StoreDamaged(
-            f"the label store {database.path} is not whole: {what}. A damaged row counts as"
-            " missing and is made anew; delete the file if there are many"
+            f"{what} are damaged in the label store {database.path}. A damaged row counts as"
+            " missing, and its sample is labelled again; delete the file if there are many"
         )
     return rows
 
@@ -150,13 +150,13 @@ def find_model_id(inventory: Inventory, name: str) -> ModelId:
             empty: the only model.
 
     Raises:
-        UsageError: there is none, or more than one.
+        UsageError: no model has this name, or several have it.
     """
     layouts = (group.layout for group in inventory.groups)
     models = {str(layout.model_id): layout.model_id for layout in layouts if layout is not None}
     if name in models:
         return models[name]
-    chosen = [one for one in models.values() if name in ("", one.content_id)]
+    chosen = [model for model in models.values() if name in ("", model.content_id)]
     if len(chosen) == 1:
         return chosen[0]
     known = ", ".join(models) or "none"
@@ -165,10 +165,10 @@ def find_model_id(inventory: Inventory, name: str) -> ModelId:
 
 @dataclass(slots=True)
 class LabelExport:
-    """Writes all labels of one model to files of numpy.
+    """Writes all labels of one model to numpy files.
 
     Attributes:
-        folder: created if missing.
+        folder: folder for the files; created if missing.
         model_id: which model made the labels.
         form: form of the labels; None: as stored.
         dense: export top-k as dense float32.
@@ -202,12 +202,12 @@ class LabelExport:
                 raise UsageError(f"{self.folder} holds an export already: name another folder")
             self.folder.mkdir(parents=True, exist_ok=True)
             read = 0
-            for some, damaged in row_chunks(database):
+            for intact, damaged in row_chunks(database):
                 self._skipped += damaged
-                for key, row in some:
+                for key, row in intact:
                     if row.layout.model_id == self.model_id:
                         self._add(key, row)
-                read += len(some) + damaged
+                read += len(intact) + damaged
                 on_progress(read)
             for layout in list(self._waiting):
                 self._write_file(layout)
@@ -224,33 +224,37 @@ class LabelExport:
         return index_json
 
     def _add(self, key: bytes, row: LabelRow) -> None:
-        some = self._waiting.setdefault(row.layout, [])
-        some.append((key, row))
-        if len(some) == self.rows_per_file:
+        pairs = self._waiting.setdefault(row.layout, [])
+        pairs.append((key, row))
+        if len(pairs) == self.rows_per_file:
             self._write_file(row.layout)
 
     def _write_file(self, layout: Layout) -> None:
-        some, arrays = self._converted(self._waiting.pop(layout))
-        if not some:
+        pairs, arrays = self._converted(self._waiting.pop(layout))
+        if not pairs:
             return
-        keys = np.frombuffer(b"".join(key for key, _ in some), np.uint8).reshape(len(some), -1)
+        keys = np.frombuffer(b"".join(key for key, _ in pairs), np.uint8).reshape(len(pairs), -1)
         name = f"labels-{len(self._files):05}.npz"
         _write_npz(self.folder / name, {"sample_key": keys, **arrays})
-        self._files.append({"file": name, "rows": len(some)})
-        self._rows += len(some)
+        self._files.append({"file": name, "rows": len(pairs)})
+        self._rows += len(pairs)
 
     def _converted(
-        self, some: list[tuple[bytes, LabelRow]]
+        self, pairs: list[tuple[bytes, LabelRow]]
     ) -> tuple[list[tuple[bytes, LabelRow]], Mapping[str, Array]]:
-        """Return the rows that can have the form, and their arrays; count others as skipped."""
+        """Return the rows that can have the form, and their arrays; count others as skipped.
+
+        Args:
+            pairs: keys and rows of one layout.
+        """
         try:
-            return some, self._arrays([row for _, row in some])
+            return pairs, self._arrays([row for _, row in pairs])
         except RequestRefused:  # this layout cannot have the form, or values of some rows cannot
-            if len(some) == 1:
+            if len(pairs) == 1:
                 self._skipped += 1
                 return [], {}
-        able = [pair for pair in some if self._converted([pair])[0]]
-        return able, self._arrays([row for _, row in able]) if able else {}
+        convertible = [pair for pair in pairs if self._converted([pair])[0]]
+        return convertible, self._arrays([row for _, row in convertible]) if convertible else {}
 
     def _arrays(self, rows: list[LabelRow]) -> dict[str, Array]:
         """Return the arrays of one file by name.
@@ -259,28 +263,28 @@ class LabelExport:
             RequestRefused: an output cannot have the requested form.
         """
         layout, arrays = rows[0].layout, iter(unpack(rows))
-        made = {f"sample_id.{place}": next(arrays) for place in range(len(layout.ids))}
-        left = dict.fromkeys(layout.outputs)
+        made = {f"sample_id.{index}": next(arrays) for index in range(len(layout.ids))}
+        missing = dict.fromkeys(layout.outputs)
         for entry in layout.entries:
-            own = [next(arrays) for _ in entry.pieces]
+            stored = [next(arrays) for _ in entry.pieces]
             form = self.form if self.form is not None else entry.form
-            if entry.output not in left or not covers(entry, form):
+            if entry.output not in missing or not covers(entry, form):
                 continue
-            del left[entry.output]
-            parts = derived(entry, own, form)
+            del missing[entry.output]
+            parts = derived(entry, stored, form)
             if self.dense and form is not None:
                 parameters = form.parameters(entry.class_count)
                 parts = {entry.output: decode(entry.output, parts, form, parameters)}
             made |= parts
-        if left:
+        if missing:
             raise RequestRefused(
-                f"outputs {list(left)} are not kept in a form that gives {self.form}"
+                f"outputs {list(missing)} are not stored in a form that covers {self.form}"
             )
         return made
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays like numpy.savez, which does not allow every name of an output."""
+    """Write arrays like numpy.savez, which allows fewer names of arrays."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             plain = array.astype(np.float32) if array.dtype.kind == "V" else array

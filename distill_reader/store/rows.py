@@ -9,8 +9,8 @@ A store keeps no form of a label that another stored form covers. Form A covers 
 from A, equals what the teacher would have sent, bit for bit:
 
 - the model's own form covers every form if its numbers are floats;
-- float32 covers float32, bfloat16, float16 and top-k of the same temperature. If it has none (no
-  softmax was applied), it covers those forms at every temperature;
+- float32 covers float32, bfloat16, float16 and top-k of the same temperature. Without a temperature
+  (no softmax was applied), float32 covers those forms at every temperature;
 - any other form covers only itself: the top-5 of a rounded top-20 is not the teacher's top-5.
 """
 
@@ -44,8 +44,8 @@ def keys_of(
 
     Args:
         model_id: which model made the labels.
-        arrays: inputs [n, ...] by name. With `ids` too, their names, dtypes and row shapes are part
-            of the key, because labels may depend on how a row was padded.
+        arrays: inputs [n, ...] by name. Their names, dtypes and row shapes are part of the key even
+            if `ids` are given, because labels may depend on how a row was padded.
         start: first sample.
         stop: end of the range.
         ids: arrays [n, ...] that identify the samples instead of the bytes of `arrays`.
@@ -67,11 +67,11 @@ def keys_of(
         bool(ids),
     ]
     prefix_hasher = xxhash.xxh3_128(json.dumps(head).encode())
-    hashed = [_row_bytes(array, start, stop) for array in (ids or [array for _, array in named])]
+    to_hash = [_row_bytes(array, start, stop) for array in (ids or [array for _, array in named])]
     keys = []
     for row in range(stop - start):
         hasher = prefix_hasher.copy()
-        for rows in hashed:
+        for rows in to_hash:
             hasher.update(rows[row])
         keys.append(hasher.digest())
     return keys
@@ -112,7 +112,7 @@ class StoredOutput:
     """One output of the model, in one form.
 
     Attributes:
-        output: its name.
+        output: name of the output.
         form: form of its values; None: the model's own.
         classes: number of classes of the output, for top-k; None for other forms.
         pieces: specs of its arrays, in the order of `LabelForm.parts`.
@@ -150,11 +150,11 @@ class ModelId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServiceModel:
-    """The latest model of a service, which a run without teachers needs to find its labels.
+    """The latest model of a service. A run without teachers needs it to find labels.
 
     Attributes:
         model_id: which model made the labels.
-        inputs: names of its inputs, in its order; empty: not published.
+        inputs: names of the model's inputs, in its order; empty: not published.
     """
 
     model_id: ModelId
@@ -274,25 +274,25 @@ def _pieces(value: Sequence[Any]) -> tuple[ArraySpec, ...]:
 
 def covers(entry: StoredOutput, form: LabelForm | None) -> bool:
     """Whether `form` of the output can be derived from `entry`; see the module's docstring."""
-    kept = entry.form
-    if kept == form:
+    stored = entry.form
+    if stored == form:
         return True
     if form is None or entry.pieces[0].datatype not in FLOATS:
         return False
-    if kept is None:
+    if stored is None:
         return True
-    return kept.dtype == "float32" and kept.temperature in (None, form.temperature)
+    return stored.dtype == "float32" and stored.temperature in (None, form.temperature)
 
 
 def derived(
     entry: StoredOutput, arrays: Sequence[Array], form: LabelForm | None
 ) -> dict[str, Array]:
-    """Derive `form` from a stored one; return its arrays [n, ...] by their names on the wire.
+    """Derive `form` from a stored form; return its arrays [n, ...] by their names on the wire.
 
     Args:
         entry: covers `form`.
         arrays: arrays [n, ...] of `entry`, one for each piece.
-        form: the requested one.
+        form: the requested form.
 
     Raises:
         RequestRefused: the output cannot have this form.
@@ -309,7 +309,7 @@ def merged(old: LabelRow, new: LabelRow) -> LabelRow:
 
     Of equal forms the old one is kept, so a stored label never changes.
     """
-    # Drop an entry that another covers; of two that cover each other, keep the first.
+    # Drop each entry that another entry covers; of two that cover each other, keep the first.
     entries = _entries(old) + _entries(new)
     kept = [
         (entry, data)
@@ -350,8 +350,8 @@ def layout_of(
 
 def _entries(row: LabelRow) -> list[tuple[StoredOutput, bytes]]:
     at = sum(piece.nbytes for piece in row.layout.ids)
-    found = []
+    entries = []
     for entry in row.layout.entries:
-        found.append((entry, row.data[at : at + entry.nbytes]))
+        entries.append((entry, row.data[at : at + entry.nbytes]))
         at += entry.nbytes
-    return found
+    return entries

@@ -1,8 +1,8 @@
 """The label store, its counters, and the eviction of rows.
 
-When the file is full, the oldest rows are evicted until pages are free. Free pages count, not bytes
-of rows: a page becomes free when its last row is deleted, and a change to a full file may itself
-need a page.
+When the file is full, the oldest rows are evicted until enough pages are free. Eviction counts
+pages, not bytes of rows, because a page becomes free only when its last row is deleted, and a
+change to a full file may itself need a page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StoreStats:
 
     Attributes:
         hits: requested rows that were found.
-        misses: requested rows that were not.
+        misses: requested rows that were not found.
         written: rows added, or extended by more forms.
         evicted: rows deleted to make room.
         damaged: rows that failed their checksum; each counts as a miss and is deleted.
@@ -66,7 +66,7 @@ PAUSE_S = 60.0
 USES_PER_WRITE = 100_000
 _NOT_KEPT = "not kept until it can be written"
 _NOT_READ = "requested from teachers until it can be read"
-#: Pages kept free for writes besides rows and for estimates that were too low.
+#: Pages kept free for other writes than rows, and for estimates that were too low.
 _RESERVE_PAGES = 4
 
 
@@ -81,7 +81,7 @@ class LabelDatabase:
         now: returns the time in seconds since 1970.
 
     Attributes:
-        stats: counters since it was opened.
+        stats: counters since the store was opened.
 
     Raises:
         UsageError: the file at the path is not a label store.
@@ -95,9 +95,9 @@ class LabelDatabase:
         self._now = now
         self._used: dict[bytes, int] = {}  # times of use by key, not written yet
         self._disowned: set[str] = set()  # teachers with rows that are to be deleted
-        self._counted = self.stats  # as added to the counters of the file
+        self._counted = self.stats  # the part of `stats` that the counters of the file include
         self._broken = False
-        # By writing (True) and reading: why it fails now, and when it failed.
+        # By writing (True) or reading (False): why that fails now, and when it failed last.
         self._troubles: dict[bool, str] = {}
         self._failed_s = {True: -inf, False: -inf}
         self._database = Database(settings.path, write=True)
@@ -121,7 +121,7 @@ class LabelDatabase:
     def get_many(self, keys: Sequence[bytes]) -> list[LabelRow | None]:
         """Return the row of each key; None: missing, damaged, or of an untrusted teacher."""
         found: Mapping[bytes, LabelRow] = {}
-        if self._reads:
+        if self._may_read:
             with self._tolerating_errors():
                 found = self._read(list(dict.fromkeys(keys)))
         rows = [found.get(key) for key in keys]
@@ -135,31 +135,31 @@ class LabelDatabase:
         """Write rows; a stored row of the same key is merged with the new one."""
         self._delete_disowned()
         pairs = list(dict(zip(keys, rows, strict=True)).items())
-        for some in _in_transactions(pairs, self._settings.max_bytes):
-            if not self._writes:
-                self._count(dropped=len(some))
+        for part in _in_transactions(pairs, self._settings.max_bytes):
+            if not self._may_write:
+                self._count(dropped=len(part))
                 continue
-            with self._tolerating_errors(writing=True, rows=len(some)):
-                self._write(dict(some))
+            with self._tolerating_errors(writing=True, rows=len(part)):
+                self._write(dict(part))
 
     def disown(self, maker: str) -> None:
         """Delete every row that a teacher has labelled, in any of its incarnations.
 
-        While the file cannot be written, `get_many` does not return them.
+        While the file cannot be written, `get_many` does not return these rows.
         """
         self._disowned.add(maker)
         self._delete_disowned()
 
     def remember(self, service: str, model: ServiceModel) -> None:
         """Record the latest model of `service`."""
-        if not self._writes or self.recall(service) == model:
+        if not self._may_write or self.recall(service) == model:
             return
         with self._tolerating_errors(writing=True), self._database.writing():
             self._table.put_model(service, model)
 
     def recall(self, service: str) -> ServiceModel | None:
         """Return the recorded model of `service`; None: unknown."""
-        if self._reads:
+        if self._may_read:
             with self._tolerating_errors(), self._database.reading():
                 return self._table.models().get(service)
         return None
@@ -168,7 +168,12 @@ class LabelDatabase:
         """Write the times of use and the counters, and close the file."""
         self._delete_disowned()
         for maker in self._disowned:
-            log.warning("%s still holds labels of %s: edl store disown", self._settings.path, maker)
+            log.warning(
+                "%s still holds labels of %s, which is not trusted: delete them by"
+                " `edl store disown`",
+                self._settings.path,
+                maker,
+            )
         self._write_uses()
         self._database.close()
 
@@ -190,7 +195,7 @@ class LabelDatabase:
         if found.damaged:
             self._count(damaged=len(found.damaged))
             log.warning("%d rows of %s were damaged", len(found.damaged), self._settings.path)
-            if self._writes:
+            if self._may_write:
                 with self._tolerating_errors(writing=True), self._database.writing():
                     self._table.delete(found.damaged)
         rows = found.rows.items()
@@ -220,29 +225,29 @@ class LabelDatabase:
             Whether all is written, rows written, rows evicted. If the bound of evictions in one
             transaction is reached, nothing is written yet.
         """
-        there = self._table.select(list(rows))
-        better = {
-            key: kept
+        stored = self._table.select(list(rows)).rows
+        changed = {
+            key: combined
             for key, row in rows.items()
-            if (kept := merged(there.rows[key], row) if key in there.rows else row)
-            is not there.rows.get(key)
+            if (combined := merged(stored[key], row) if key in stored else row)
+            is not stored.get(key)
         }
-        if not better:
+        if not changed:
             return True, 0, 0
-        if (need := sum(map(nbytes_of, better.values()))) > self._settings.max_bytes // 4:
+        if (need := sum(map(nbytes_of, changed.values()))) > self._settings.max_bytes // 4:
             raise LabelStoreUnavailable(
                 f"{len(rows)} rows of {need} bytes are too large for the store"
             )
-        made = self._evictor.evict(pages_for(better.values()) + spare, self._used)
-        if made.more:
-            return False, 0, made.gone
-        self._table.delete(list(better))  # rows of the same samples that are poorer or damaged
-        self._table.insert(better, int(self._now()))
-        return True, len(better), made.gone
+        eviction = self._evictor.evict(pages_for(changed.values()) + spare, self._used)
+        if eviction.more:
+            return False, 0, eviction.gone
+        self._table.delete(list(changed))  # stored rows with fewer forms, or damaged
+        self._table.insert(changed, int(self._now()))
+        return True, len(changed), eviction.gone
 
     def _delete_disowned(self) -> None:
         """Delete the rows of teachers that are not trusted, if the file can be written."""
-        while self._disowned and self._writes:
+        while self._disowned and self._may_write:
             maker = next(iter(self._disowned))
             after: bytes | None = b""
             with self._tolerating_errors(writing=True):
@@ -267,12 +272,12 @@ class LabelDatabase:
     def _write_uses(self) -> None:
         """Write the times of use and the counters."""
         used, self._used = sorted(self._used.items()), {}
-        if not self._writes:
+        if not self._may_write:
             return
         with self._tolerating_errors(writing=True):
-            for some in chunks_of(used, TRANSACTION_BYTES // PAGE_BYTES):
+            for chunk in chunks_of(used, TRANSACTION_BYTES // PAGE_BYTES):
                 with self._database.writing():
-                    self._table.record_uses(dict(some))
+                    self._table.record_uses(dict(chunk))
             with self._database.writing():
                 self._table.count(self.stats.since(self._counted))
             self._counted = self.stats
@@ -280,15 +285,15 @@ class LabelDatabase:
     # --- trouble
 
     @property
-    def _reads(self) -> bool:
+    def _may_read(self) -> bool:
         """Whether to read the file now."""
-        return not self._broken and not self._pauses(writing=False)
+        return not self._broken and not self._is_paused(writing=False)
 
     @property
-    def _writes(self) -> bool:
-        return self.writable and not self._broken and not self._pauses(writing=True)
+    def _may_write(self) -> bool:
+        return self.writable and not self._broken and not self._is_paused(writing=True)
 
-    def _pauses(self, *, writing: bool) -> bool:
+    def _is_paused(self, *, writing: bool) -> bool:
         # A clock that was set back does not make the pause longer.
         return 0 <= self._now() - self._failed_s[writing] < PAUSE_S
 
@@ -319,12 +324,12 @@ def _in_transactions(
     pairs: Sequence[tuple[bytes, LabelRow]], max_bytes: int
 ) -> Iterator[list[tuple[bytes, LabelRow]]]:
     """Split `pairs` so that each part fits into the write-ahead log and the budget."""
-    most = min(TRANSACTION_BYTES // 2, max_bytes // 8)
+    limit = min(TRANSACTION_BYTES // 2, max_bytes // 8)
     part: list[tuple[bytes, LabelRow]] = []
     part_bytes = 0
     for pair in pairs:
         nbytes = len(pair[1].data)
-        if part and (len(part) == ROWS_IN_A_TRANSACTION or part_bytes + nbytes > most):
+        if part and (len(part) == ROWS_IN_A_TRANSACTION or part_bytes + nbytes > limit):
             yield part
             part, part_bytes = [], 0
         part.append(pair)
@@ -342,7 +347,7 @@ _SAMPLED_USES = 64
 
 
 class Eviction(NamedTuple):
-    """Rows evicted in a transaction, and whether another transaction must follow."""
+    """The number of rows evicted in a transaction; `more`: another transaction must follow."""
 
     gone: int
     more: bool
@@ -352,8 +357,8 @@ class Evictor:
     """Evicts rows to keep a store within its budget, in the caller's transaction.
 
     Args:
-        database: open, to write.
-        max_bytes: the budget.
+        database: open for writing.
+        max_bytes: the budget, as the maximum size of the file.
 
     Attributes:
         pages: maximum pages of the file.
@@ -386,24 +391,24 @@ class Evictor:
             if not head:
                 return Eviction(gone, more=rows_left < ROWS_IN_A_TRANSACTION)
             if typical_s is None:
-                some = [
+                sample = [
                     max(at, used.get(key, 0)) for key, at in self._table.sample_uses(_SAMPLED_USES)
                 ]
-                typical_s = median_high(some) if some else 0
-            rows = [row for row, _ in head]
+                typical_s = median_high(sample) if sample else 0
+            locations = [location for location, _ in head]
             candidates = [
-                replace(one, used_s=max(one.used_s, used.get(row.key or b"", 0)))
-                for row, one in head
+                replace(row, used_s=max(row.used_s, used.get(location.key or b"", 0)))
+                for location, row in head
             ]
-            swept = label_cache.plan_eviction(
+            plan = label_cache.plan_eviction(
                 candidates, typical_s, lacking * PAGE_BYTES, self._chances
             )
             self._table.delete_or_move_oldest(
-                [rows[at] for at in swept.gone], [rows[at] for at in swept.moved]
+                [locations[at] for at in plan.gone], [locations[at] for at in plan.moved]
             )
-            self._chances = swept.chances
-            gone += len(swept.gone)
-            looked = len(swept.gone) + len(swept.moved)
-            rows_left -= looked
-            bytes_left -= sum(one.nbytes for one in candidates[:looked])
+            self._chances = plan.chances
+            gone += len(plan.gone)
+            examined = len(plan.gone) + len(plan.moved)
+            rows_left -= examined
+            bytes_left -= sum(row.nbytes for row in candidates[:examined])
         return Eviction(gone, more=False)

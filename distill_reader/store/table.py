@@ -16,7 +16,7 @@ from .database import PAGE_BYTES, Database
 from .rows import LabelRow, Layout, ModelId, ServiceModel
 
 T = TypeVar("T")
-#: Bytes of a row besides its data: its key in both tables, and its id.
+#: Bytes of a row besides its data: its key and its id, each in two tables.
 ROW_BYTES = 64
 #: Maximum bytes before the data of a row: its key, its id, and their lengths.
 _HEAD_BYTES = 40
@@ -61,16 +61,16 @@ class LabelTable:
     def select(self, keys: Sequence[bytes]) -> FoundRows:
         """Find the rows of these keys, and verify their checksums."""
         found = FoundRows()
-        for some in chunks_of(keys, ROWS_IN_A_QUERY):
-            marks = ",".join("?" * len(some))
+        for chunk in chunks_of(keys, ROWS_IN_A_QUERY):
+            placeholders = ",".join("?" * len(chunk))
             raw = self._database.execute(
                 "SELECT keys.key, layout, used, maker, sum, data FROM keys JOIN labels USING (id)"
-                f" WHERE keys.key IN ({marks})",
-                some,
+                f" WHERE keys.key IN ({placeholders})",
+                chunk,
             ).fetchall()
-            wanted = set(some)
+            requested = set(chunk)
             for key, number, used, maker, checksum, data in raw:
-                if key not in wanted:
+                if key not in requested:
                     continue  # a broken index may return other rows
                 texts = self._text("layout", number), self._text("maker", maker)
                 if checksum == sum_of(*texts, key, data):
@@ -91,14 +91,14 @@ class LabelTable:
         maker_numbers = {text: self._number_of("maker", text) for text in makers.values()}
         self._database.execute_many(
             "INSERT INTO labels VALUES (?, ?, ?)",
-            [(place, key, row.data) for place, (key, row) in zip(ids, rows.items(), strict=True)],
+            [(row_id, key, row.data) for row_id, (key, row) in zip(ids, rows.items(), strict=True)],
         )
         self._database.execute_many(
             "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             sorted(
                 (
                     key,
-                    place,
+                    row_id,
                     layout_numbers[layouts[row.layout]],
                     now_s,
                     now_s,
@@ -106,26 +106,29 @@ class LabelTable:
                     maker_numbers[makers[row.makers]],
                     sum_of(layouts[row.layout], makers[row.makers], key, row.data),
                 )
-                for place, (key, row) in zip(ids, rows.items(), strict=True)
+                for row_id, (key, row) in zip(ids, rows.items(), strict=True)
             ),
         )
 
     def delete(self, keys: Sequence[bytes]) -> None:
-        for some in chunks_of(keys, ROWS_IN_A_QUERY):
-            which = f"WHERE key IN ({','.join('?' * len(some))})"
-            places = self._database.execute(f"SELECT id FROM keys {which}", some).fetchall()
-            self._database.execute(f"DELETE FROM keys {which}", some)
-            self._database.execute_many("DELETE FROM labels WHERE id = ?", places)
+        for chunk in chunks_of(keys, ROWS_IN_A_QUERY):
+            condition = f"WHERE key IN ({','.join('?' * len(chunk))})"
+            ids = self._database.execute(f"SELECT id FROM keys {condition}", chunk).fetchall()
+            self._database.execute(f"DELETE FROM keys {condition}", chunk)
+            self._database.execute_many("DELETE FROM labels WHERE id = ?", ids)
 
     def sample_uses(self, count: int) -> list[tuple[bytes, int]]:
-        """Sample `count` keys and their times of use: a random range, as keys are hashes."""
+        """Sample `count` keys and their times of use.
+
+        Keys are hashes, so a range of keys is a random sample.
+        """
         begin = os.urandom(16)
-        some = "SELECT key, used FROM keys WHERE key {} ? ORDER BY key LIMIT ?"
-        drawn = self._database.execute(some.format(">="), (begin, count)).fetchall()
-        if len(drawn) < count:
-            lacking = count - len(drawn)
-            drawn += self._database.execute(some.format("<"), (begin, lacking)).fetchall()
-        return [(key, number_or_zero(used)) for key, used in drawn]
+        query = "SELECT key, used FROM keys WHERE key {} ? ORDER BY key LIMIT ?"
+        sample = self._database.execute(query.format(">="), (begin, count)).fetchall()
+        if len(sample) < count:
+            lacking = count - len(sample)
+            sample += self._database.execute(query.format("<"), (begin, lacking)).fetchall()
+        return [(key, number_or_zero(used)) for key, used in sample]
 
     def head(self, count: int, nbytes: int) -> list[tuple[RowLocation, StoredRow]]:
         """Return the oldest rows: at most `count`, until their data reach `nbytes`."""
@@ -137,25 +140,25 @@ class LabelTable:
             " LEFT JOIN keys ON keys.key = first.key AND keys.id = first.id ORDER BY first.id",
             (count,),
         )
-        first = []
-        for place, key, used, length in rows:
-            first.append(
+        oldest = []
+        for row_id, key, used, length in rows:
+            oldest.append(
                 (
-                    RowLocation(_number(place), key),
+                    RowLocation(_number(row_id), key),
                     StoredRow(number_or_zero(used), number_or_zero(length)),
                 )
             )
             nbytes -= number_or_zero(length)
             if nbytes <= 0:
                 break
-        return first
+        return oldest
 
     def delete_or_move_oldest(
         self, gone: Sequence[RowLocation], moved: Sequence[RowLocation]
     ) -> None:
-        """Delete the oldest rows `gone`, and move those of `moved` to the end, to free pages."""
+        """Delete the oldest rows `gone`, and move the rows `moved` to the end, to free pages."""
         self._database.execute_many(
-            "DELETE FROM labels WHERE id = ?", [(place,) for place, _ in gone]
+            "DELETE FROM labels WHERE id = ?", [(row_id,) for row_id, _ in gone]
         )
         self._database.execute_many(
             "DELETE FROM keys WHERE key = ?", sorted((key,) for _, key in gone if key is not None)
@@ -205,13 +208,13 @@ class LabelTable:
         rows = self._database.execute(
             "SELECT key, maker FROM keys WHERE key > ? ORDER BY key LIMIT ?", (after, count)
         ).fetchall()
-        mine = [key for key, number in rows if maker in makers_of(self._text("maker", number))]
+        made = [key for key, number in rows if maker in makers_of(self._text("maker", number))]
         if len(rows) < count:
-            return mine, None
+            return made, None
         last = rows[-1][0]
         if not isinstance(last, bytes) or last <= after:
             raise sqlite3.DatabaseError("its keys are out of order")
-        return mine, last
+        return made, last
 
     def put_model(self, service: str, model: ServiceModel) -> None:
         """Record the latest model of a service, with a checksum.
@@ -229,8 +232,8 @@ class LabelTable:
         found: dict[str, ServiceModel] = {}
         rows = self._database.execute("SELECT service, told, sum FROM services").fetchall()
         for name, model_json, checksum in rows:
-            whole = isinstance(name, bytes) and isinstance(model_json, bytes)
-            if whole and checksum == _model_sum(name, model_json):
+            have_types = isinstance(name, bytes) and isinstance(model_json, bytes)
+            if have_types and checksum == _model_sum(name, model_json):
                 model_id, inputs = json.loads(model_json)
                 found[name.decode()] = ServiceModel(ModelId(*model_id), tuple(inputs))
         return found

@@ -158,7 +158,7 @@ def with_sampler(sampler: Any) -> ResumableSource:
 def test_an_order_that_nobody_can_repeat_is_noticed_on_resume() -> None:
     mark = with_sampler(Sampler(random.Random(1))).begin(2, 0, None).start
     assert len(ids(with_sampler(Sampler(random.Random(1))), 2, 1, mark)) == 3
-    with pytest.raises(UsageError, match=r"orders epoch 2 otherwise.*set_epoch"):
+    with pytest.raises(UsageError, match=r"orders epoch 2 differently.*set_epoch"):
         with_sampler(Sampler(random.Random(2))).begin(2, 1, mark)
 
 
@@ -168,7 +168,7 @@ def test_a_sampler_without_an_end_is_refused() -> None:
             while True:
                 yield [0]
 
-    with pytest.raises(UsageError, match="has 4 batches and yields more"):
+    with pytest.raises(UsageError, match="has the length 4, and yields more"):
         with_sampler(Endless(random.Random())).begin(0, 0, None)
 
 
@@ -195,7 +195,7 @@ def test_ids_may_be_tuples_of_different_lengths() -> None:
 
     mark = source((1,), (1, 2)).begin(0, 0, None).start
     assert ids(source((1,), (1, 2)), mark=mark) == [[1, 2]]
-    with pytest.raises(UsageError, match="orders epoch 0 otherwise"):
+    with pytest.raises(UsageError, match="orders epoch 0 differently"):
         source((1,), (1, 3)).begin(0, 0, mark)
 
 

@@ -242,7 +242,7 @@ def test_a_store_that_still_holds_labels_of_a_liar_says_so_at_the_end(
     with Database(with_liar.path, write=True) as other, other.writing():
         store.disown("liar")
         store.close()
-    assert "still holds labels of liar: edl store disown" in caplog.text
+    assert "still holds labels of liar, which is not trusted" in caplog.text
 
 
 # --- files that are damaged: a row is right or missing
