@@ -35,9 +35,9 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     configure_logging()
     tune_allocator()
     channel = Channel.attach(channel_fd)
-    first = channel.receive()
-    if first is not None:
-        config = from_plain(ReaderConfig, first["config"])
+    start = channel.receive()
+    if start is not None:
+        config = from_plain(ReaderConfig, start["config"])
         add_log_fields(job=config.job, student=config.student_id)
         engine = Engine(config, channel, SharedBuffer.attach(ring_fd), Arena.attach(labels_fd))
         signal.signal(signal.SIGTERM, lambda *_: engine.stop())  # releases the teachers
@@ -46,7 +46,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
         gc.set_threshold(GC_THRESHOLD)
         try:
             engine.run()
-        except MemoryRefused as error:  # what it was doing is half done: another one starts anew
+        except MemoryRefused as error:  # its state is incomplete: the trainer starts a new engine
             channel.send("ending", error=type(error).__name__, text=str(error))
             os._exit(1)
     # Not a plain return: threads of gRPC may still wait for teachers that do not answer.

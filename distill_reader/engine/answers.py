@@ -27,13 +27,13 @@ from ..label_forms import AS_GIVEN, LabelForms
 
 @dataclass(frozen=True, slots=True)
 class ExpectedResponse:
-    """What is known of a response before it arrives; the same for all requests to a teacher.
+    """The properties that a response must have; the same for all requests to a teacher.
 
     Attributes:
         teacher_id: id of the teacher; empty: unknown.
         incarnation: incarnation of the teacher; 0: unknown.
         content_id: content of the service's model; empty: unknown.
-        outputs: names of the outputs to return; empty: all that the response has, at least one.
+        outputs: names of the outputs to return; empty: all outputs of the response, at least one.
         forms: requested form of each output.
         foreign: the server may have another name for its only output.
         declared: outputs of the model by name, as its server describes them; empty: not described.
@@ -57,7 +57,7 @@ def checked_labels(
 
     Args:
         answer: the response.
-        expected: what is known of this teacher's responses.
+        expected: the properties that this teacher's responses must have.
         samples: rows that each output must have.
 
     Returns:
@@ -77,15 +77,15 @@ def checked_labels(
     if not names:
         raise BadAnswer("the answer holds no outputs")
     labels: dict[str, Array] = {}
-    is_ours = "teacher_id" in answer.parameters
+    is_edl_teacher = "teacher_id" in answer.parameters
     for name in names:
         form = forms.of(name)
         arrays = arrays_of(answer, name, form)
         for part, array in arrays.items():
             _check_label(part, array, samples)
         spec = expected.declared.get(name)
-        if spec is not None and name in arrays:  # else in parts, which `check_parts` compares
-            _check_declared(spec, arrays[name], exact=is_ours and form is None)
+        if spec is not None and name in arrays:  # else it has parts, which `check_parts` compares
+            _check_declared(spec, arrays[name], exact=is_edl_teacher and form is None)
         if form is None:
             labels |= arrays
         else:
@@ -125,8 +125,8 @@ def device_seconds(reported: object, elapsed_s: float, in_flight: int = 1) -> fl
             `LEAST_DEVICE_S` and `elapsed_s`.
         elapsed_s: seconds from sending the request to its response.
         in_flight: requests in flight to the teacher at the time of sending, this one included.
-            Without a report, the time is divided by this number: while the device is busy, that is
-            the time from one response to the next.
+            Without a report, the elapsed time is divided by this number: while the device is busy,
+            the quotient is the time from one response to the next.
     """
     if (
         isinstance(reported, (int, float))
@@ -146,16 +146,16 @@ def check_inputs_finite(inputs: Mapping[str, Input]) -> None:
 
 def _check_instance(parameters: Mapping[str, Any], expected: ExpectedResponse) -> None:
     # A foreign server names no instance; ids that a server names must be right.
-    for key, wanted in (
+    for key, requested in (
         ("teacher_id", expected.teacher_id),
         ("incarnation", str(expected.incarnation or "")),
     ):
-        named = str(parameters.get(key, ""))
-        if named and wanted and named != wanted:
-            raise WrongInstance(f"{key} {named} answered, {wanted} was asked")
+        answering = str(parameters.get(key, ""))
+        if answering and requested and answering != requested:
+            raise WrongInstance(f"the answer is of {key} {answering}, not {requested}")
     content = str(parameters.get("content_id", ""))
     if content and expected.content_id and content != expected.content_id:
-        raise BadAnswer(f"content {content} answered, the service serves {expected.content_id}")
+        raise BadAnswer(f"the answer is of content {content}, not {expected.content_id}")
 
 
 def _check_label(name: str, label: Array, samples: int) -> None:
@@ -176,25 +176,29 @@ def _check_declared(spec: TensorSpec, label: Array, exact: bool) -> None:
     numbers.
     """
     if len(spec.shape) == label.ndim:
-        for want, have in zip(spec.shape[1:], label.shape[1:], strict=True):
-            if want not in (FREE, have):
-                declared, came = list(spec.shape), list(label.shape)
-                raise BadAnswer(f"output {spec.name!r} is declared as {declared}, {came} came")
+        for declared, received in zip(spec.shape[1:], label.shape[1:], strict=True):
+            if declared not in (FREE, received):
+                raise BadAnswer(
+                    f"output {spec.name!r} is declared as {list(spec.shape)}, but has the shape"
+                    f" {list(label.shape)}"
+                )
     if exact and datatype_of(label.dtype) != spec.datatype:
-        raise BadAnswer(f"output {spec.name!r} is declared as {spec.datatype}, {label.dtype} came")
+        raise BadAnswer(
+            f"output {spec.name!r} is declared as {spec.datatype}, but has the dtype {label.dtype}"
+        )
 
 
 def output_names(answer: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
     """Return the model's names of the outputs of a response; a top-k output has three arrays."""
     names = list(answer.outputs)
     for name in answer.outputs:
-        whole = name.removesuffix(".values")
-        form = forms.of(whole)
-        if whole == name or form is None or not form.k:
+        output = name.removesuffix(".values")
+        form = forms.of(output)
+        if output == name or form is None or not form.k:
             continue
-        if all(part in names for part in form.parts(whole)):
-            names[names.index(name)] = whole
-            names = [other for other in names if other not in form.parts(whole)]
+        if all(part in names for part in form.parts(output)):
+            names[names.index(name)] = output
+            names = [other for other in names if other not in form.parts(output)]
     return tuple(names)
 
 
@@ -202,7 +206,7 @@ def arrays_of(answer: LabelResponse, name: str, form: LabelForm | None) -> dict[
     """Return the arrays of the output `name`: the parts of `form`, or one array of its own name.
 
     Raises:
-        BadAnswer: the response lacks them.
+        BadAnswer: the response lacks these arrays.
     """
     outputs = answer.outputs
     if form is not None:
@@ -219,12 +223,12 @@ def in_form(
 ) -> tuple[dict[str, Array], Mapping[str, Parameter]]:
     """Return the arrays of the output `name` in the requested form, and their parameters.
 
-    If the server ignored the form, as foreign ones do, the output is converted here, so that labels
-    do not depend on the server.
+    If the server ignored the form, as foreign servers do, the output is converted here, so that
+    labels do not depend on the server.
 
     Raises:
         BadAnswer: the response lacks the output, has its parts in another form, or states a form
-            with parts that it lacks.
+            but lacks parts of it.
         RequestRefused: the output cannot have this form.
     """
     arrays = arrays_of(answer, name, form)
@@ -233,10 +237,10 @@ def in_form(
         return arrays, parameters
     if _is_in(form, parameters):
         if not all(part in arrays for part in form.parts(name)):
-            raise BadAnswer(f"output {name!r} says that it is {form}, and came in one part")
+            raise BadAnswer(f"output {name!r} is marked as {form}, but has only one array")
         return arrays, parameters
     if name not in arrays:
-        raise BadAnswer(f"output {name!r} came in parts, and they do not say {form}")
+        raise BadAnswer(f"output {name!r} has several arrays, which are not marked as {form}")
     array = arrays[name]
     encoded = encode(name, array, form)
     return encoded, form.parameters(array.shape[-1])
@@ -279,10 +283,10 @@ def _is_in(form: LabelForm, parameters: Mapping[str, Parameter]) -> bool:
 
 @lru_cache(maxsize=64)
 def common_dtype(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the narrowest dtype for values of both; None: they cannot be joined."""
+    """Return the narrowest dtype for values of both dtypes; None: they cannot be joined."""
     if one == other:
         return one
-    if {one.name, other.name} == {"float16", "bfloat16"}:  # for which numpy knows none
+    if {one.name, other.name} == {"float16", "bfloat16"}:  # numpy has no common dtype for these
         return np.dtype(np.float32)
     are_floats = {one.name, other.name} <= {"float16", "bfloat16", "float32", "float64"}
     return np.promote_types(one, other) if are_floats or one.name == other.name else None

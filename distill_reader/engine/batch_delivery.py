@@ -15,7 +15,7 @@ from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.delivery import Delivery
 from ..config import ReaderConfig
 from ..label_forms import LabelForms
-from ..options import WEIGHTS
+from ..options import WEIGHTS, EnsembleConfig
 from ..ring import memory_refused
 from .ensemble_member import EnsembleMember, log_message
 from .label_records import AssembledLabels
@@ -42,11 +42,11 @@ def mixed_into(
     """
     for array in mixed:
         array[...] = 0.0
-    for (share, named), stated in zip(labels, kinds, strict=True):
-        for total, (name, label) in zip(mixed, named.items(), strict=True):
+    for (share, by_name), published in zip(labels, kinds, strict=True):
+        for total, (name, label) in zip(mixed, by_name.items(), strict=True):
             rows = label.astype(np.float32, copy=False)
-            known = _are_probabilities(name, label, forms, stated.get(name, ""))
-            total += np.float32(share) * (rows if known else softmax(rows, 1.0))
+            is_normalized = _are_probabilities(name, label, forms, published.get(name, ""))
+            total += np.float32(share) * (rows if is_normalized else softmax(rows, 1.0))
 
 
 def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) -> bool:
@@ -55,8 +55,9 @@ def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) ->
         return True
     if kind == "other":
         raise UsageError(
-            f"output {name!r} cannot be averaged, as its teachers publish that it is neither logits"
-            " nor probabilities: name another by fetches, or start them with --output NAME=KIND"
+            f"output {name!r} cannot be averaged, because its teachers publish that it is neither"
+            " logits nor probabilities: name another output by fetches, or start the teachers with"
+            " --output NAME=KIND"
         )
     if form is not None and form.k:
         return False  # top-k of probabilities arrives as logarithms
@@ -64,8 +65,9 @@ def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) ->
         return True
     if label.ndim < 2 or label.shape[-1] < 2:
         raise UsageError(
-            f"output {name!r} of shape {list(label.shape)} cannot be averaged, as it has fewer than"
-            " two classes: name another by fetches, or state soft_label_is='probabilities'"
+            f"output {name!r} of shape {list(label.shape)} cannot be averaged, because it has fewer"
+            " than two classes: name another output by fetches, or state"
+            " soft_label_is='probabilities'"
         )
     return False
 
@@ -73,25 +75,30 @@ def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) ->
 def mean_layout(
     labels: Mapping[str, Mapping[str, Array]],
 ) -> list[tuple[str, np.dtype[np.float32], tuple[int, ...]]]:
-    """Return the names, dtypes and shapes of the mean of labels, which are given by service.
+    """Return the names, dtypes and shapes of the mean of labels.
+
+    Args:
+        labels: labels by service and name.
 
     Raises:
-        UsageError: labels of different shapes, or that are not floats.
+        UsageError: labels of different shapes, or labels that are not floats.
     """
-    kinds = {
-        service: [(label.shape, label.dtype.kind in "fV") for label in named.values()]
-        for service, named in labels.items()
+    layouts = {
+        service: [(label.shape, label.dtype.kind in "fV") for label in by_name.values()]
+        for service, by_name in labels.items()
     }
-    (first, expected), *others = kinds.items()
-    for service, kind in others:
-        if kind != expected:
+    (first, expected), *others = layouts.items()
+    for service, layout in others:
+        if layout != expected:
             raise UsageError(
                 f"labels of {first!r} and {service!r} cannot be averaged: shapes"
-                f" {[shape for shape, _ in expected]} and {[shape for shape, _ in kind]}; name the"
-                " outputs that can by fetches=[...]"
+                f" {[shape for shape, _ in expected]} and {[shape for shape, _ in layout]}; name"
+                " outputs of equal shapes by fetches=[...]"
             )
     if not all(is_float for _, is_float in expected):
-        raise UsageError("labels that are no floats cannot be averaged: name others by fetches")
+        raise UsageError(
+            "labels that are no floats cannot be averaged: name other outputs by fetches"
+        )
     return [(name, np.dtype(np.float32), label.shape) for name, label in labels[first].items()]
 
 
@@ -103,11 +110,13 @@ class BatchDelivery:
         channel: channel to the trainer.
         arena: holds the labels.
         members: one member for each service.
-        failed: called if the labels of this batch cannot be averaged.
-        released: called with the batches that are final.
-        gave_up: called when the stream stops waiting for teachers; calls have deadlines instead.
-        loop_delivery: delivery of the training loop's batches, if this is the delivery of calls;
-            those are released at once, in any order. None: this one is the training loop's.
+        failed: called with the number of a batch with labels that cannot be averaged, and the
+            error.
+        released: called with the numbers of batches that are final.
+        gave_up: called when the stream stops waiting for teachers. None for calls, which have
+            deadlines instead.
+        loop_delivery: delivery of the training loop's batches, if this object delivers calls, which
+            are released at once, in any order. None: this object delivers the loop's batches.
 
     Attributes:
         delivery: decides which batches to offer and release.
@@ -134,7 +143,7 @@ class BatchDelivery:
         )
         self.mixture: Mixture | None = None
         self._config = config
-        self._mixing = config.ensemble
+        self._ensemble = config.ensemble
         self._channel = channel
         self._arena = arena
         self._members = {member.config.service: member for member in members}
@@ -144,8 +153,8 @@ class BatchDelivery:
         self._names = _default_names(config)
 
     def execute(self, instructions: Sequence[do.StreamInstruction]) -> None:
-        for one in instructions:
-            match one:
+        for instruction in instructions:
+            match instruction:
                 case do.ForwardEvent(service, event):
                     self._members[service].forward(event)
                 case do.OfferBatch(number, mixture):
@@ -164,7 +173,7 @@ class BatchDelivery:
                 case do.GiveUp() if self._gave_up is not None:
                     self._gave_up()
                 case do.LogMessage():
-                    log_message(one)
+                    log_message(instruction)
 
     def _offer(self, number: int, mixture: Mixture | None) -> None:
         labelled: dict[str, AssembledLabels] = {}
@@ -173,19 +182,24 @@ class BatchDelivery:
                 labelled[service] = offered
         if mixture is None or not labelled:
             self._send(number, None, self._names)
-        elif self._mixing is not None:
-            self._mix(number, labelled, mixture)
+        elif self._ensemble is not None:
+            self._mix(number, labelled, mixture, self._ensemble)
         else:
             (labels,) = labelled.values()
             self._names = labels.names
             self._send(number, labels.record, labels.names)
 
-    def _mix(self, number: int, labelled: Mapping[str, AssembledLabels], mix: Mixture) -> None:
-        """Average the labels of several services into a new record, and offer that."""
-        mixing = self._mixing
-        assert mixing is not None
+    def _mix(
+        self,
+        number: int,
+        labelled: Mapping[str, AssembledLabels],
+        mixture: Mixture,
+        ensemble: EnsembleConfig,
+    ) -> None:
+        """Average the labels of several services into a new record, and offer that record."""
         labels: dict[str, dict[str, Array]] = {
-            service: self._members[service].labels.arrays(one) for service, one in labelled.items()
+            service: self._members[service].labels.arrays(assembled)
+            for service, assembled in labelled.items()
         }
         try:
             layouts = mean_layout(labels)
@@ -193,24 +207,24 @@ class BatchDelivery:
             self._failed(number, error)
             return
         rows = layouts[0][2][0]
-        if mixing.policy.with_weights:
+        if ensemble.policy.with_weights:
             layouts.append((WEIGHTS, layouts[0][1], (rows, len(self._members))))
         try:
             record = self._arena.allocate([(dtype, shape) for _, dtype, shape in layouts])
         except OSError as error:
             raise memory_refused(self._arena, error) from error
         arrays = [self._arena.get(ref) for ref in record.arrays]
-        if mixing.policy.with_weights:
-            arrays.pop()[...] = [mix.shares.get(service, 0.0) for service in self._members]
-        shared = [(mix.shares[service], named) for service, named in labels.items()]
+        if ensemble.policy.with_weights:
+            arrays.pop()[...] = [mixture.shares.get(service, 0.0) for service in self._members]
+        shares = [(mixture.shares[service], by_name) for service, by_name in labels.items()]
         kinds = [self._members[service].output_kinds for service in labels]
         try:
-            mixed_into(arrays, shared, self._config.labels, kinds)
+            mixed_into(arrays, shares, self._config.labels, kinds)
         except UsageError as error:
             self._arena.free(record.offset)
             self._failed(number, error)
             return
-        self.mixture = mix
+        self.mixture = mixture
         self._names = tuple(name for name, *_ in layouts)
         self._send(number, record, self._names)
 
@@ -226,7 +240,7 @@ def poison_message(number: int, reasons: tuple[str, ...]) -> str:
 
 
 def _default_names(config: ReaderConfig) -> tuple[str, ...]:
-    """Return the names of labels to use before a batch was labelled: the model's are unknown."""
+    """Return the names of labels until a batch is labelled: the model's names are unknown."""
     names: list[str] = []
     for name in config.fetches or ("soft_label",):
         form = config.labels.of(name)

@@ -14,7 +14,13 @@ from ...scheduler.reader_core.events import PathsTried, Peer
 from .inbox import Inbox
 
 #: Errors of this machine, not of the network.
-_OURS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+_LOCAL_ERRORS: Final = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOBUFS,
+    errno.ENOMEM,
+    errno.EADDRNOTAVAIL,
+)
 
 #: (family, address) pairs of a name, from `socket.getaddrinfo`.
 _SocketAddresses = list[tuple[int, Any]]
@@ -23,7 +29,7 @@ _SocketAddresses = list[tuple[int, Any]]
 class ConnectionAttempts:
     """Tries connections in threads. For the engine's thread.
 
-    Names are resolved while teachers are reachable, as DNS may fail when the network does.
+    Names are resolved while teachers are reachable, because DNS may fail when the network fails.
 
     Args:
         inbox: inbox of the engine's thread.
@@ -44,7 +50,7 @@ class ConnectionAttempts:
     def attempt(self, peer: Peer, began_at: float) -> None:
         """Connect to a teacher's machine without sending anything; `tried` gets the result."""
         if not _in_background(self._attempt, peer, began_at, self._resolved.get(peer.address)):
-            self._inbox.post(self._attempted, peer, began_at, "")  # unknown is no refusal
+            self._inbox.post(self._attempted, peer, began_at, "")  # an unknown result, no refusal
 
     def _attempt(self, peer: Peer, began_at: float, addresses: _SocketAddresses | None) -> None:
         try:
@@ -55,7 +61,7 @@ class ConnectionAttempts:
 
     def _attempted(self, peer: Peer, began_at: float, refusal: str) -> None:
         if refusal:
-            self._start_lookup(peer.address)  # it may have moved
+            self._start_lookup(peer.address)  # the name may have new addresses
         self._tried(PathsTried(began_at, {peer: refusal}))
 
     def _start_lookup(self, address: str) -> None:
@@ -90,20 +96,20 @@ def _socket_addresses(address: str) -> _SocketAddresses:
     """Resolve a teacher's address; empty if its name is unknown.
 
     Raises:
-        ValueError: no socket can be connected to it.
+        ValueError: no socket can be connected to this kind of address.
     """
     try:
-        found = socket.getaddrinfo(*host_and_port(address), type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(*host_and_port(address), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return [(family, address) for family, _, _, _, address in found]
+    return [(family, address) for family, _, _, _, address in infos]
 
 
 def _refusal(addresses: _SocketAddresses) -> str:
     """Return why no machine accepts a connection at these addresses.
 
-    Empty if a machine does, or if errors of this machine prevent all attempts. Such an error at one
-    address says nothing of the others: without IPv6 here, it is the only result of an IPv6 address.
+    Empty if a machine accepts one, or if errors of this machine prevent all attempts. Local errors
+    at single addresses are ignored: without IPv6 on this machine, every IPv6 address causes one.
     """
     refusal = "" if addresses else "its name is not known"
     for family, address in addresses:
@@ -112,7 +118,7 @@ def _refusal(addresses: _SocketAddresses) -> str:
                 attempt.settimeout(ATTEMPT_S)
                 attempt.connect(address)
         except OSError as error:
-            if error.errno not in _OURS:
+            if error.errno not in _LOCAL_ERRORS:
                 refusal = error.strerror or str(error)
         else:
             return ""

@@ -71,15 +71,15 @@ class Engine:
         )
         mixed = config.ensemble is not None
         self.members = tuple(
-            EnsembleMember(one, self._inbox, self._batches, ring, labels, listener, mixed=mixed)
-            for one in config.members
+            EnsembleMember(member, self._inbox, self._batches, ring, labels, listener, mixed=mixed)
+            for member in config.members
         )
         self.batch_delivery = batch_delivery = BatchDelivery(
             config,
             channel,
             labels,
             self.members,
-            lambda _, error: self._on_failed(error, for_good=False),
+            lambda _, error: self._on_failed(error, in_every_epoch=False),
             self._on_released,
             gave_up=self._on_given_up,
         )
@@ -97,10 +97,10 @@ class Engine:
         self._labels = labels
         self._without_labels: dict[int, str] = {}  # outcome of calls without labels, by number
         self._pulled = 0  # batches of the source, over all epochs
-        self._allowed = 0
+        self._allowed = 0  # batches that the trainer may pull, over all epochs
         self._stream_epoch = 0
-        self._epoch_asked_for = -1  # the latest stream epoch whose end a new content waits for
-        self._sequence = -1  # of the latest message that has such a number
+        self._epoch_due_in = -1  # stream epoch in which "epoch_due" was sent last
+        self._sequence = -1  # of the latest message with a sequence number
 
     def run(self) -> None:
         """Work until the trainer sends "stop" or ends, or `stop` is called."""
@@ -120,7 +120,7 @@ class Engine:
                 for call in calls:
                     call()
                 for call in (self._inbox.next(0.0) or ()) if calls else ():
-                    call()  # arrived meanwhile: one decision for all
+                    call()  # arrived meanwhile: make one decision for all calls
                 decided_at = time.monotonic()
                 self.decide(decided_at)
         if self._timeline is not None:
@@ -152,7 +152,7 @@ class Engine:
                 self._on_batch(message, now)
             case "cancel":
                 self._drop_call(message["number"], message["why"])
-                # At once: if its labels were revoked before, teachers would label it again.
+                # Release it now: if its labels were revoked before, teachers would label it again.
                 self._call_delivery.execute(self._call_delivery.delivery.release())
             case "held":
                 self._on_held(message)
@@ -193,7 +193,7 @@ class Engine:
                 member.drop_call(number)
 
     def _on_held(self, message: Message) -> None:
-        """Add a batch that a former engine has offered to the trainer."""
+        """Add a batch that an earlier engine has offered to the trainer."""
         batch = self._batches.add(message)
         for member in self.members:
             makers = message["makers"].get(member.config.service, ())
@@ -210,14 +210,14 @@ class Engine:
         self._batches.pop(number, None)
 
     def _on_resumed(self, message: Message, now: float) -> None:
-        """Continue after a former engine; its batches were announced before this message."""
+        """Continue after an earlier engine; its batches were announced before this message."""
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
         self._delivery.wait(waits=message["waiting"])
         handoff_states = message["handoff_states"]
         for member in self.members:
-            known = handoff_states.get(member.config.service)
-            state = HandoffState() if known is None else from_plain(HandoffState, known)
+            plain = handoff_states.get(member.config.service)
+            state = HandoffState() if plain is None else from_plain(HandoffState, plain)
             resumed = EngineResumed(
                 message["data_epoch"], state, message["ended"], message["waiting"]
             )
@@ -284,12 +284,12 @@ class Engine:
         if is_used and isinstance(outcome, RequestDone) and self._reporter.exporter is not None:
             self._reporter.exporter.answered(member, teacher, outcome)
 
-    def _on_failed(self, error: errors.EdlError, for_good: bool) -> None:
-        self._reporter.fail(error, None if for_good else self._stream_epoch)
+    def _on_failed(self, error: errors.EdlError, in_every_epoch: bool) -> None:
+        self._reporter.fail(error, None if in_every_epoch else self._stream_epoch)
 
     def _on_epoch_due(self) -> None:
-        if self._epoch_asked_for != self._stream_epoch:  # else another member has asked
-            self._epoch_asked_for = self._stream_epoch
+        if self._epoch_due_in != self._stream_epoch:  # else another member's call has sent it
+            self._epoch_due_in = self._stream_epoch
             self._channel.send("epoch_due")
 
     # --- decisions

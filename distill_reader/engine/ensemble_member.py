@@ -1,7 +1,7 @@
 """The driver of one service's `ReaderCore`: passes events to it and executes its instructions.
 
-An engine has one member, or several and averages their labels. All methods belong to the engine's
-thread; the roster and the links post calls to that thread's inbox.
+An engine has a member for each service, and averages the labels of several members. All methods
+belong to the engine's thread; the roster and the links post calls to that thread's inbox.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .teacher_requests import (
 
 log = logging.getLogger(__name__)
 
-#: Minimum interval between checks of what is seldom due: deadlines of requests, profiles.
+#: Minimum interval between checks of deadlines, the profile and the coordinator's connection.
 CHECK_EVERY_S: Final = 0.05
 
 
@@ -60,9 +60,9 @@ class MemberListener:
         on_settled: the core has decided on a batch.
         on_outcome: a teacher's link has posted an outcome. Called with the member, the teacher, the
             outcome, the time, and whether it has valid labels.
-        on_failed: the stream has failed. Called with the error, and with True if that holds for
-            every epoch, not only for this one.
-        on_call_failed: the batch of a call cannot be labelled. Called with its number.
+        on_failed: the stream has failed. Called with the error, and with True if it fails in every
+            epoch, not only in this one.
+        on_call_failed: the batch of a call cannot be labelled. Called with its number and an error.
         on_epoch_due: teachers of another content wait for the next epoch.
     """
 
@@ -77,7 +77,7 @@ class EnsembleMember:
     """Has batches labelled by the teachers of `config.service`.
 
     Args:
-        config: settings of this service alone.
+        config: settings with this service only.
         inbox: inbox of the engine's thread.
         batches: known batches by number.
         ring: holds the batches.
@@ -86,16 +86,16 @@ class EnsembleMember:
         listener: callbacks of the engine.
 
     Attributes:
-        config: as given.
-        core: makes all decisions; read-only for others.
+        config: settings with this service only.
+        core: makes all decisions; other objects only read it.
         ledger: the core's ledger, with the state of each row.
         roster: source of the teachers.
         labels: the label records.
         label_cache: finds labels in a store; None: no store is configured.
         relabelled: number of times that the labels of a batch were revoked.
         links: open links to teachers, by number.
-        poisoned: number of batches that teachers refused for good.
-        report_due: the core has asked for a report to the coordinator at once.
+        poisoned: number of batches that teachers refused and that are not sent again.
+        report_due: the core requests a report to the coordinator at once.
         reported_at: time of the latest report.
     """
 
@@ -119,7 +119,7 @@ class EnsembleMember:
         self.roster = open_roster(
             config,
             on_assigned=partial(inbox.post, self.handle),
-            on_failed=partial(inbox.post, self._on_failed_for_good),
+            on_failed=partial(inbox.post, self._on_fatal),
         )
         self.labels = LabelRecords(arena, batches, mixed=mixed)
         self.label_cache = None
@@ -130,7 +130,7 @@ class EnsembleMember:
                 ring,
                 core.numerics,
                 self._enqueue,
-                self._on_failed_for_good,
+                self._on_fatal,
                 self._on_unfit,
             )
         self.relabelled = self.poisoned = 0
@@ -140,11 +140,11 @@ class EnsembleMember:
         self._ring = ring if config.shared_memory else None
         self._listener = listener
         self.links: dict[int, TeacherLink] = {}
-        self._paths = ConnectionAttempts(inbox, self.handle)
+        self._connection_attempts = ConnectionAttempts(inbox, self.handle)
         self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
         #: (teacher, request) pairs that could not be sent; the ledger counts them as in flight.
         self._unsent: list[tuple[str, int]] = []
-        #: Batches in the label cache that another service has refused: they need no labels.
+        #: Batches in the label cache that will be delivered without labels of this service.
         self._unwanted: set[int] = set()
         self._kept = KeptLabels(config.labels)
         self._dispute = ""  # describes the latest dispute
@@ -177,11 +177,11 @@ class EnsembleMember:
     @property
     def output_kinds(self) -> dict[str, str]:
         """The kinds of outputs that teachers publish, by name."""
-        return {one.output: one.kind for one in self.core.model_switch.kinds.settled.values()}
+        return {kind.output: kind.kind for kind in self.core.model_switch.kinds.settled.values()}
 
     @property
     def dispute(self) -> str:
-        """Describes which teachers contradict each other, and by how much; empty: none do."""
+        """Describes which teachers contradict each other, and by how much; empty: no dispute."""
         return self._dispute if self.core.teachers.comparisons.panel.disputed else ""
 
     # --- the stream
@@ -214,11 +214,12 @@ class EnsembleMember:
             self.handle(ev.Queued(number, nbytes, rows, missing, row_nbytes, kind, batch.is_call))
 
     def hold(self, batch: BatchMetadata, labels_nbytes: int, makers: Sequence[str]) -> None:
-        """Add a batch that a former engine has offered to the trainer, labelled by `makers`."""
+        """Add a batch that an earlier engine has offered to the trainer, labelled by `makers`."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
-        for one in () if self.label_cache is None else self.label_cache.enter_ledger():  # in order
-            about = (one.number, one.nbytes, one.rows, None, 0, one.kind, one.is_call)
-            self.handle(ev.Queued(*about, is_withheld=True))
+        # Batches enter the ledger in order: first those in the label cache.
+        for prior in () if self.label_cache is None else self.label_cache.enter_ledger():
+            fields = (prior.number, prior.nbytes, prior.rows, None, 0, prior.kind, prior.is_call)
+            self.handle(ev.Queued(*fields, is_withheld=True))
         self.handle(
             ev.BatchRestored(
                 batch.number, batch.nbytes, batch.rows, batch.kind, tuple(makers), row_nbytes
@@ -238,7 +239,7 @@ class EnsembleMember:
             self.handle(ev.DeliverUnlabelled(number))
 
     def end_call(self, number: int, samples: int) -> None:
-        """Record that a call has labels of `samples`; 0: that it ended without labels."""
+        """Record that a call has ended with labels of `samples` rows; 0: without labels."""
         self._forget(number)
         self.handle(ev.CallEnded(number, samples))
 
@@ -248,7 +249,7 @@ class EnsembleMember:
         self.labels.forget(number)
 
     def reset(self, data_epoch: int, now: float) -> None:
-        """Forget every batch; teachers remain, if they may label `data_epoch`."""
+        """Forget every batch; keep the teachers that may label `data_epoch`."""
         self.labels.reset()
         self._unwanted.clear()
         if self.label_cache is not None:
@@ -259,7 +260,7 @@ class EnsembleMember:
             self.handle(ev.Cancelled(teacher, request))
 
     def resume(self, resumed: ev.EngineResumed, now: float) -> None:
-        """Continue in the state of a former engine."""
+        """Continue in the state of an earlier engine."""
         self.roster.remember(resumed.left.assigned)
         self.handle(resumed, now)
 
@@ -272,10 +273,9 @@ class EnsembleMember:
             for link in self.links.values():
                 link.check_deadlines(now)
         in_store, calls_in_store, store_content = 0, 0, ""
-        if self.label_cache is not None:
-            self.label_cache.tick(self.core.model_switch.state.awaited, self.ledger.usable, now)
-            in_store, store_content = len(self.label_cache), self.label_cache.content_id
-            calls_in_store = self.label_cache.calls
+        if (cache := self.label_cache) is not None:
+            cache.tick(self.core.model_switch.state.awaited, self.ledger.usable, now)
+            in_store, calls_in_store, store_content = len(cache), cache.calls, cache.content_id
         tick = ev.Tick(in_store, store_content, self._coordinator_connected, calls_in_store)
         self.handle(tick, now)
 
@@ -291,7 +291,7 @@ class EnsembleMember:
         else:
             self._listener.on_failed(error, False)
 
-    def _on_failed_for_good(self, error: errors.EdlError) -> None:
+    def _on_fatal(self, error: errors.EdlError) -> None:
         self._listener.on_failed(error, True)
 
     def on_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
@@ -304,17 +304,17 @@ class EnsembleMember:
         match outcome:
             case TeacherReady(inputs):
                 link.inputs = inputs
-                self._paths.resolve(link.peer.address)
-                words = misfit_of_settings(self.config, link.peer, link.model)
-                if self.label_cache is not None and not words:
+                self._connection_attempts.resolve(link.peer.address)
+                misfit = misfit_of_settings(self.config, link.peer, link.model)
+                if self.label_cache is not None and not misfit:
                     self.label_cache.on_teacher_ready(link.peer, inputs)
                 kinds = published_kinds(self.config, link.peer, link.model)
-                self.handle(ev.Probed(name, link.number, link.model.most_rows, words, kinds))
+                self.handle(ev.Probed(name, link.number, link.model.most_rows, misfit, kinds))
             case LinkFailure(None, error):
                 self.handle(ev.ProbeFailed(name, link.number, *failure_of(error)))
             case LinkFailure(TeacherRequest() as request, error):
-                about = {"service": self.config.service, **request.about(name)}
-                log.debug("%s does not label a request: %s", name, error, extra=about)
+                log_fields = {"service": self.config.service, **request.about(name)}
+                log.debug("%s does not label a request: %s", name, error, extra=log_fields)
                 is_void = any(span.batch not in self._batches for span in request.spans)
                 failure = failure_of(error)
                 self.handle(
@@ -331,8 +331,8 @@ class EnsembleMember:
                 misfit = str(error)
         self._listener.on_outcome(self, name, done, now, is_open and not misfit)
         if log.isEnabledFor(logging.DEBUG):
-            about = {"service": self.config.service, **request.about(name)}
-            log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
+            log_fields = {"service": self.config.service, **request.about(name)}
+            log.debug("%s answers after %.6f s", name, done.seconds, extra=log_fields)
         rows, nbytes = request.rows, sum([label.nbytes for label in done.labels.values()])
         answer = ev.AnswerCame(
             name,
@@ -355,8 +355,7 @@ class EnsembleMember:
 
     def handle(self, event: ev.Event, now: float | None = None) -> None:
         """Pass an event to the core and execute the resulting instructions."""
-        instructions = self.core.handle(event, time.monotonic() if now is None else now)
-        if instructions:
+        if instructions := self.core.handle(event, time.monotonic() if now is None else now):
             self._execute(instructions)
 
     def forward(
@@ -368,7 +367,7 @@ class EnsembleMember:
             self.handle(event)
         elif isinstance(event, ev.DeliverUnlabelled):
             self._unwanted.add(event.batch)
-        else:  # it is wanted again, or it is released
+        else:  # the batch needs labels again, or it is released
             self._unwanted.discard(event.batch)
             if isinstance(event, ev.Released):
                 cache.remove(event.batch)
@@ -380,10 +379,10 @@ class EnsembleMember:
         link: TeacherLink | None = None,
     ) -> None:
         """Execute instructions; `done` is the response that led to them, received over `link`."""
-        for one in instructions:  # the cases of every batch come first
-            match one:
+        for instruction in instructions:  # the most frequent cases come first
+            match instruction:
                 case do.SendRequest():
-                    self._send(one)
+                    self._send(instruction)
                 case do.Accept(_, spans):
                     assert done is not None
                     assert link is not None
@@ -393,7 +392,7 @@ class EnsembleMember:
                 case do.BatchLabelled(number):
                     if log.isEnabledFor(logging.DEBUG):
                         log.debug("batch %d has its labels", number, extra={"batches": [number]})
-                    self._listener.on_settled(self, one)
+                    self._listener.on_settled(self, instruction)
                 case do.KeepAnswer(request, name):
                     assert done is not None
                     self._kept.keep(request, name, done.labels)
@@ -404,7 +403,7 @@ class EnsembleMember:
                 case do.EpochDue():
                     self._listener.on_epoch_due()
                 case do.LogMessage():
-                    log_message(one)
+                    log_message(instruction)
                 case do.OpenConnection(number, peer):
                     self._open(number, peer)
                 case do.CloseConnection(number):
@@ -413,13 +412,13 @@ class EnsembleMember:
                     self.links[number].probe()
                 case do.TryPaths(peers, began_at):
                     for peer in peers:
-                        self._paths.attempt(peer, began_at)
+                        self._connection_attempts.attempt(peer, began_at)
                 case do.DropAnswers(request):
                     self._kept.drop(request)
                 case do.DropAllAnswers():
                     self._kept.clear()
                 case do.Disputed():
-                    self._on_disputed(one)
+                    self._on_disputed(instruction)
                 case do.DropCachedLabels(name):
                     if self.label_cache is not None:
                         self.label_cache.delete_rows_of(name)
@@ -431,11 +430,11 @@ class EnsembleMember:
                     self.labels.drop(number)
                     if self.label_cache is not None:
                         self.label_cache.remove(number)
-                    self._listener.on_settled(self, one)
+                    self._listener.on_settled(self, instruction)
                 case do.LabelsRevoked(number, whole):
                     self.relabelled += 1
                     self.labels.withdraw(number, whole=whole)
-                    self._listener.on_settled(self, one)
+                    self._listener.on_settled(self, instruction)
                 case do.LookUp(number):
                     assert self.label_cache is not None
                     self.label_cache.requeue(self._batches[number], time.monotonic())
@@ -443,31 +442,32 @@ class EnsembleMember:
                     self.poisoned += 1
                     if self.label_cache is not None:
                         self.label_cache.forget(number)
-                    self._listener.on_settled(self, one)
+                    self._listener.on_settled(self, instruction)
                 case do.RefuseSettings(reason):
-                    self._on_failed_for_good(errors.UsageError(reason))
+                    self._on_fatal(errors.UsageError(reason))
 
     def _open(self, number: int, peer: ev.Peer) -> None:
         post = partial(self._inbox.post, self.on_outcome)
         self.links[number] = TeacherLink(peer, self.config, post, self._inbox, self._ring, number)
 
-    def _send(self, ask: do.SendRequest) -> None:
+    def _send(self, instruction: do.SendRequest) -> None:
         try:
-            self._sender.send(ask)
+            self._sender.send(instruction)
         except errors.UsageError as error:
-            batches = [self._batches[span.batch] for span in ask.spans]
+            send = instruction.send
+            batches = [self._batches[span.batch] for span in send.spans]
             for batch in batches:
                 self._on_unfit(batch, error)
             if all(batch.is_call for batch in batches):
-                self.handle(ev.Cancelled(ask.send.teacher, ask.send.request))
+                self.handle(ev.Cancelled(send.teacher, send.request))
             else:
-                self._unsent.append((ask.send.teacher, ask.send.request))
+                self._unsent.append((send.teacher, send.request))
 
     def _on_disputed(self, disputed: do.Disputed) -> None:
-        output, apart = self._kept.difference(disputed.request, disputed.pair)
+        output, difference = self._kept.difference(disputed.request, disputed.pair)
         self._dispute = (
             f"teachers {', '.join(disputed.teachers)} of {self.config.service!r} disagree by"
-            f" {apart} on output {output!r}; a third teacher is needed to tell which one is wrong"
+            f" {difference} on output {output!r}; a third teacher has to decide which is wrong"
         )
         log.warning("%s", self._dispute)
 
@@ -475,7 +475,7 @@ class EnsembleMember:
 def core_config(config: ReaderConfig) -> CoreConfig:
     """Convert the reader's settings to those of the core."""
     limits = config.limits
-    most = limits.window if config.deterministic else max(limits.window, limits.window_max)
+    window_max = limits.window if config.deterministic else max(limits.window, limits.window_max)
     return CoreConfig(
         config.service,
         FlowConfig(
@@ -485,7 +485,7 @@ def core_config(config: ReaderConfig) -> CoreConfig:
             teachers_min=config.teachers_min,
             teachers_max=config.teachers_max,
         ),
-        WindowConfig(limits.window, most),
+        WindowConfig(limits.window, window_max),
         limits.request_rows,
         ordered=config.ordered,
         deterministic=config.deterministic,
@@ -494,7 +494,7 @@ def core_config(config: ReaderConfig) -> CoreConfig:
     )
 
 
-def log_message(news: do.LogMessage) -> None:
+def log_message(message: do.LogMessage) -> None:
     """Log a message of the core."""
-    level = logging.INFO if news.level == "info" else logging.WARNING
-    log.log(level, news.text, extra={"teacher": news.teacher} if news.teacher else {})
+    level = logging.INFO if message.level == "info" else logging.WARNING
+    log.log(level, message.text, extra={"teacher": message.teacher} if message.teacher else {})

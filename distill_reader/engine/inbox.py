@@ -29,7 +29,7 @@ class Inbox:
     """Calls for the engine's thread, in order of arrival.
 
     Other threads may call `post` and `stop`. The engine's thread itself reads the trainer's channel
-    and all watched sockets, as separate threads would cost context switches.
+    and all watched sockets, because separate threads would cost context switches.
     """
 
     def __init__(self) -> None:
@@ -38,12 +38,12 @@ class Inbox:
         self._asleep = False
         self._watched: dict[int, Call] = {}
         self._on_writable: dict[int, Call] = {}
-        self._put_off: list[Call] = []
+        self._deferred: list[Call] = []
         self._poll = select.poll()  # for a dozen sockets, twice as fast as a selector
         self._wake_reader, self._wake_writer = os.pipe()
         for fd in (self._wake_reader, self._wake_writer):
             os.set_blocking(fd, False)
-        self._watch(self._wake_reader, self._woken)
+        self._watch(self._wake_reader, self._empty_wake_pipe)
 
     def post(self, handler: Callable[..., None], *args: object) -> None:
         """Have `handler(*args)` called by the engine's thread; any thread may post."""
@@ -61,18 +61,18 @@ class Inbox:
         """Wait for posted calls, and meanwhile handle the sockets that are ready.
 
         Args:
-            timeout_s: seconds to wait; 0: return what is there.
+            timeout_s: seconds to wait; 0: do not wait.
 
         Returns:
             At most `MAX_CALLS` calls; None once stopped.
         """
         if self._ended:
             return None
-        if timeout_s and self._put_off:
-            put_off, self._put_off = self._put_off, []
-            for call in put_off:
+        if timeout_s and self._deferred:
+            deferred, self._deferred = self._deferred, []
+            for call in deferred:
                 call()
-        self._asleep = True  # before the queue is checked: every later post wakes it
+        self._asleep = True  # before the queue is checked: every later post wakes this thread
         ready = self._poll.poll(0.0 if self._calls else math.ceil(timeout_s * 1e3))
         self._asleep = False
         for fd, events in ready:
@@ -89,9 +89,9 @@ class Inbox:
                 calls.append(posted)
         return calls
 
-    def put_off(self, call: Call) -> None:
+    def defer(self, call: Call) -> None:
         """Run `call` before the next wait; for the engine's thread."""
-        self._put_off.append(call)
+        self._deferred.append(call)
 
     def listen(self, channel: Channel, handler: Callable[[Message], None]) -> None:
         """Queue a call of `handler` for each message of the trainer; `stop` at "stop" or hangup."""
@@ -103,7 +103,7 @@ class Inbox:
         self._watch(connection.fileno(), handler)
 
     def watch_room(self, connection: HasFileno, handler: Call | None) -> None:
-        """Call `handler` when a watched connection has room to send; None: stop that."""
+        """Call `handler` whenever a watched connection has room to send; None: no longer."""
         fd = connection.fileno()
         if handler is not None:
             self._on_writable[fd] = handler
@@ -144,8 +144,8 @@ class Inbox:
 
     def _wake(self) -> None:
         self._asleep = False
-        with contextlib.suppress(OSError):  # the pipe is full, so the thread wakes; or closed
+        with contextlib.suppress(OSError):  # the pipe is full, so the thread wakes; or it is closed
             os.write(self._wake_writer, b"!")
 
-    def _woken(self) -> None:
+    def _empty_wake_pipe(self) -> None:
         os.read(self._wake_reader, 1 << 10)

@@ -46,9 +46,9 @@ class _QueuedBatch:
 
     Attributes:
         batch: the batch.
-        since: when it was queued.
+        since: time of queueing, by the engine's clock.
         in_ledger: the ledger already has the batch, and withholds it until this lookup is done.
-        in_lookup: the thread has been told to look it up.
+        in_lookup: the lookup was submitted to the thread, which has not answered yet.
         cached: the result; None: not known yet.
     """
 
@@ -115,7 +115,7 @@ class LabelCache:
 
     @property
     def calls(self) -> int:
-        """Number of those batches that are of calls."""
+        """Number of these batches that belong to calls."""
         return sum(queued.batch.is_call for queued in self._queued if not queued.in_ledger)
 
     @property
@@ -130,13 +130,13 @@ class LabelCache:
         self._queued.append(_QueuedBatch(batch, now))
 
     def holds(self, number: int) -> bool:
-        """Whether a batch is queued that the ledger does not have yet."""
+        """Whether a batch is queued and not in the ledger yet."""
         return any(
             queued.batch.number == number and not queued.in_ledger for queued in self._queued
         )
 
     def remove(self, number: int) -> bool:
-        """Remove a batch if it is queued; returns whether the ledger will never have it."""
+        """Remove a batch if it is queued; returns whether the ledger did not have it yet."""
         for queued in self._queued:
             if queued.batch.number == number:
                 self._queued.remove(queued)
@@ -150,7 +150,7 @@ class LabelCache:
             self._queued = deque(sorted(queued, key=lambda queued: queued.batch.number))
 
     def enter_ledger(self) -> list[BatchMetadata]:
-        """Return the batches that the ledger has to take now, and withhold until their lookup."""
+        """Return the batches that must enter the ledger now, withheld until their lookup."""
         entering = [queued for queued in self._queued if not queued.in_ledger]
         for queued in entering:
             queued.in_ledger = True
@@ -164,20 +164,20 @@ class LabelCache:
             queued.cached = None
         self._probing_batch = None
         remembered, numerics = self._remembered, self._numerics
-        same = (
+        is_remembered = (
             remembered is not None
             and remembered.model_id.content_id == content_id
             and (
                 not numerics.is_deterministic or remembered.model_id.numerics_id == numerics.pinned
             )
         )
-        self._model = remembered if same else None
+        self._model = remembered if is_remembered else None
 
     def tick(self, content_id: str, usable: int, now: float) -> None:
         """Start lookups that are due, and pass on batches that are ready.
 
         Args:
-            content_id: content that the coordinator names; empty: none.
+            content_id: content that the coordinator assigns; empty: none.
             usable: number of teachers that requests can be sent to.
             now: time of the engine's clock.
         """
@@ -203,7 +203,7 @@ class LabelCache:
                     except UsageError as error:
                         unfit.append((queued.batch, error))
                         queued.cached = NO_LABELS
-        for batch, misfit in unfit:  # which may remove it
+        for batch, misfit in unfit:  # after the loop: the callback may remove the batch
             self._on_unfit(batch, misfit)
         self._deliver()
 
@@ -225,7 +225,7 @@ class LabelCache:
         if not done.content_id:
             if self._model is None and not self._content_unpublished:
                 self._content_unpublished = True
-                log.warning("teachers do not publish the content of their model: no label is kept")
+                log.warning("teachers do not publish a content_id: their labels are not stored")
             return
         model_id = self._model_id(done.content_id, done.numerics_id)
         self._learn(ServiceModel(model_id, tuple(inputs)))
@@ -234,9 +234,9 @@ class LabelCache:
             rows, at = done.store_rows[at : at + span.rows], at + span.rows
             batch = batches.get(span.batch)
             if span in accepted and rows and batch is not None and batch.can_split:
-                known = self._keys_of(batch, model_id)
-                if known is not None and known.keys:
-                    self._worker.submit(StoreRows(known.cut(span.start, span.stop), rows))
+                batch_keys = self._keys_of(batch, model_id)
+                if batch_keys is not None and batch_keys.keys:
+                    self._worker.submit(StoreRows(batch_keys.cut(span.start, span.stop), rows))
 
     def on_teacher_ready(self, peer: Peer, inputs: Sequence[str]) -> None:
         """Learn the model from a teacher, if it publishes its content."""
@@ -267,7 +267,7 @@ class LabelCache:
     # --- the worker's events, in the engine's thread
 
     def on_opened(self, remembered: ServiceModel | None) -> None:
-        """Start lookups: the store is open, or cannot be used."""
+        """Start lookups: the store is open, or cannot be used and finds nothing."""
         self._opened = True
         if remembered is not None and self._numerics.admits(remembered.model_id.numerics_id):
             self._remembered = remembered
@@ -295,16 +295,16 @@ class LabelCache:
     def _cache_view(
         self, queued: _QueuedBatch, content_id: str, usable: int, now: float
     ) -> label_cache.CacheView:
-        last = self._remembered
-        remembered = (
-            last is not None
-            and content_id in ("", last.model_id.content_id)
-            and self._numerics.admits(last.model_id.numerics_id)
+        model = self._remembered
+        may_recall = (
+            model is not None
+            and content_id in ("", model.model_id.content_id)
+            and self._numerics.admits(model.model_id.numerics_id)
         )
         return label_cache.CacheView(
             known=self._model is not None,
             mute=self._content_unpublished,
-            remembered=remembered,
+            remembered=may_recall,
             usable=usable,
             asked=self._probing_batch is not None,
             waited_s=now - queued.since,
@@ -315,7 +315,7 @@ class LabelCache:
         if model is not None and self._numerics.is_deterministic:
             self._numerics.pinned = model.model_id.numerics_id
         log.warning(
-            "no teacher of %s answers: labels come from the store alone, of content %s",
+            "no teacher of %s answers: labels of content %s come from the store alone",
             self._config.service,
             self.content_id,
         )
@@ -331,20 +331,20 @@ class LabelCache:
     def _keys_of(self, batch: BatchMetadata, model_id: ModelId) -> BatchKeys | None:
         """Return the keys of a batch; None if they cannot be made.
 
-        Its memory may have been reused, as after an epoch that was left; or it does not fit the
-        settings, which is reported.
+        The memory of the batch may have been reused, as after an epoch that was left. Or the batch
+        does not fit the settings; this is reported.
         """
-        known = self._keys.get(batch.number)
-        if known is None or known.model_id != model_id:
+        keys = self._keys.get(batch.number)
+        if keys is None or keys.model_id != model_id:
             assert self._model is not None
             try:
-                known = keys_of_batch(
+                keys = keys_of_batch(
                     self._lookup_of(batch, replace(self._model, model_id=model_id))
                 )
             except UsageError as error:
                 self._on_unfit(batch, error)
                 return None
-        return known if known is not None and self._is_current(batch) else None
+        return keys if keys is not None and self._is_current(batch) else None
 
     def _is_current(self, batch: BatchMetadata) -> bool:
         first = next(iter(batch.fields.values()), None)
@@ -352,7 +352,7 @@ class LabelCache:
 
     def _start_lookup(self, queued: _QueuedBatch) -> None:
         assert self._model is not None
-        if not queued.batch.can_split:  # it has no separate rows
+        if not queued.batch.can_split:  # the batch has no separate rows
             queued.cached = NO_LABELS
             return
         self._worker.submit(self._lookup_of(queued.batch, self._model))

@@ -54,13 +54,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LabelSelection:
-    """The outputs (empty: all of the model) and forms that a reader requests."""
+    """The outputs (empty: all outputs of the model) and forms that a reader requests."""
 
     fetches: tuple[str, ...]
     forms: LabelForms
 
     def names(self, layout: Layout) -> tuple[str, ...] | None:
-        """Return the outputs in order; None if rows of this layout lack one."""
+        """Return the outputs in order; None if rows of this layout lack an output or its form."""
         if not self.fetches and not layout.whole:
             return None
         names = self.fetches or layout.outputs
@@ -120,8 +120,8 @@ def cached_labels(rows: Sequence[LabelRow | None], requested: LabelSelection) ->
         requested: outputs and forms.
 
     Returns:
-        The labels of the rows that have all requested outputs. If their shapes differ, only those
-        of the largest group of equal shapes.
+        The labels of the rows that have all requested outputs. If shapes differ, only the labels of
+        the largest group of rows with equal shapes.
 
     Raises:
         EdlError: the labels are invalid.
@@ -138,16 +138,16 @@ def cached_labels(rows: Sequence[LabelRow | None], requested: LabelSelection) ->
         groups.setdefault(group.shape, []).append(group)
     if not groups:
         return NO_LABELS
-    chosen = max(groups.values(), key=lambda some: sum(len(one.rows) for one in some))
-    found = [number for one in chosen for number in one.rows]
-    order = sorted(range(len(found)), key=found.__getitem__)
+    largest = max(groups.values(), key=lambda same: sum(len(group.rows) for group in same))
+    numbers = [number for group in largest for number in group.rows]
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
     outputs = {
-        part: concatenated([one.outputs[part] for one in chosen])[order]
-        for part in chosen[0].outputs
+        part: concatenated([group.outputs[part] for group in largest])[order]
+        for part in largest[0].outputs
     }
-    answer = LabelResponse(outputs, {}, chosen[0].parameters)
-    expected = ExpectedResponse("", 0, "", chosen[0].names, requested.forms)
-    return CachedLabels(tuple(sorted(found)), checked_labels(answer, expected, len(found)))
+    answer = LabelResponse(outputs, {}, largest[0].parameters)
+    expected = ExpectedResponse("", 0, "", largest[0].names, requested.forms)
+    return CachedLabels(tuple(sorted(numbers)), checked_labels(answer, expected, len(numbers)))
 
 
 _SINGLE: Final = np.dtype(np.float32)
@@ -156,7 +156,14 @@ _Shape = tuple[tuple[str, str, tuple[int, ...], int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The outputs of rows of one layout, as a teacher would send them."""
+    """The outputs of rows of one layout, as a teacher would send them.
+
+    Attributes:
+        rows: numbers of the rows in their batch.
+        names: names of the model's outputs.
+        outputs: arrays [n, ...] by name on the wire.
+        parameters: parameters of the forms, by the name of the first array of an output.
+    """
 
     rows: Sequence[int]
     names: tuple[str, ...]
@@ -166,7 +173,7 @@ class _Group:
     @property
     def shape(self) -> _Shape:
         """The properties that rows in one array share; floats may differ in precision."""
-        classes = {name: int(own.get(CLASSES, 0)) for name, own in self.parameters.items()}
+        classes = {name: int(form.get(CLASSES, 0)) for name, form in self.parameters.items()}
         return tuple(
             (
                 part,
@@ -188,17 +195,17 @@ def _group(
     outputs: dict[str, Array] = {}
     parameters: dict[str, Mapping[str, Parameter]] = {}
     at = len(layout.ids)
-    own = {}
+    stored = {}
     for entry in layout.entries:
-        own[entry] = arrays[at : at + len(entry.pieces)]
+        stored[entry] = arrays[at : at + len(entry.pieces)]
         at += len(entry.pieces)
     for name in names:
         form = requested.forms.of(name)
         entry = next(e for e in layout.entries if e.output == name and covers(e, form))
-        made = derived(entry, own[entry], form)
+        parts = derived(entry, stored[entry], form)
         if form is not None:
-            parameters[next(iter(made))] = form.parameters(entry.class_count)
-        outputs |= made
+            parameters[next(iter(parts))] = form.parameters(entry.class_count)
+        outputs |= parts
     return _Group(numbers, names, outputs, parameters)
 
 
@@ -247,7 +254,7 @@ class Lookup:
         number: number of the batch.
         rows: its number of rows.
         model_id: which model made the labels.
-        inputs: its inputs of the model.
+        inputs: the model's inputs from the batch, by name.
         is_current: returns whether the ring's memory still has the batch; if not, nothing waits for
             the result.
         ids: the user's own ids of its rows, if any.
@@ -304,7 +311,7 @@ def keys_of_batch(lookup: Lookup) -> BatchKeys | None:
 class LabelCacheThread:
     """Executes commands in a thread until `close`, and posts results to the engine's inbox.
 
-    If the store fails for good, lookups find nothing and rows are dropped.
+    Once the store has failed permanently, lookups find nothing and rows are dropped.
 
     Args:
         settings: settings of the store.
@@ -369,7 +376,7 @@ class LabelCacheThread:
             except Exception as error:
                 self._give_up(error)
         self._inbox.post(self._listener.on_opened, None)  # a second call if the store was open
-        self._do_without()
+        self._run_without_store()
 
     def _work(self, store: LabelDatabase) -> None:
         due = 0.0
@@ -382,12 +389,12 @@ class LabelCacheThread:
                 self._execute(store, command)
             except Exception:
                 if not isinstance(command, StoreRows):  # rows to store are in `_unsaved` already
-                    self._commands.put(command)  # for `_do_without`
+                    self._commands.put(command)  # for `_run_without_store`
                 raise
             self.stats = store.stats
             if not self._unsaved:
                 self.disk_bytes = store.disk_bytes
-        self._commands.put(None)  # ends `_do_without` too, if the store cannot be closed
+        self._commands.put(None)  # ends `_run_without_store`, if the store cannot be closed
 
     def _next(self, due: float) -> CacheCommand:
         """Wait for a command; `Flush` once rows are due."""
@@ -432,22 +439,22 @@ class LabelCacheThread:
     def _look_up(self, store: LabelDatabase, lookup: Lookup) -> None:
         batch, cached = BatchKeys(lookup.number, lookup.model_id, ()), NO_LABELS
         try:
-            known = keys_of_batch(lookup)
-            if known is None:
+            keys = keys_of_batch(lookup)
+            if keys is None:
                 return
-            if not self._unsaved.keys().isdisjoint(known.keys):
+            if not self._unsaved.keys().isdisjoint(keys.keys):
                 self._write(store)
-            batch, cached = known, cached_labels(store.get_many(known.keys), self._requested)
+            batch, cached = keys, cached_labels(store.get_many(keys.keys), self._requested)
             self.stats = store.stats  # before the labels are used
         except EdlError as error:  # the batch cannot be sent to teachers, or labels are invalid
             log.warning("rows of the label store are not used: %s", error)
         self._inbox.post(self._listener.on_lookup, batch, cached)
 
-    def _do_without(self) -> None:
-        """Answer lookups with nothing, and insert nothing."""
+    def _run_without_store(self) -> None:
+        """Answer lookups without labels, and drop rows."""
         while (command := self._commands.get()) is not None:
             match command:
-                case Lookup(number, rows, model_id):  # its labels will not be inserted
+                case Lookup(number, rows, model_id):  # new labels will not be stored either
                     self.stats = self.stats.plus(misses=rows, dropped=rows)
                     batch = BatchKeys(number, model_id, ())
                     self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)
@@ -459,8 +466,8 @@ def _with_ids(rows: Sequence[LabelRow], ids: Sequence[LabelRow]) -> Sequence[Lab
     if not ids:
         return rows
     return [
-        LabelRow(_layout_with_ids(row.layout, own.layout.ids), own.data + row.data, row.makers)
-        for row, own in zip(rows, ids, strict=True)
+        LabelRow(_layout_with_ids(row.layout, id_.layout.ids), id_.data + row.data, row.makers)
+        for row, id_ in zip(rows, ids, strict=True)
     ]
 
 

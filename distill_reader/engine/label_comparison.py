@@ -13,9 +13,9 @@ from ..label_forms import LabelForms
 from .answers import common_dtype
 
 #: Relative rounding error of wire forms; top-k (None) has values in float16.
-_ROUNDED = {None: 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 0.0}
-#: The share of class ids that may differ is this multiple of the tolerance: values of two classes
-#: may be nearly equal.
+_ROUNDING = {None: 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 0.0}
+#: The share of class ids that may differ is this multiple of the tolerance, because the values of
+#: two classes may be nearly equal.
 _ID_SHARE = 5.0
 
 
@@ -61,7 +61,7 @@ class KeptLabels:
         )
 
     def difference(self, request: int, pair: tuple[str, str]) -> tuple[str, str]:
-        """Describe in what the labels of two teachers differ most, see `greatest_difference`."""
+        """Return where and how much labels of two teachers differ, see `greatest_difference`."""
         one, other = (self._labels[request][teacher] for teacher in pair)
         return greatest_difference(one, other)
 
@@ -84,9 +84,9 @@ def agree(
     if not _comparable(ours, theirs):
         return False
     pairs = {name: (ours[name], theirs[name]) for name in ours}
-    for name in _in_parts(pairs, forms):
-        values, indices, tail = (pairs.pop(part) for part in _parts(name))
-        if not _top_k_agree(values, indices, tail, tolerance + _ROUNDED[None]):
+    for name in _top_k_outputs(pairs, forms):
+        values, indices, tail = (pairs.pop(part) for part in _top_k_parts(name))
+        if not _top_k_agree(values, indices, tail, tolerance + _ROUNDING[None]):
             return False
     return all(
         _dense_agree(one, other, tolerance, forms.of(name)) for name, (one, other) in pairs.items()
@@ -96,15 +96,15 @@ def agree(
 def greatest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> tuple[str, str]:
     """Return the output in which labels of two teachers differ most, and describe by how much.
 
-    If outputs differ in names or shapes, return all of these.
+    If outputs differ in names or shapes, return the names of all these outputs.
     """
-    unlike = [
+    mismatched = [
         name
         for name in {**ours, **theirs}
         if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape
     ]
-    if unlike:
-        return ", ".join(unlike), "names or shapes"
+    if mismatched:
+        return ", ".join(mismatched), "names or shapes"
     differences = {name: _difference(one, theirs[name]) for name, one in ours.items()}
     name = max(differences, key=lambda name: differences[name])
     what = "of its values" if ours[name].dtype.kind in "iub" else "of its greatest value"
@@ -112,7 +112,7 @@ def greatest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) 
 
 
 def _difference(one: Array, other: Array) -> float:
-    """Return the difference relative to the greatest value; of integers, the differing share."""
+    """Return the difference relative to the greatest value; for integers, the differing share."""
     if one.dtype.kind in "iub":
         return float(np.count_nonzero(one != other)) / max(one.size, 1)
     one, other = _numbers(one), _numbers(other)
@@ -127,12 +127,12 @@ def _comparable(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> bool:
     )
 
 
-def _parts(name: str) -> tuple[str, ...]:
+def _top_k_parts(name: str) -> tuple[str, ...]:
     return LabelForm(None, 1).parts(name)
 
 
-def _in_parts(names: Mapping[str, object], forms: LabelForms) -> list[str]:
-    """Return the top-k outputs with labels that are not expanded."""
+def _top_k_outputs(names: Mapping[str, object], forms: LabelForms) -> list[str]:
+    """Return the outputs with top-k labels that are not expanded."""
     outputs = [name.removesuffix(".values") for name in names if name.endswith(".values")]
     return [
         name
@@ -140,25 +140,25 @@ def _in_parts(names: Mapping[str, object], forms: LabelForms) -> list[str]:
         if (form := forms.of(name)) is not None
         and form.k
         and not forms.expand
-        and all(part in names for part in _parts(name))
+        and all(part in names for part in _top_k_parts(name))
     ]
 
 
 def _dense_agree(ours: Array, theirs: Array, tolerance: float, form: LabelForm | None) -> bool:
     if ours.dtype.kind in "iub":
         return int(np.count_nonzero(ours != theirs)) <= _ID_SHARE * tolerance * ours.size
-    rounded = max(map(_rounded, (ours, theirs))) if form is None else _ROUNDED[form.dtype]
+    rounding = max(map(_rounding, (ours, theirs))) if form is None else _ROUNDING[form.dtype]
     ours, theirs = _numbers(ours), _numbers(theirs)
+    limit = (tolerance + rounding) * _greatest(ours, theirs)
     if form is None or not form.k:
-        return _near(ours, theirs, (tolerance + rounded) * _greatest(ours, theirs))
+        return _near(ours, theirs, limit)
     rows = [array.reshape(-1, array.shape[-1]) for array in (ours, theirs)]
-    limit = (tolerance + rounded) * _greatest(ours, theirs)
     return _top_agree(_top_of_dense(rows[0]), _top_of_dense(rows[1]), limit)
 
 
-def _rounded(labels: Array) -> float:
+def _rounding(labels: Array) -> float:
     """Return the relative rounding error of the dtype."""
-    return _ROUNDED.get(labels.dtype.name, 0.0)
+    return _ROUNDING.get(labels.dtype.name, 0.0)
 
 
 def _numbers(labels: Array) -> Array:
@@ -182,23 +182,23 @@ def _top_k_agree(
 ) -> bool:
     """Compare the three parts of top-k; `tolerance` is relative to the greatest value."""
     limit = tolerance * _greatest(*map(_numbers, (*values, *tail)))
-    classes = 1 + max(int(one.max(initial=0)) for one in indices)
+    classes = 1 + max(int(array.max(initial=0)) for array in indices)
     ours, theirs = (
-        _top_of_parts(_numbers(own).reshape(-1, own.shape[-1]), at, classes, _numbers(rest))
-        for own, at, rest in zip(values, indices, tail, strict=True)
+        _top_of_parts(_numbers(value).reshape(-1, value.shape[-1]), index, classes, _numbers(rest))
+        for value, index, rest in zip(values, indices, tail, strict=True)
     )
     return _top_agree(ours, theirs, limit)
 
 
 @dataclass(frozen=True, slots=True)
 class _Top:
-    """The greatest values of each row.
+    """The greatest values of each row, of top-k labels.
 
     Attributes:
         positions: row * classes + class of each value, ascending.
-        values: at these positions.
+        values: the values at these positions.
         least: the least of these values, per row.
-        rest: the value of all other classes, per row.
+        rest: the value that stands for all other classes, per row.
         classes: number of classes.
     """
 
@@ -209,17 +209,17 @@ class _Top:
     classes: int
 
     def may_omit(self, other: _Top, shared: Array, limit: float) -> bool:
-        """Whether the values that only `other` has are too small to be in this top.
+        """Whether the values that only `other` has are too small to be among these values.
 
         Args:
-            other: top of another teacher.
-            shared: indices of the values of `other` that both have.
+            other: greatest values by another teacher.
+            shared: indices of the values of `other` at positions that both have.
             limit: absolute tolerance.
         """
-        alone = np.ones(len(other.positions), bool)
-        alone[shared] = False
-        rows = other.positions[alone] // other.classes
-        return bool((other.values[alone] <= self.least[rows] + limit).all())
+        only_other = np.ones(len(other.positions), bool)
+        only_other[shared] = False
+        rows = other.positions[only_other] // other.classes
+        return bool((other.values[only_other] <= self.least[rows] + limit).all())
 
 
 def _top_of_parts(values: Array, classes_of: Array, classes: int, tail: Array) -> _Top:

@@ -30,7 +30,8 @@ class LabelRecords:
 
     A record is allocated when the first rows of its batch arrive. A record that was offered to the
     trainer belongs to the trainer, which frees it, and is not written any more. If the trainer gets
-    mixtures instead, records remain the engine's until their batches are taken.
+    averages of several services instead, records belong to the engine until their batches are
+    taken.
 
     Teachers of one content may send floats of different precision. Each output is delivered in the
     widest dtype that was received so far: narrower records are reallocated, so that no row loses a
@@ -39,11 +40,11 @@ class LabelRecords:
     Args:
         arena: holds the records.
         batches: known batches by number.
-        mixed: the trainer gets mixtures of these records and others.
+        mixed: the trainer gets averages of these labels and those of other services instead.
 
     Attributes:
         discarded_responses: responses that were not used: late, not the first, or of an old model.
-        is_mixed: as given.
+        is_mixed: the argument `mixed`.
     """
 
     def __init__(self, arena: Arena, batches: KnownBatches, *, mixed: bool = False) -> None:
@@ -58,20 +59,20 @@ class LabelRecords:
     @property
     def nbytes(self) -> int:
         """Bytes of the labels that were not offered to the trainer yet."""
-        return sum(one.record.nbytes for one in self._kept.values())
+        return sum(labels.record.nbytes for labels in self._kept.values())
 
     def check(self, done: RequestDone) -> None:
         """Raise BadAnswer if names, shapes or dtypes differ from other rows of their batches."""
         if not self._kept:  # the usual case if batches are not split
             return
         for span, batch, rows in self._parts(done.request):
-            if (known := self._kept.get(span.batch)) is None or batch.is_all_of(span):
+            if (kept := self._kept.get(span.batch)) is None or batch.is_all_of(span):
                 continue
-            there, here = self.arrays(known), _rows(done.labels, rows)
-            if not _can_join(there, here):
+            earlier, new = self.arrays(kept), _rows(done.labels, rows)
+            if not _can_join(earlier, new):
                 raise BadAnswer(
-                    f"its labels are {_shown(here)}, those of other rows of the batch"
-                    f" {_shown(there)}"
+                    f"its labels are {_shown(new)}, those of other rows of the batch are"
+                    f" {_shown(earlier)}"
                 )
 
     def write(self, done: RequestDone, wanted: Collection[Span]) -> None:
@@ -87,7 +88,7 @@ class LabelRecords:
 
     def _write_span(self, span: Span, batch: BatchMetadata, labels: Mapping[str, Array]) -> None:
         whole = batch.is_all_of(span)
-        if whole and span.batch in self._kept:  # all of the former labels are void
+        if whole and span.batch in self._kept:  # these labels replace all earlier ones
             self.drop(span.batch)
         record = self._record_for(batch, labels).record
         for label, ref in zip(labels.values(), record.arrays, strict=True):
@@ -96,8 +97,8 @@ class LabelRecords:
 
     def fill(self, batch: BatchMetadata, rows: Sequence[int], labels: Mapping[str, Array]) -> None:
         """Copy cached labels of the given rows into a batch's record."""
-        known = self._record_for(batch, labels)
-        for label, array in zip(labels.values(), self.arrays(known).values(), strict=True):
+        kept = self._record_for(batch, labels)
+        for label, array in zip(labels.values(), self.arrays(kept).values(), strict=True):
             array[list(rows)] = label
 
     def arrays(self, labels: AssembledLabels) -> dict[str, Array]:
@@ -106,15 +107,17 @@ class LabelRecords:
         return {name: self._arena.get(ref) for name, ref in zip(labels.names, refs, strict=True)}
 
     def offer(self, number: int) -> AssembledLabels | None:
-        """Pass the labels of a complete batch to the trainer; None: there are none."""
+        """Pass the labels of a complete batch to the trainer; None: it has no labels."""
         if (labels := self._kept.pop(number, None)) is not None:
             self._offered[number] = labels
         return self._offered.get(number)
 
     def withdraw(self, number: int, *, whole: bool) -> None:
-        """Withdraw offered labels, and drop them if `whole`; else some rows will be overwritten.
+        """Withdraw offered labels. No effect on a batch that an earlier engine offered.
 
-        No effect on a batch that an earlier engine offered.
+        Args:
+            number: number of the batch.
+            whole: drop the labels; False: keep them, because only some rows will be overwritten.
         """
         if (labels := self._offered.pop(number, None)) is not None:
             if self.is_mixed:
@@ -152,16 +155,16 @@ class LabelRecords:
         for name, label in labels.items():
             if self._widest.get(name) is not label.dtype:
                 self._learn_dtype(name, label.dtype)
-        if (known := self._kept.get(batch.number)) is None:
-            known = self._kept[batch.number] = self._allocate(batch, labels)
-        return known
+        if (kept := self._kept.get(batch.number)) is None:
+            kept = self._kept[batch.number] = self._allocate(batch, labels)
+        return kept
 
     def _learn_dtype(self, name: str, dtype: np.dtype[Any]) -> None:
-        """Widen the dtype of a label, and the existing records, if it is too narrow."""
-        known = self._widest.get(name)
-        wider = dtype if known is None else common_dtype(known, dtype) or dtype
+        """Widen the dtype of a label, and the existing records, if values of `dtype` need it."""
+        widest = self._widest.get(name)
+        wider = dtype if widest is None else common_dtype(widest, dtype) or dtype
         self._widest[name] = wider
-        if known is not None and wider != known:
+        if widest is not None and wider != widest:
             for number in list(self._kept):
                 self._widen(number)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .batch_delivery import BatchDelivery
     from .ensemble_member import EnsembleMember
 
-#: Number of responses for quantiles, and seconds for rates.
+#: Number of latest responses for quantiles, and of latest seconds for rates.
 ANSWERS: Final = 256
 HORIZON_S: Final = 5.0
 QUANTILES: Final = (0.5, 0.95, 0.99)
@@ -88,10 +88,10 @@ class MetricFamily:
     """One metric, `edl_reader_NAME`.
 
     Attributes:
-        kind: a "counter" gets the suffix `_total`.
-        name: without prefix and suffix.
+        kind: the type; a "counter" gets the suffix `_total`.
+        name: name without prefix and suffix.
         what: help text.
-        samples: its values.
+        samples: returns the values for a member.
         labels: names of the labels other than `service` and `student`.
     """
 
@@ -102,16 +102,18 @@ class MetricFamily:
     labels: tuple[str, ...] = ()
 
 
-def _one(value: Callable[[EnsembleMember], float]) -> Callable[[MemberSnapshot], Iterable[Sample]]:
+def _single(
+    value: Callable[[EnsembleMember], float],
+) -> Callable[[MemberSnapshot], Iterable[Sample]]:
     return lambda seen: [((), value(seen.member))]
 
 
 def _counter(name: str, what: str, value: Callable[[EnsembleMember], float]) -> MetricFamily:
-    return MetricFamily("counter", name, what, _one(value))
+    return MetricFamily("counter", name, what, _single(value))
 
 
 def _gauge(name: str, what: str, value: Callable[[EnsembleMember], float]) -> MetricFamily:
-    return MetricFamily("gauge", name, what, _one(value))
+    return MetricFamily("gauge", name, what, _single(value))
 
 
 def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> MetricFamily:
@@ -132,7 +134,7 @@ def _by_teacher(
         "gauge",
         f"teacher_{name}",
         what,
-        lambda seen: [((one,), value(seen, one)) for one in seen.member.ledger.teachers],
+        lambda seen: [((name,), value(seen, name)) for name in seen.member.ledger.teachers],
         ("teacher",),
     )
 
@@ -411,12 +413,12 @@ class Exporter:
 
     @property
     def address(self) -> str:
-        """The address that it listens on: "host:port"."""
+        """The address that the server listens on: "host:port"."""
         return self._server.address
 
     def answered(self, member: EnsembleMember, teacher: str, done: RequestDone) -> None:
         """Record a response of a teacher."""
-        self._seconds.labels(*_of(member.config)).observe(done.seconds)
+        self._seconds.labels(*_label_values(member.config)).observe(done.seconds)
         times = self._times[member]
         times.answered(teacher, done.request.samples, done.seconds, time.monotonic())
 
@@ -429,23 +431,22 @@ class Exporter:
     ) -> None:
         """Compute the metrics that scrapes return from now on; in the engine's thread."""
         config, mixture, delivery = self._config, batch_delivery.mixture, batch_delivery.delivery
-        whole = partial(_metric_of_reader, config)
-        seen = []
+        of_reader = partial(_metric_of_reader, config)
+        snapshots = []
         for member in members:
             self._times[member].keep(member.ledger.teachers)
             service = member.config.service
             without_labels = delivery.unlabelled_by_service[service]
             weight = None if mixture is None else mixture.shares.get(service, 0.0)
             times = self._times[member]
-            seen.append(MemberSnapshot(member, times, without_labels, weight, now))
+            snapshots.append(MemberSnapshot(member, times, without_labels, weight, now))
+        ended_calls = [((outcome,), calls[outcome]) for outcome in OUTCOMES]
         self._shown = [
-            *(_metric(family, seen) for family in FAMILIES),
-            whole("counter", "partly_labelled_batches", _PARTLY, [((), delivery.partial)]),
-            whole("counter", "unlabelled_batches", _UNLABELLED, [((), delivery.unlabelled)]),
-            whole(
-                "counter", "calls", _CALLS, [((one,), calls[one]) for one in OUTCOMES], "outcome"
-            ),
-            whole("gauge", "calls_waiting", _CALLS_WAITING, [((), members[0].core.calls)]),
+            *(_metric(family, snapshots) for family in FAMILIES),
+            of_reader("counter", "partly_labelled_batches", _PARTLY, [((), delivery.partial)]),
+            of_reader("counter", "unlabelled_batches", _UNLABELLED, [((), delivery.unlabelled)]),
+            of_reader("counter", "calls", _CALLS, ended_calls, "outcome"),
+            of_reader("gauge", "calls_waiting", _CALLS_WAITING, [((), members[0].core.calls)]),
         ]
 
     def collect(self) -> list[Metric]:
@@ -456,34 +457,34 @@ class Exporter:
         self._server.close()
 
 
-def _metric(family: MetricFamily, members: Sequence[MemberSnapshot]) -> Metric:
-    samples = ((seen.member.config, family.samples(seen)) for seen in members)
-    return _made(family.kind, family.name, family.what, family.labels, samples)
+def _metric(family: MetricFamily, snapshots: Sequence[MemberSnapshot]) -> Metric:
+    samples = ((seen.member.config, family.samples(seen)) for seen in snapshots)
+    return _make_metric(family.kind, family.name, family.what, family.labels, samples)
 
 
 def _metric_of_reader(
     config: ReaderConfig, kind: Kind, name: str, what: str, samples: Iterable[Sample], *labels: str
 ) -> Metric:
-    return _made(kind, name, what, labels, [(config, samples)])
+    return _make_metric(kind, name, what, labels, [(config, samples)])
 
 
-def _made(
+def _make_metric(
     kind: Kind,
     name: str,
     what: str,
-    names: Sequence[str],
+    label_names: Sequence[str],
     samples: Iterable[tuple[ReaderConfig, Iterable[Sample]]],
 ) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     make = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-    metric = make(f"edl_reader_{name}", what, labels=(*LABELS, *names))
-    for config, each in samples:
-        for labels, value in each:
-            metric.add_metric((*_of(config), *labels), float(value))
+    metric = make(f"edl_reader_{name}", what, labels=(*LABELS, *label_names))
+    for config, samples_of_member in samples:
+        for labels, value in samples_of_member:
+            metric.add_metric((*_label_values(config), *labels), float(value))
     return metric
 
 
-def _of(config: ReaderConfig) -> tuple[str, str]:
+def _label_values(config: ReaderConfig) -> tuple[str, str]:
     """Return the values of `LABELS`."""
     return config.service, config.student_id

@@ -1,10 +1,10 @@
-"""The profile of a job: a file with measured times, which its next run starts with.
+"""The profile of a job: a file with measured times, with which the job's next run starts.
 
 `scheduler.stream_stats` decides what is saved and when. Without a readable profile, a training
 starts like a first run.
 
-Each service and job has its own file, so that different readers do not overwrite each other's;
-readers of one job write nearly the same, and the last one wins. Files are replaced atomically.
+Each service and job has its own file, so that different jobs do not overwrite each other's files.
+Readers of one job write nearly equal files, and the last write wins. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class ProfileFile:
 
 
 SAVE_EVERY_S: Final = 5.0
+#: Seconds that `ProfileRecorder.close` waits.
 _END_S: Final = 1.0
 
 
@@ -88,7 +89,7 @@ class ProfileRecorder:
         config: settings of the member; without a folder of profiles, nothing is loaded or saved.
         inbox: inbox of the engine's thread.
         measured: returns the current measurements.
-        remembered: receives the loaded profile; None: there was none.
+        on_loaded: receives the loaded profile; None: there was no profile.
     """
 
     def __init__(
@@ -96,14 +97,14 @@ class ProfileRecorder:
         config: ReaderConfig,
         inbox: Inbox,
         measured: Callable[[], Measured],
-        remembered: Callable[[StreamProfile | None], None],
+        on_loaded: Callable[[StreamProfile | None], None],
     ) -> None:
         self._file: ProfileFile | None = None
         if config.profiles:
             self._file = ProfileFile(config.profiles, config.service, config.job)
         self._inbox = inbox
         self._measured = measured
-        self._on_remembered = remembered
+        self._on_loaded = on_loaded
         self._saved: StreamProfile | None = None
         self._check_at = inf  # time of the next check; infinite until the profile is loaded
         self._to_write: SimpleQueue[StreamProfile | None] = SimpleQueue()
@@ -117,7 +118,7 @@ class ProfileRecorder:
             self._thread.start()
 
     def save_if_due(self, now: float) -> None:
-        """Save the profile if that is due, every `SAVE_EVERY_S` at most."""
+        """Save the profile if it has changed or is old; checked once in `SAVE_EVERY_S` at most."""
         if now < self._check_at:
             return
         self._check_at = now + SAVE_EVERY_S
@@ -134,16 +135,16 @@ class ProfileRecorder:
             self._to_write.put(None)
             self._thread.join(_END_S)
 
-    def _remembered(self, profile: StreamProfile | None) -> None:
+    def _loaded(self, profile: StreamProfile | None) -> None:
         self._saved = profile
-        self._on_remembered(profile)
+        self._on_loaded(profile)
         self._check_at = 0.0
         if profile is not None:
             log.info("the last run of this job needed %d teachers", profile.needed)
 
     def _work(self, file: ProfileFile) -> None:
         try:
-            self._inbox.post(self._remembered, file.read())
+            self._inbox.post(self._loaded, file.read())
             while (profile := self._to_write.get()) is not None:
                 file.write(profile)
         except (OSError, UsageError) as error:

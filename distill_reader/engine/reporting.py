@@ -22,18 +22,18 @@ from .metrics import Exporter
 
 
 def waiting_for(member: EnsembleMember) -> str:
-    """Describe what is waited for; empty while neither the training loop nor a call waits.
+    """Describe what the training loop or a call waits for; empty while neither waits.
 
-    As in "0 of 3 teachers live, teacher a was lost: its lease ran out".
+    An example is "0 of 3 teachers live, teacher a was lost: its lease ran out".
     """
     core, ledger, links = member.core, member.ledger, member.core.teachers.links
     if core.waiting_since is None and not core.calls:
         return ""
     if core.decision.state == "source_wait" and not core.calls:
         return "the source has not yielded the next batch"
-    known = len(ledger.withheld)
-    looked_up = known + (0 if member.label_cache is None else len(member.label_cache))
-    if looked_up and ledger.unlabelled == known:
+    withheld = len(ledger.withheld)
+    looked_up = withheld + (0 if member.label_cache is None else len(member.label_cache))
+    if looked_up and ledger.unlabelled == withheld:
         return f"batches that wait for the label store, or for the first labels: {looked_up}"
     if (since := core.teachers.silent_since) is not None:
         wall_s = time.time() - (time.monotonic() - since)
@@ -45,8 +45,8 @@ def waiting_for(member: EnsembleMember) -> str:
         return f"teachers at work: {ledger.usable}, requests in flight: {ledger.in_flight}"
     if awaited := member.core.model_switch.state.awaited:
         clauses.append(f"waiting for a teacher of content {awaited}")
-    trouble = member.roster.missing_reason() or links.last_trouble
-    return ", ".join([*clauses, *filter(None, [trouble])])
+    reason = member.roster.missing_reason() or links.last_trouble
+    return ", ".join([*clauses, *filter(None, [reason])])
 
 
 def story(member: EnsembleMember, batch: int, now: float) -> list[str]:
@@ -70,14 +70,14 @@ def story(member: EnsembleMember, batch: int, now: float) -> list[str]:
     return lines
 
 
-#: Interval of reports to the coordinator, and shortest interval of those that the core asks for.
+#: Interval of reports to the coordinator, and shortest interval of reports that the core requests.
 REPORT_EVERY_S, URGENT_EVERY_S = 1.0, 0.01
 
 
 def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
-    """Return the student's state in this service."""
+    """Return the student's report to the manager of this service."""
     config, ledger, core = member.config, member.ledger, member.core
-    memory, decision, figures = core.memory, core.decision, core.stats
+    memory, decision, stats = core.memory, core.decision, core.stats
     content, teachers = core.model_switch.state, core.teachers
     return pb.StudentReport(
         protocol_version=PROTOCOL_VERSION,
@@ -87,22 +87,22 @@ def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
         min=config.teachers_min,
         priority=config.priority,
         needed=decision.needed,
-        t_s_seconds=figures.t_s_s or 0.0,
-        t_t_seconds=figures.t_t_s or 0.0,
+        t_s_seconds=stats.t_s_s or 0.0,
+        t_t_seconds=stats.t_t_s or 0.0,
         volume_bytes=ledger.volume_bytes,
         upper_bytes=config.upper_bytes,
         lower_bytes=config.lower_bytes,
         starved_seconds=memory.starved_s,
         blocked_seconds=memory.blocked_s,
         source_wait_seconds=memory.source_wait_s,
-        batches_delivered=figures.batches_taken,
-        samples_delivered=figures.samples_taken,
-        samples_per_second=figures.samples_per_s(now),
+        batches_delivered=stats.batches_taken,
+        samples_delivered=stats.samples_taken,
+        samples_per_second=stats.samples_per_s(now),
         resends=ledger.resends,
         teachers=ledger.teachers,
         term=core.epoch[0],
         counter=core.epoch[1],
-        state="starved" if core.starves else _otherwise(decision.state),
+        state="starved" if core.starves else _unless_starved(decision.state),
         host=socket.gethostname(),
         unreachable=len(core.unavailable),
         data_epoch=content.data_epoch,
@@ -119,13 +119,13 @@ def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
     )
 
 
-def _otherwise(state: FlowState) -> FlowState:
-    """Return the state to report of a student that does not starve: short waits are steady."""
+def _unless_starved(state: FlowState) -> FlowState:
+    """Return the reported state of a student that does not starve: short waits count as steady."""
     return "steady" if state == "starved" else state
 
 
 STATS_EVERY_S = 0.2
-#: States from worst to best: an ensemble is in the worst state of its members.
+#: States from worst to best. The state of an ensemble is the worst state of its members.
 _WORST: Final = ("starved", "source_wait", "blocked", "steady")
 
 
@@ -152,8 +152,8 @@ class TrainerReporter:
         self.exporter: Exporter | None = None
         self._failed = False
         self._stats_at = 0.0
-        self._request = self._answered = 0  # number of the trainer's latest request for stats
-        #: Resends and kinds of labels of each member, as sent.
+        self._request = self._answered = 0  # latest request for stats, and latest answered one
+        #: Resends and kinds of labels of each member, as sent last.
         self._sent_before_batch: list[tuple[int, Mapping[str, PublishedKind]]] = []
         #: The latest state that was sent, by service; an engine's initial states are not sent.
         self._handoff_states = {
@@ -207,8 +207,8 @@ class TrainerReporter:
         self._request = number
 
     def report_if_due(self, now: float) -> None:
-        """Send the reports that are due: periodically, and at once if a core asks for it."""
-        is_asked = self._request != self._answered
+        """Send the reports that are due: periodically, and at once if a core requests it."""
+        stats_are_due = self._request != self._answered
         for member in self._members:
             service, state = member.config.service, member.core.model_switch.handoff_state
             if self._handoff_states[service] is not state:
@@ -217,17 +217,17 @@ class TrainerReporter:
             if now - member.reported_at >= (
                 URGENT_EVERY_S if member.report_due else REPORT_EVERY_S
             ):
-                is_asked |= member.report_due
+                stats_are_due |= member.report_due
                 member.report_due, member.reported_at = False, now
                 member.roster.report(student_report(member, now))
-        if is_asked or now - self._stats_at >= STATS_EVERY_S:
+        if stats_are_due or now - self._stats_at >= STATS_EVERY_S:
             self._stats_at = now
             self._report_to_trainer(now)
             if self.exporter is not None:
                 self.exporter.show(self._members, self._batch_delivery, self.calls, now)
 
     def report_before_batch(self) -> None:
-        """Send stats if resends or kinds of labels have changed: they must precede a batch."""
+        """Send stats if resends or kinds of labels have changed: the trainer needs them first."""
         current: list[tuple[int, Mapping[str, PublishedKind]]] = [
             (member.ledger.resends, member.core.model_switch.kinds.settled)
             for member in self._members
@@ -242,12 +242,12 @@ class TrainerReporter:
         self._channel.send("story", batch=batch, lines=lines)
 
     def _report_to_trainer(self, now: float) -> None:
-        sent = stats(self._members, self._batch_delivery, now)
+        fields = stats_fields(self._members, self._batch_delivery, now)
         self._answered = self._request
-        self._channel.send("stats", request=self._request, **sent)
+        self._channel.send("stats", request=self._request, **fields)
 
 
-def stats(
+def stats_fields(
     members: Sequence[EnsembleMember], batch_delivery: BatchDelivery, now: float
 ) -> dict[str, Any]:
     """Return the fields of `ReaderStats` that only the engine knows."""

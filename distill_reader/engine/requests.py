@@ -46,7 +46,7 @@ class BatchMetadata(NamedTuple):
         kind: rows of batches of one kind can be sent in one request.
         can_split: all fields to be fed have the same number of rows.
         generation: generation of the first field; it changes when the memory is reused.
-        is_call: its labels were asked for by a call, outside the training loop.
+        is_call: a call requests its labels, outside the training loop.
     """
 
     number: int
@@ -87,7 +87,7 @@ class KnownBatches(dict[int, BatchMetadata]):
             layout = tuple((key, ref.dtype, ref.shape[1:]) for key, ref in fed.items())
             rows, kind = lengths.pop(), self._kind(layout)
         else:
-            rows, kind = 1, -1 - number  # a kind of its own: it is sent whole, and alone
+            rows, kind = 1, -1 - number  # a kind of its own: the batch is sent whole, and alone
         generation, is_call = message["generation"], message["kind"] == "call"
         batch = BatchMetadata(
             number, message["nbytes"], samples, fields, rows, kind, can_split, generation, is_call
@@ -152,19 +152,19 @@ def _by_default(
         return [(name, name) for name in inputs]
     if len(missing) == len(inputs):
         return list(zip(inputs, fields, strict=False))
-    left = [key for key in fields if isinstance(key, str) and key not in inputs]
+    unused = [key for key in fields if isinstance(key, str) and key not in inputs]
     # Not by order: a field could be fed to a wrong input.
     raise UsageError(
         f"the model's inputs {missing} have no field of their name in a batch with {list(fields)}"
-        f"{_RAGGED}{_hint(missing, left)}; say which by feeds={{'input': field}}"
+        f"{_RAGGED}{_hint(missing, unused)}; say which by feeds={{'input': field}}"
     )
 
 
-def _hint(missing: Sequence[str], left: Sequence[str]) -> str:
+def _hint(missing: Sequence[str], unused: Sequence[str]) -> str:
     from difflib import get_close_matches  # slow to import, and only for errors
 
-    close = {name: get_close_matches(name, left, n=1, cutoff=0.4) for name in missing}
-    pairs = [f"{found[0]!r} for {name!r}" for name, found in close.items() if found]
+    close = {name: get_close_matches(name, unused, n=1, cutoff=0.4) for name in missing}
+    pairs = [f"{matches[0]!r} for {name!r}" for name, matches in close.items() if matches]
     return f"; did you mean {', '.join(pairs)}?" if pairs else ""
 
 
@@ -177,8 +177,8 @@ class SlicedInputs(NamedTuple):
 
     Attributes:
         inputs: views of the ring's memory, by name.
-        locations: location of each input in the ring, if teachers can read all of them there, each
-            in one piece; else empty.
+        locations: location of each input in the ring; empty unless teachers can read every input
+            there in one piece.
         stamps: (offset, generation) of each array in the ring that has rows of the inputs.
     """
 
@@ -227,7 +227,7 @@ class InputSlicer:
             for name, value in piece.inputs.items():
                 pieces.setdefault(name, []).extend(pieces_of(value))
         stacked: dict[str, Input] = {
-            name: StackedArray(tuple(each)) for name, each in pieces.items()
+            name: StackedArray(tuple(arrays)) for name, arrays in pieces.items()
         }
         return SlicedInputs(stacked, {}, tuple(stamps))
 
@@ -235,7 +235,7 @@ class InputSlicer:
         number, start, stop = span
         batch, ring = self._batches[number], self._ring
         whole = batch.is_all_of(span)
-        found: dict[str, Input] = {}
+        sliced: dict[str, Input] = {}
         locations: dict[str, BufferLocation] = {}
         stamps = []
         fields = (inputs, *batch.fields)
@@ -249,14 +249,14 @@ class InputSlicer:
             if not whole:
                 offset += start * array.nbytes // max(len(array), 1)
                 array = array[start:stop]
-            found[name] = array
+            sliced[name] = array
             stamp = ring.generation(ref.offset)
             stamps.append((ref.offset, stamp))
             if array.nbytes and ref.dtype[0] != _BIG_ENDIAN and stamp:
                 locations[name] = BufferLocation(offset, stamp, ref.offset - GENERATION_BYTES)
-        if len(locations) < len(found):
+        if len(locations) < len(sliced):
             locations = {}
-        return SlicedInputs(found, locations, tuple(stamps))
+        return SlicedInputs(sliced, locations, tuple(stamps))
 
 
 def own_copies(inputs: Mapping[str, Input]) -> dict[str, Input]:
@@ -295,19 +295,19 @@ class RequestSender:
         self._student = config.student_id
         self._checked: int | None = None  # number of the first batch that passed `_check`
 
-    def send(self, ask: SendRequest) -> None:
+    def send(self, instruction: SendRequest) -> None:
         """Send a request.
 
         Raises:
             UsageError: see `model_inputs`; or the inputs fit no teacher's model in dtype or shape.
-                That is checked until one batch has passed.
+                Dtypes and shapes are checked until one batch has passed.
         """
-        config, link, send = self._config, self._links[ask.link], ask.send
+        config, link, send = self._config, self._links[instruction.link], instruction.send
         inputs, locations, stamps = self._slicer.cut(send.spans, link.inputs)
         if self._checked in (None, send.spans[0].batch):
             self._check(inputs)
             self._checked = send.spans[0].batch
-        if ask.in_own_memory:
+        if instruction.in_own_memory:
             inputs, locations, stamps = own_copies(inputs), {}, ()
         request = TeacherRequest(
             send.request,
@@ -321,20 +321,18 @@ class RequestSender:
         )
         level = logging.INFO if send.attempt > 1 else logging.DEBUG
         if log.isEnabledFor(level):
-            rows, about = (
-                _shown(send.spans),
-                {"service": config.service, **request.about(send.teacher)},
-            )
-            log.log(level, "%s go to %s, attempt %d", rows, send.teacher, send.attempt, extra=about)
+            rows, teacher = _shown(send.spans), send.teacher
+            fields = {"service": config.service, **request.about(teacher)}
+            log.log(level, "%s go to %s, attempt %d", rows, teacher, send.attempt, extra=fields)
         link.send(request)
 
     def _check(self, inputs: Mapping[str, Input]) -> None:
         """Raise UsageError if the inputs fit no teacher's model, once all have been probed."""
         models = [link.model.inputs for link in self._links.values() if not link.peer.foreign]
-        differences = [input_mismatch(known, inputs) for known in models if known]
-        if differences and all(differences) and not self._link_states.unanswered:
-            raise UsageError(f"{differences[0]}: convert it in the source, or name another field")
+        mismatches = [input_mismatch(specs, inputs) for specs in models if specs]
+        if mismatches and all(mismatches) and not self._link_states.unanswered:
+            raise UsageError(f"{mismatches[0]}: convert it in the source, or name another field")
 
 
 def _shown(spans: tuple[Span, ...]) -> str:
-    return ", ".join(f"rows {s.start} to {s.stop} of batch {s.batch}" for s in spans)
+    return ", ".join(f"rows [{s.start}, {s.stop}) of batch {s.batch}" for s in spans)

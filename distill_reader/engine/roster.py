@@ -35,7 +35,7 @@ class Roster(Protocol):
         ...
 
     def is_connected(self) -> bool:
-        """Whether changes of the teachers would arrive now."""
+        """Whether changes of the teachers can arrive now."""
         ...
 
     def stop(self) -> None: ...
@@ -149,11 +149,11 @@ class AssignedTeachers:
         before, self._last = self._last, assigned
         self._on_assigned(assigned)
         if not assigned.live and (before is None or before.live):
-            look = threading.Thread(target=self._look_for_others, name="edl-services", daemon=True)
+            thread = threading.Thread(target=self._find_others, name="edl-services", daemon=True)
             with suppress(RuntimeError):  # the system refuses a thread
-                look.start()
+                thread.start()
 
-    def _look_for_others(self) -> None:
+    def _find_others(self) -> None:
         """Find services that the user may mean; in a thread, because a manager may take seconds."""
         from difflib import get_close_matches  # slow to import, and rarely needed
 
@@ -164,14 +164,17 @@ class AssignedTeachers:
         except EdlError as error:
             log.debug("cannot list the services: %s", error)
             return
-        names = sorted(one.name for one in status.services if one.teacher_count)
+        names = sorted(service.name for service in status.services if service.teacher_count)
         close = get_close_matches(self._service, names, n=1)
         shown = [*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])]
         self._others = f"; services with teachers: {', '.join(shown) or 'none'}"
         self._others += "".join(f" (did you mean {name!r}?)" for name in close)
 
     def _peer(self, teacher: pb.Teacher) -> Peer | None:
-        """Return the peer for a teacher; the known one if the manager has lost its address."""
+        """Return the peer for a teacher; the previous one if the manager has lost its address.
+
+        None: the address is unknown.
+        """
         if not teacher.address:
             return self._known.get(teacher.teacher_id)
         return Peer(
@@ -188,5 +191,5 @@ class AssignedTeachers:
 
 
 def _fits(peer: Peer, content_id: str) -> bool:
-    """Whether the teacher has the assigned content, or one is unknown: contents are not mixed."""
+    """Whether the teacher has the assigned content; True if either content is unknown."""
     return not (peer.content_id and content_id) or peer.content_id == content_id

@@ -1,6 +1,7 @@
 """The link to one teacher: its connections, probes, and requests in flight.
 
-A link decides nothing: it probes and sends when the engine's core says so, and posts the outcomes.
+A link decides nothing: it probes and sends by instructions of the engine's core, and posts the
+outcomes.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class ConnectionPool:
     """The connections to one teacher, over which the engine's thread sends without blocking.
 
     If a connection is lost, a credential has expired or shared memory fails, a thread repeats the
-    request over gRPC, which finds the cause. All methods but `open` belong to the engine's thread.
+    request over gRPC, to find the cause. All methods but `open` belong to the engine's thread.
 
     Args:
         inbox: polls the sockets.
@@ -145,10 +146,10 @@ class ConnectionPool:
             self._inbox.watch(added, partial(self._receive, added))
         in_flight = 1
         connection: TransportConnection | None = None
-        for one, requests in self._connections.items():
+        for candidate, requests in self._connections.items():
             in_flight += len(requests)
-            if connection is None and one.has_room:
-                connection = one
+            if connection is None and candidate.has_room:
+                connection = candidate
         self.wants_connection = connection is None
         if connection is None:
             return False
@@ -157,14 +158,14 @@ class ConnectionPool:
         if not connection.put(request.number, message, timeout_s, request.locations):
             return False
         if not is_waiting:
-            self._inbox.put_off(partial(self._flush, connection))
+            self._inbox.defer(partial(self._flush, connection))
         now = time.monotonic()
         pending = PendingRequest(request, template, message, now, now + timeout_s, in_flight)
         self._connections[connection][request.number] = pending
         return True
 
     def open(self, connect: Callable[[], TransportConnection | None]) -> None:
-        """Open another connection if one is needed. Thread-safe; one is opened at a time.
+        """Open another connection if it is needed. Thread-safe; opens one at a time.
 
         Args:
             connect: opens a connection; returns None if that is not possible now.
@@ -188,14 +189,14 @@ class ConnectionPool:
     def check_deadlines(self, now: float) -> None:
         """Fail overdue requests, and drop their connections."""
         for connection, pending in list(self._connections.items()):
-            late = [one for one in pending.values() if one.deadline <= now]
-            for one in late:
-                del pending[one.request.number]
-            if late:
+            overdue = [each for each in pending.values() if each.deadline <= now]
+            for each in overdue:
+                del pending[each.request.number]
+            if overdue:
                 self._drop(connection)
-            for one in late:
-                error = DeadlineExceeded(f"no response within {one.deadline - one.sent_at:g} s")
-                self._post(LinkFailure(one.request, error))
+            for each in overdue:
+                error = DeadlineExceeded(f"no response within {each.deadline - each.sent_at:g} s")
+                self._post(LinkFailure(each.request, error))
 
     def close(self) -> None:
         """Close all connections; their requests get no outcome."""
@@ -228,34 +229,34 @@ class ConnectionPool:
         try:
             responses = connection.receive()
         except WireError as error:  # invalid data: the teacher is faulty
-            failed, self._connections[connection] = self._connections[connection], {}
+            pending, self._connections[connection] = self._connections[connection], {}
             self._drop(connection)
-            for one in failed.values():
-                self._post(self._to_outcome(one, BadAnswer(str(error))))
+            for each in pending.values():
+                self._post(self._to_outcome(each, BadAnswer(str(error))))
             return
         except OSError:
             self._drop(connection)
             return
         pending = self._connections[connection]
-        refused = False
+        any_refused = False
         for number, outcome, without_memory in responses:
-            one, is_refused = pending.pop(number), isinstance(outcome, AccessError)
-            refused |= is_refused
+            answered, is_refused = pending.pop(number), isinstance(outcome, AccessError)
+            any_refused |= is_refused
             if without_memory or is_refused:
-                self._send_by_thread(one.request)
+                self._send_by_thread(answered.request)
             else:
-                self._post(self._to_outcome(one, outcome))
-        # If its credentials have expired, a new connection sends the current ones.
-        if refused or (connection.leaving and not pending):
+                self._post(self._to_outcome(answered, outcome))
+        # If its credentials have expired, a new connection sends the current credentials.
+        if any_refused or (connection.leaving and not pending):
             self._drop(connection)
 
     def _drop(self, connection: TransportConnection) -> None:
         """Close a connection and resend its pending requests by threads."""
-        lost = self._connections.pop(connection)
+        pending = self._connections.pop(connection)
         self._inbox.unwatch(connection)
         connection.close()
-        for pending in lost.values():
-            self._send_by_thread(pending.request)
+        for each in pending.values():
+            self._send_by_thread(each.request)
 
 
 class TeacherLink:
@@ -267,7 +268,8 @@ class TeacherLink:
     Args:
         config: settings of the member.
         inbox: inbox of the engine's thread.
-        ring: holds the batches, for teachers that read shared memory; None: every batch is sent.
+        ring: holds the batches, for teachers that read shared memory; None: every batch is sent
+            over the network.
 
     Attributes:
         peer: the teacher.
@@ -298,7 +300,7 @@ class TeacherLink:
         self._closed = threading.Event()
         self._client: TeacherClient | None = None
         self._pool: ConnectionPool | None = None
-        self._learned_outputs: tuple[str, ...] = ()  # if the server does not publish them
+        self._learned_outputs: tuple[str, ...] = ()  # if the server does not publish its outputs
         self._lock = threading.Lock()
         self._unfinished = self._senders = 0  # requests, threads
         self._in_flight = ConcurrencyCounter()
@@ -386,7 +388,7 @@ class TeacherLink:
             except Exception as error:
                 outcome = LinkFailure(request, _as_edl_error(error))
             self.post(self, outcome)
-            del request, outcome  # do not keep their memory until the next one
+            del request, outcome  # do not keep their memory until the next request
             self._open_connection()
             with self._lock:  # this thread is free from now on
                 self._unfinished -= 1
@@ -439,8 +441,8 @@ class TeacherLink:
         except RateLimited:
             raise
         except RetryableError as error:
-            if words := input_mismatch(self.model.inputs, request.inputs):
-                raise RequestRefused(f"{words} (the server says: {error})") from None
+            if mismatch := input_mismatch(self.model.inputs, request.inputs):
+                raise RequestRefused(f"{mismatch} (error of the server: {error})") from None
             raise
         except BadAnswer:
             check_inputs_finite(request.inputs)  # bad inputs may be the cause
@@ -455,9 +457,9 @@ class TeacherLink:
         if self._config.store is not None and content_id:
             model_id = ModelId(content_id, numerics_id if self._config.deterministic else "")
             rows = rows_of(answer, expected, model_id, self.peer.teacher_id)
-        took_s = now - request.asked_at
+        seconds = now - request.created_at
         return RequestDone(
-            request, labels, device_s, draining, took_s, content_id, numerics_id, rows
+            request, labels, device_s, draining, seconds, content_id, numerics_id, rows
         )
 
     def _expected_once_learned(
@@ -466,7 +468,7 @@ class TeacherLink:
         """Repeat a request to find the outputs of a model that does not publish them.
 
         Returns:
-            What is expected of responses of this model.
+            The properties that responses of this model must have.
 
         Raises:
             BadAnswer: the responses have different outputs.

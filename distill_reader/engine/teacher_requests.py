@@ -1,4 +1,4 @@
-"""Requests to teachers, what requests to one teacher have in common, and outcomes.
+"""Requests to teachers, the template for the requests to one teacher, and outcomes.
 
 Classes with an instance per batch are named tuples: creating one takes a third of the time of a
 frozen dataclass.
@@ -6,7 +6,7 @@ frozen dataclass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -40,8 +40,9 @@ class TeacherRequest(NamedTuple):
         inputs: inputs of the model, by name.
         samples: rows of the inputs and of each output.
         name: its id for teachers and logs: "JOB/RANK#NUMBER".
-        asked_at: time of sending by the monotonic clock.
-        locations: locations of the inputs in shared memory; empty: the inputs are sent.
+        created_at: time of creation by the monotonic clock; it is then sent at once.
+        locations: locations of the inputs in shared memory; empty: the inputs are sent over the
+            network.
         is_current: returns whether the inputs' memory still has these rows.
     """
 
@@ -50,7 +51,7 @@ class TeacherRequest(NamedTuple):
     inputs: Mapping[str, Input]
     samples: int
     name: str = ""
-    asked_at: float = 0.0
+    created_at: float = 0.0
     locations: Mapping[str, BufferLocation] = _NOWHERE
     is_current: Callable[[], bool] = _always
 
@@ -73,14 +74,14 @@ class TeacherReady:
 
 
 class RequestDone(NamedTuple):
-    """The labels of a request, checked.
+    """The checked labels of a request.
 
     Attributes:
         request: the request.
         labels: by name, as the training loop gets them; in the memory of the response.
         device_s: seconds of work of the teacher's device.
         draining: the teacher is about to leave and asks for no more requests.
-        seconds: since the request was sent.
+        seconds: seconds from the creation of the request to its labels.
         content_id: content of the model; empty: unknown.
         numerics_id: numerics of the labels; empty: unknown.
         store_rows: rows for the label store; empty without a store.
@@ -98,7 +99,7 @@ class RequestDone(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LinkFailure:
-    """A request failed; or the probe, if `request` is None."""
+    """A request failed, or the probe of the teacher if `request` is None."""
 
     request: TeacherRequest | None
     error: EdlError
@@ -107,7 +108,7 @@ class LinkFailure:
 Outcome = TeacherReady | RequestDone | LinkFailure
 
 
-#: The first class that an error is an instance of decides; any other error is "lost".
+#: The cause of an error: that of the first class of which the error is an instance, else "lost".
 _CAUSES: Final[tuple[tuple[type[EdlError], FailureCause], ...]] = (
     (errors.InputsOverwritten, "overwritten"),
     (errors.RequestRefused, "refused"),
@@ -123,8 +124,8 @@ _CAUSES: Final[tuple[tuple[type[EdlError], FailureCause], ...]] = (
 def failure_of(error: EdlError) -> tuple[FailureCause, str, float | None]:
     """Convert an error to the fields `failure`, `reason` and `room_in_s` of the core's events."""
     room_in_s = error.retry_after_s if isinstance(error, errors.RateLimited) else None
-    cause: FailureCause = next((one for kind, one in _CAUSES if isinstance(error, kind)), "lost")
-    return cause, str(error), room_in_s
+    causes: Iterator[FailureCause] = (c for kind, c in _CAUSES if isinstance(error, kind))
+    return next(causes, "lost"), str(error), room_in_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class RequestTemplate:
         outputs: requested outputs, as the server names them; empty: all.
         parameters: identify the teacher's instance.
         output_parameters: requested forms, by output.
-        expected: what responses are checked against.
+        expected: the properties that responses must have.
     """
 
     outputs: tuple[str, ...]
@@ -162,7 +163,7 @@ def template_of(
     Args:
         config: settings of the member.
         peer: the teacher.
-        model: description of its model by its server.
+        model: description of the teacher's model by its server.
         learned_outputs: names of the outputs, learned by repeating a request, if the server does
             not publish them; empty: unknown.
     """
@@ -170,8 +171,8 @@ def template_of(
     declared = {spec.name: spec for spec in model.outputs}
     fetches = _outputs_to_request(config.fetches, tuple(declared), peer.foreign)
     outputs = fetches or tuple(declared)
-    asked = {name: config.labels.of(name) for name in outputs}
-    forms = {name: form.parameters() for name, form in asked.items() if form is not None}
+    requested = {name: config.labels.of(name) for name in outputs}
+    forms = {name: form.parameters() for name, form in requested.items() if form is not None}
     expected = ExpectedResponse(
         peer.teacher_id if peer.incarnation else "",
         peer.incarnation,
@@ -193,7 +194,8 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, model: ModelDescription
     Args:
         config: settings of the member.
         peer: the teacher.
-        model: description of its model; what the server does not publish is not checked.
+        model: description of the teacher's model; settings about properties that the server does
+            not publish are not checked.
     """
     inputs, outputs = ([spec.name for spec in specs] for specs in (model.inputs, model.outputs))
     if inputs and config.feeds:
@@ -217,8 +219,8 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, model: ModelDescription
         if spec.name not in (fetched or outputs):
             continue
         form = config.labels.of(spec.name)
-        if words := _contradiction(spec, form, config.labels.stated_kind(spec.name)):
-            return words
+        if contradiction := _contradiction(spec, form, config.labels.stated_kind(spec.name)):
+            return contradiction
         if form is not None and not (peer.foreign and form.k and spec.shape[-1:] == (FREE,)):
             try:
                 check_form(spec.name, spec.datatype, spec.shape, form, spec.kind)

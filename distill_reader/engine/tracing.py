@@ -27,8 +27,8 @@ _GROUPS: Final = {
     STUDENT: "student",
     CALLS: "calls",
 }
-#: These differ from the groups' numbers: viewers show a track with its group's number as a main
-#: thread.
+#: Numbers of tracks. They differ from the numbers of groups, because viewers show a track with the
+#: number of its group as a main thread.
 PULLS, PAUSES, WANTS, HEDGES, LOOP, STATE = 11, 12, 31, 32, 41, 42
 _TRACKS: Final = {
     PULLS: (SOURCE, "pulls"),
@@ -75,12 +75,12 @@ class TraceWriter:
         self._add(name, "i", TEACHERS, self.tracks.first(teacher), at, s="t", args=args)
 
     def batch(self, name: str, number: int, begin: float, end: float, args: Args = NONE) -> None:
-        """Write an async slice of the buffer, or a "call"; write nested slices after the outer."""
+        """Write an async slice of a batch, or of a call if `name` is "call"; outer slices first."""
         group, category = (CALLS, "call") if name == "call" else (BUFFER, "batch")
-        known = {"cat": category, "id": number}
+        identity = {"cat": category, "id": number}
         self._file.add(
-            _event(name, "b", group, 0, begin, **known, args=args),
-            _event(name, "e", group, 0, max(begin, end), **known),
+            _event(name, "b", group, 0, begin, **identity, args=args),
+            _event(name, "e", group, 0, max(begin, end), **identity),
         )
 
     def count(self, name: str, value: float, at: float) -> None:
@@ -103,8 +103,8 @@ class TraceWriter:
 class TeacherTracks:
     """Tracks for the requests to each teacher, as many as are in flight at once.
 
-    Slices of a track must not overlap. Requests are written when they end, so a track is free for a
-    request that began after the end of the track's last one.
+    Slices of a track must not overlap. Requests are written when they end, so a track is free for
+    each request that began after the end of the last request on the track.
     """
 
     def __init__(self, file: TraceFile) -> None:
@@ -116,7 +116,7 @@ class TeacherTracks:
         """Return the track for a request, and occupy it until `end`."""
         self.first(teacher)
         tracks = self._ends[teacher]
-        # The track that ended last: the others remain free for requests that began earlier.
+        # Choose the free track that ended last: the others are then free for earlier requests too.
         free = [(free_at, index) for index, (_, free_at) in enumerate(tracks) if free_at <= begin]
         if not free:
             self._open(teacher, end)
@@ -164,8 +164,9 @@ class _TracedBatch:
 class BatchTracer:
     """Traces each batch and call when it ends, so that one file has all of its events.
 
-    Its slice "batch" contains the slice "ready", which begins when the batch has its labels. The
-    slice of a batch that was pulled before this engine started begins when the engine received it.
+    The slice "batch" of a batch contains the slice "ready", which begins when the batch has its
+    labels. If the batch was pulled before this engine started, its slice begins when the engine
+    received it.
     """
 
     def __init__(self, writer: TraceWriter) -> None:
@@ -192,13 +193,13 @@ class BatchTracer:
             self._draw(number, batch, at, outcome)
 
     def tick(self, now: float) -> None:
-        """Set the end time of batches that are left."""
+        """Set the end time of the batches that `leave` writes."""
         self._now = now
 
-    def leave(self, calls: str = "left") -> None:
-        """Write all batches as "left", because the epoch or the stream ends, and calls as given."""
+    def leave(self, outcome_of_calls: str = "left") -> None:
+        """Write all batches as "left", because the epoch or the stream ends, and all calls."""
         for number, batch in self._batches.items():
-            outcome = calls if batch.is_call else "left"
+            outcome = outcome_of_calls if batch.is_call else "left"
             self._draw(number, batch, max(self._now, batch.since), outcome)
         self._batches.clear()
 
@@ -252,7 +253,9 @@ class StateTracer:
             what = "joined" if name in teachers else "gone"
             self._writer.teacher_event(name, f"{name} {what}", now)
         ejected = {
-            k: v for member in members for k, v in member.core.teachers.breakers.ejected.items()
+            name: cause
+            for member in members
+            for name, cause in member.core.teachers.breakers.ejected.items()
         }
         for name, cause in ejected.items():
             if name not in self._ejected:
@@ -265,12 +268,12 @@ class StateTracer:
 
     def _trace_hedges(self, members: Sequence[EnsembleMember], now: float) -> None:
         hedged = frozenset(
-            (place, request)
-            for place, member in enumerate(members)
+            (index, request)
+            for index, member in enumerate(members)
             for request in member.core.teachers.lateness.hedging.paid
         )
-        for place, request in sorted(hedged - self._hedged):
-            flight = members[place].ledger.request(request)
+        for index, request in sorted(hedged - self._hedged):
+            flight = members[index].ledger.request(request)
             args = {"request": request, "teachers": [*flight.teachers] if flight else []}
             self._writer.moment(HEDGES, f"hedge of request {request}", now, args)
         self._hedged = hedged
@@ -289,13 +292,13 @@ class StateTracer:
                 if self._pause is None:
                     self._pause = (now, member.config.service, transition.why)
                 return
-        transitions = (member.core.decision.transition for member in members)
-        self._draw_pause(now, "; ".join(one.why for one in transitions if one is not None))
+        transitions = [member.core.decision.transition for member in members]
+        self._draw_pause(now, "; ".join(each.why for each in transitions if each is not None))
 
-    def _draw_pause(self, now: float, goes_on: str = "") -> None:
+    def _draw_pause(self, now: float, resume_reason: str = "") -> None:
         if self._pause is not None:
             since, service, why = self._pause
-            args = {"service": service, "reason": why, "goes_on": goes_on}
+            args = {"service": service, "reason": why, "goes_on": resume_reason}
             self._writer.slice(PAUSES, "pulling pauses", since, now, args)
             self._pause = None
 
@@ -303,13 +306,14 @@ class StateTracer:
         state = members[0].core.decision.state
         if self._state is None or state != self._state[0]:
             self._draw_state(now)
-            words = "; ".join(filter(None, map(waiting_for, members)))
-            self._state = (state, now, words)
+            waits_for = "; ".join(filter(None, map(waiting_for, members)))
+            self._state = (state, now, waits_for)
 
     def _draw_state(self, now: float) -> None:
         if self._state is not None:
-            state, since, words = self._state
-            self._writer.slice(STATE, state, since, now, {"waits_for": words} if words else {})
+            state, since, waits_for = self._state
+            args = {"waits_for": waits_for} if waits_for else {}
+            self._writer.slice(STATE, state, since, now, args)
 
 
 #: Maximum delay of writing.
@@ -317,7 +321,7 @@ FLUSH_EVERY_S: Final = 0.2
 
 
 class Timeline:
-    """Traces the work of the engine's thread into a file. For that thread.
+    """Traces the work of the engine's thread into a file. For the engine's thread.
 
     Attributes:
         batches: traces the batches.
@@ -327,9 +331,9 @@ class Timeline:
         self._writer = TraceWriter(file)
         self.batches = BatchTracer(self._writer)
         self._changes = StateTracer(self._writer)
-        self._traces_pulls = False  # False: batches that a former engine traced are announced
-        self._loop_since: float | None = None  # since when the training loop works
-        self._waits_since: float | None = None
+        self._traces_pulls = False  # False at first, for batches that an earlier engine has traced
+        self._loop_since: float | None = None  # since when the training loop works on a batch
+        self._waits_since: float | None = None  # since when the training loop waits
         self._flushed_at = 0.0
 
     # --- the trainer
@@ -377,7 +381,7 @@ class Timeline:
         args: dict[str, Any]
         match outcome:
             case RequestDone(request=request):
-                name, end = _batches(request), request.asked_at + outcome.seconds
+                name, end = _batches(request), request.created_at + outcome.seconds
                 args = {"device_ms": round(outcome.device_s * 1e3, 3)}
             case LinkFailure(TeacherRequest() as request, error):
                 name, end = f"failed: {_batches(request)}", now
@@ -385,7 +389,7 @@ class Timeline:
             case _:
                 return
         args |= {"request": request.number, "samples": request.samples}
-        self._writer.request(teacher, name, request.asked_at, end, args)
+        self._writer.request(teacher, name, request.created_at, end, args)
 
     # --- states
 

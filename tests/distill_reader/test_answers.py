@@ -101,7 +101,7 @@ def test_outputs_fit_the_model(fetches: tuple[str, ...], parameters: dict[str, A
     assert list(soft_labels(answer(WHOLE, parameters), expected)) == [*(fetches or WHOLE)]
     for spoilt, words in (
         ({"logitr": LOGITS, "hidden": WHOLE["hidden"]}, "lacks 'logits'"),
-        ({**WHOLE, "logits": LOGITS[:, :2]}, "declared as \\[-1, 3\\], \\[2, 2\\] came"),
+        ({**WHOLE, "logits": LOGITS[:, :2]}, "declared as \\[-1, 3\\], but has the shape"),
     ):
         with pytest.raises(BadAnswer, match=words):
             soft_labels(answer(spoilt, parameters), expected)
@@ -112,7 +112,7 @@ def test_our_own_teachers_answer_in_the_dtype_that_they_declare() -> None:
     expected = replace(EXPECTED, declared={spec.name: spec for spec in DECLARED})
     without_rows = replace(EXPECTED, declared={"logits": TensorSpec("logits", "FP32", (3,))})
     assert soft_labels(answer({"logits": LOGITS}, {}), without_rows), "a server leaves out the -1"
-    with pytest.raises(BadAnswer, match="declared as FP32, float64 came"):
+    with pytest.raises(BadAnswer, match="declared as FP32, but has the dtype float64"):
         soft_labels(answer(wide), expected)
     assert soft_labels(answer(wide, {}), expected)["logits"].dtype == np.float64
     form = LabelForm("float16")
@@ -215,11 +215,11 @@ def test_each_output_has_the_form_that_was_asked_for_it() -> None:
         (in_parts(**{"logits.tail": np.zeros(3, "f4")}), BadAnswer, "for a batch of 2"),
         (in_parts(**{"logits.tail": np.full(2, np.nan, "f4")}), BadAnswer, "not finite"),
         (in_parts(**{"logits.indices": np.full((2, 2), 9, "u1")}), WireError, "do not go together"),
-        (replace(in_parts(), output_parameters={}), BadAnswer, "do not say topk:2"),
+        (replace(in_parts(), output_parameters={}), BadAnswer, "not marked as topk:2"),
         (
             replace(answer({"logits": ROWS}), output_parameters={"logits": FORM.parameters(4)}),
             BadAnswer,
-            "came in one part",
+            "has only one array",
         ),
         (answer({"logits.values": ROWS}), BadAnswer, "lacks 'logits'"),
         (answer({"logits": ROWS.astype("i8")}), RequestRefused, "is for floats"),

@@ -99,13 +99,13 @@ def test_a_post_behind_the_end_is_heard_by_nobody() -> None:
     assert inbox.next(0.0) is None
 
 
-def test_what_is_put_off_is_done_before_it_waits(inbox: Inbox) -> None:
+def test_deferred_calls_run_before_the_wait(inbox: Inbox) -> None:
     made: list[str] = []
-    inbox.put_off(lambda: inbox.post(made.append, "posted"))
-    inbox.put_off(lambda: made.append("put off"))
+    inbox.defer(lambda: inbox.post(made.append, "posted"))
+    inbox.defer(lambda: made.append("deferred"))
     assert inbox.next(0.0) == []
     assert not made, "nothing was waited for"
     assert work(inbox)
-    assert made == ["put off", "posted"]
+    assert made == ["deferred", "posted"]
     assert inbox.next(1e-6) == []
-    assert made == ["put off", "posted"], "once"
+    assert made == ["deferred", "posted"], "once"
