@@ -96,7 +96,7 @@ class EngineClient:
         self.calls = Calls(
             config.buffer_bytes, lambda: self.stats.get("waiting_for", ""), self._cancel
         )
-        # Also orders "announce a batch" against "start a new engine".
+        # Also held while a new engine starts: no batch is announced meanwhile.
         self.numbering = self._lock = threading.RLock()
         self._handoff_states: dict[str, Message] = {}  # for the next engine, by service
         self._closing = False

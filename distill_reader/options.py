@@ -49,7 +49,7 @@ class Timeouts:
     """Timeouts of a reader, in seconds.
 
     Attributes:
-        request_s: limit of a request; after that its teacher counts as lost.
+        request_s: time that a request may take; after that its teacher counts as lost.
         no_teacher_s: time without a teacher after which `no_teacher="hard_only"` and "fail" act.
         wait_s: time without a teacher after which `no_teacher="wait"` raises `NoTeacherAvailable`;
             None: never. The log says what the reader waits for.
@@ -74,7 +74,8 @@ class TLS:
         ca: file with the CA certificates that verify teachers and managers; enables TLS.
         certificate: file with the reader's own certificate, for mutual TLS.
         key: file with the private key of `certificate`.
-        server_name: expected name in their certificates; empty: the host of their address.
+        server_name: expected name in the certificates of teachers and managers; empty: the host of
+            their address.
     """
 
     ca: str | Path | None = None
@@ -176,8 +177,8 @@ class EnsemblePolicy:
         missing: "wait" for the labels of a service without teachers, or "tolerate" that they are
             missing: the other weights are then scaled to a sum of 1.
         missing_after_s: seconds without teachers after which a service counts as missing.
-        with_weights: add the weights that were used to each batch, as a last soft label named
-            `ensemble_weights`: float32 [rows, services].
+        with_weights: add a last soft label `ensemble_weights` to each batch, with the weights that
+            were used: float32 [rows, services].
 
     Raises:
         UsageError: a wrong value.

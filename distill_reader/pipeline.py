@@ -34,7 +34,7 @@ from .trace_file import begin as begin_trace
 
 log = logging.getLogger(__name__)
 
-#: Interval of log messages about what a wait for labels is for.
+#: Interval of log messages that explain a wait for labels.
 EXPLAIN_EVERY_S = 5.0
 #: Seconds that a new epoch waits until the source returns from the previous epoch; after that, a
 #: warning is logged.
@@ -134,7 +134,8 @@ class Pipeline:
     def begin(self) -> int:
         """Leave the current epoch and begin the next one; returns its number in the stream.
 
-        The new epoch is the source's next one; right after `resume`, it starts at that position.
+        The new epoch is the source's next epoch. Right after `resume`, it starts at the position
+        given there.
 
         Raises:
             UsageError: the reader is closed, or was made in another process.
@@ -319,7 +320,7 @@ class Pipeline:
         return StreamProgress(progress.epoch + (progress.epoch == self._begun))
 
     def _wait(self, epoch: int) -> LabelledBatch:
-        """Wait for the next batch, and log what the wait is for."""
+        """Wait for the next batch, and log the reason for the wait."""
         self.engine.waiting()
         since = time.monotonic()
         while (labelled := self.stream.next(epoch, EXPLAIN_EVERY_S)) is None:

@@ -2,7 +2,7 @@
 
 Progress counts the batches that the loop received, not those that were read ahead. It is saved as
 JSON values, with properties that are checked when it is loaded: the source (kind and identity) and
-the rank must be equal; different labels (service, feeds, fetches, form, weights of an ensemble)
+the rank must be equal; different settings of labels (service, feeds, fetches, forms, ensemble)
 cause a warning. A map-style source can resume with another number of ranks from the states of all
 former ranks.
 """
@@ -29,7 +29,7 @@ class StreamPosition(NamedTuple):
     """The position of a batch in its epoch.
 
     Attributes:
-        ordinal: batches of this rank before it in the epoch.
+        ordinal: number of batches of this rank before it in the epoch.
         mark: the source's position after it.
     """
 

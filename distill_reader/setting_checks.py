@@ -1,4 +1,4 @@
-"""Type checks of settings: each returns the value, or raises UsageError with the setting's name."""
+"""Type checks of settings. A check of a value returns it, or raises UsageError with its name."""
 
 from __future__ import annotations
 
