@@ -66,12 +66,12 @@ class LabelledBatch(NamedTuple):
     Attributes:
         pulled: the batch.
         labels: its labels.
-        made: what the training loop gets, if it could be made in advance; None: `batch` makes it.
+        prepared: the batch as the training loop gets it; None: `batch` makes it later.
     """
 
     pulled: RingBatch
     labels: BatchLabels
-    made: Any
+    prepared: Any
 
     @classmethod
     def of(cls, pulled: RingBatch, labels: BatchLabels) -> Self:
@@ -80,11 +80,11 @@ class LabelledBatch(NamedTuple):
         Otherwise `batch` makes the tensors when the training loop takes the batch, so that batches
         that wait occupy no device memory.
         """
-        made = None
+        prepared = None
         if pulled.parts.plain:
             with suppress(Exception):  # `batch` raises it in the training loop
-                made = put_together(pulled.parts.skeleton, pulled.arrays, labels.arrays)
-        return cls(pulled, labels, made)
+                prepared = put_together(pulled.parts.skeleton, pulled.arrays, labels.arrays)
+        return cls(pulled, labels, prepared)
 
     def batch(self) -> Any:
         """Return the batch as the training loop gets it.
@@ -92,8 +92,8 @@ class LabelledBatch(NamedTuple):
         Raises:
             UsageError: see `put_together`.
         """
-        if self.made is not None:
-            return self.made
+        if self.prepared is not None:
+            return self.prepared
         pulled = self.pulled
         return put_together(pulled.parts.skeleton, pulled.arrays, self.labels.arrays)
 
@@ -143,7 +143,7 @@ class BatchStream:
         self._pulled = 0
         self._limit = 0
         self._progress = StreamProgress()
-        self._last: tuple[StreamPosition, int] | None = None  # taken; not yet in `_progress`
+        self._last_taken: tuple[StreamPosition, int] | None = None  # taken; not yet in `_progress`
         self.undelivered: tuple[RingBatch, Any] | None = None
         self._complete = False  # the source has ended the epoch; the training loop has not yet
         self._end: Mark | None = None  # the source's position after the epoch
@@ -168,7 +168,7 @@ class BatchStream:
         """
         with self._lock:
             self._progress = self.progress
-            self._last = self.undelivered = None
+            self._last_taken = self.undelivered = None
             self.epoch += 1
             self.data_epoch += not empty
             self._waiting.clear()
@@ -192,9 +192,9 @@ class BatchStream:
     def progress(self) -> StreamProgress:
         """The delivered part of the source, without the batch in `undelivered`."""
         with self._lock:
-            if self._last is None or self.undelivered is not None:
+            if self._last_taken is None or self.undelivered is not None:
                 return self._progress
-            return self._progress.delivered(*self._last)
+            return self._progress.delivered(*self._last_taken)
 
     # --- the puller's side
 
@@ -303,10 +303,10 @@ class BatchStream:
         """
         if (pulled := self._waiting.get(number)) is None:
             return False
-        made = LabelledBatch.of(pulled, outcome) if isinstance(outcome, BatchLabels) else outcome
+        result = LabelledBatch.of(pulled, outcome) if isinstance(outcome, BatchLabels) else outcome
         with self._lock:
             if number not in self._outcomes and self._waiting.get(number) is pulled:
-                self._outcomes[number] = made
+                self._outcomes[number] = result
         return True
 
     def withdraw(self, number: int) -> None:
@@ -398,9 +398,9 @@ class BatchStream:
             if self.epoch != epoch or self._outcomes.get(pulled.number) is not labelled:
                 return False
             number, samples = pulled.number, pulled.parts.samples
-            progress, last = self.progress, (pulled.position, samples)
+            progress, last_taken = self.progress, (pulled.position, samples)
             # The statements below call no function: a Ctrl-C cannot interrupt them halfway.
-            self._progress, self._last = progress, last
+            self._progress, self._last_taken = progress, last_taken
             self.undelivered = None if batch is None else (pulled, batch)
             self.delivered += 1
             self.samples_delivered += samples
@@ -418,7 +418,7 @@ class BatchStream:
             if self._complete:
                 self._complete = False
                 self._progress = StreamProgress(self._progress.epoch + 1, mark=self._end)
-                self._last = None
+                self._last_taken = None
             return StopIteration()
         error, self._source_error = self._source_error, None
         return error

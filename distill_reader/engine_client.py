@@ -109,7 +109,7 @@ class EngineClient:
         #: Messages in order, each with the engine that it is for; later engines do not get it.
         self._unsent: deque[tuple[EngineInstance, Message]] = deque()
         self._sequence = itertools.count()  # numbers the messages in `_unsent`
-        self._taken = -1  # number of the batch taken last
+        self._last_taken = -1  # number of the batch taken last
         self._is_send_scheduled = False
         self._announced_at = -inf  # time of the latest announcement; -inf: none is expected soon
         self._send_lock = threading.Lock()  # keeps messages in order
@@ -176,8 +176,8 @@ class EngineClient:
             step_s: seconds that the training loop worked on the batch before; None: unknown.
         """
         at = time.monotonic()
-        if number != self._taken:  # else an earlier call, ended by a Ctrl-C, has queued the message
-            self._taken = number
+        if number != self._last_taken:  # else a call that a Ctrl-C ended has queued the message
+            self._last_taken = number
             message = {"number": number, "samples": samples, "step_s": step_s, "at": at}
             self._unsent.append((self._engine, {"kind": "taken", **message}))
         if at - self._announced_at > SOON_S:

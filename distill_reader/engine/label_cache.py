@@ -276,17 +276,17 @@ class LabelCache:
         """Report that the store cannot be opened because of a wrong setting."""
         self._on_failed(error)
 
-    def on_lookup(self, found: BatchKeys, cached: CachedLabels) -> None:
+    def on_lookup(self, keys: BatchKeys, cached: CachedLabels) -> None:
         """Use the result of a lookup."""
         for queued in self._queued:
-            if queued.batch.number == found.number:
+            if queued.batch.number == keys.number:
                 queued.in_lookup = False
-                if self._model is not None and found.model_id == self._model.model_id:
+                if self._model is not None and keys.model_id == self._model.model_id:
                     whole = not cached.missing(queued.batch.rows)
                     queued.cached = (
                         cached if whole or not self._numerics.is_deterministic else NO_LABELS
                     )
-                    self._keys[found.number] = found
+                    self._keys[keys.number] = keys
                 break  # if the model has changed, the batch is looked up again
         self._deliver()
 

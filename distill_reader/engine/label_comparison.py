@@ -240,12 +240,12 @@ def _top_of_dense(rows: Array) -> _Top:
 
 
 def _top_agree(ours: _Top, theirs: _Top, limit: float) -> bool:
-    _, here, there = np.intersect1d(
+    _, in_ours, in_theirs = np.intersect1d(
         ours.positions, theirs.positions, assume_unique=True, return_indices=True
     )
     return (
-        _near(ours.values[here], theirs.values[there], limit)
-        and ours.may_omit(theirs, there, limit)
-        and theirs.may_omit(ours, here, limit)
+        _near(ours.values[in_ours], theirs.values[in_theirs], limit)
+        and ours.may_omit(theirs, in_theirs, limit)
+        and theirs.may_omit(ours, in_ours, limit)
         and _near(ours.rest, theirs.rest, limit)
     )

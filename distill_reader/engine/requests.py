@@ -261,10 +261,10 @@ class InputSlicer:
 
 def own_copies(inputs: Mapping[str, Input]) -> dict[str, Input]:
     """Copy inputs, so that they do not change when the ring's memory is reused."""
-    return {name: _own(pieces_of(value)) for name, value in inputs.items()}
+    return {name: _own_copy(pieces_of(value)) for name, value in inputs.items()}
 
 
-def _own(pieces: tuple[Array, ...]) -> Array:
+def _own_copy(pieces: tuple[Array, ...]) -> Array:
     return np.concatenate(pieces) if len(pieces) > 1 else pieces[0].copy()
 
 

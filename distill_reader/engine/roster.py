@@ -101,16 +101,16 @@ class AssignedTeachers:
         )
         self._url, self._security = url, config.security
         self._service = config.service
-        self._last: Assigned | None = None
-        self._known: dict[str, Peer] = {}
-        self._others = ""  # describes services with teachers, if this one has none
+        self._last_assigned: Assigned | None = None
+        self._known_peers: dict[str, Peer] = {}
+        self._other_services = ""  # describes services with teachers, if this one has none
 
     def start(self) -> None:
         self._subscription.start(self._on_message)
 
     def remember(self, assigned: Assigned) -> None:
-        if self._last is None:
-            self._known = {peer.teacher_id: peer for peer in assigned.peers}
+        if self._last_assigned is None:
+            self._known_peers = {peer.teacher_id: peer for peer in assigned.peers}
 
     def report(self, report: pb.StudentReport) -> None:
         self._subscription.report(report)
@@ -119,10 +119,10 @@ class AssignedTeachers:
         trouble: str = self._subscription.why
         if trouble:
             return trouble
-        if self._last is None:
+        if self._last_assigned is None:
             return "the coordinator has not answered yet"
-        if not self._last.live:
-            return f"no teacher of service {self._service!r} is registered{self._others}"
+        if not self._last_assigned.live:
+            return f"no teacher of service {self._service!r} is registered{self._other_services}"
         return ""
 
     def is_connected(self) -> bool:
@@ -145,8 +145,8 @@ class AssignedTeachers:
             epoch,
             Advice(message.content_id, message.next_content_id, message.data_epoch),
         )
-        self._known = {peer.teacher_id: peer for peer in peers}
-        before, self._last = self._last, assigned
+        self._known_peers = {peer.teacher_id: peer for peer in peers}
+        before, self._last_assigned = self._last_assigned, assigned
         self._on_assigned(assigned)
         if not assigned.live and (before is None or before.live):
             thread = threading.Thread(target=self._find_others, name="edl-services", daemon=True)
@@ -167,8 +167,8 @@ class AssignedTeachers:
         names = sorted(service.name for service in status.services if service.teacher_count)
         close = get_close_matches(self._service, names, n=1)
         shown = [*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])]
-        self._others = f"; services with teachers: {', '.join(shown) or 'none'}"
-        self._others += "".join(f" (did you mean {name!r}?)" for name in close)
+        self._other_services = f"; services with teachers: {', '.join(shown) or 'none'}"
+        self._other_services += "".join(f" (did you mean {name!r}?)" for name in close)
 
     def _peer(self, teacher: pb.Teacher) -> Peer | None:
         """Return the peer for a teacher; the previous one if the manager has lost its address.
@@ -176,7 +176,7 @@ class AssignedTeachers:
         None: the address is unknown.
         """
         if not teacher.address:
-            return self._known.get(teacher.teacher_id)
+            return self._known_peers.get(teacher.teacher_id)
         return Peer(
             teacher.teacher_id,
             teacher.address,

@@ -264,12 +264,12 @@ def _contradiction(spec: TensorSpec, form: LabelForm | None, stated: SoftLabelIs
 
 
 def _outputs_to_request(
-    fetches: tuple[str, ...], known: tuple[str, ...], foreign: bool
+    fetches: tuple[str, ...], published: tuple[str, ...], foreign: bool
 ) -> tuple[str, ...]:
     """Return the outputs to request, by the server's names; empty: all.
 
     A foreign server may have another name for its only output, or not publish its outputs.
     """
-    if not foreign or set(fetches) <= set(known):
+    if not foreign or set(fetches) <= set(published):
         return fetches
-    return known if len(fetches) == len(known) == 1 else ()
+    return published if len(fetches) == len(published) == 1 else ()

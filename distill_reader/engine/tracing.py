@@ -67,12 +67,12 @@ class TraceWriter:
 
     def request(self, teacher: str, name: str, begin: float, end: float, args: Args = NONE) -> None:
         """Write a slice for a request, on a free track of its teacher."""
-        track = self.tracks.of(teacher, begin, end)
+        track = self.tracks.occupy(teacher, begin, end)
         self._add(name, "X", TEACHERS, track, begin, dur=_dur(begin, end), args=args)
 
     def teacher_event(self, teacher: str, name: str, at: float, args: Args = NONE) -> None:
         """Write an instant event of a teacher, on its first track."""
-        self._add(name, "i", TEACHERS, self.tracks.first(teacher), at, s="t", args=args)
+        self._add(name, "i", TEACHERS, self.tracks.first_track(teacher), at, s="t", args=args)
 
     def batch(self, name: str, number: int, begin: float, end: float, args: Args = NONE) -> None:
         """Write an async slice of a batch, or of a call if `name` is "call"; outer slices first."""
@@ -112,11 +112,11 @@ class TeacherTracks:
         self._ends: dict[str, list[tuple[int, float]]] = {}  # (track, end of its last slice)
         self._next = _FIRST_TEACHER_TRACK
 
-    def of(self, teacher: str, begin: float, end: float) -> int:
+    def occupy(self, teacher: str, begin: float, end: float) -> int:
         """Return the track for a request, and occupy it until `end`."""
-        self.first(teacher)
+        self.first_track(teacher)
         tracks = self._ends[teacher]
-        # Choose the free track that ended last: the others are then free for earlier requests too.
+        # Choose the free track that ended last; the others remain for requests that began earlier.
         free = [(free_at, index) for index, (_, free_at) in enumerate(tracks) if free_at <= begin]
         if not free:
             self._open(teacher, end)
@@ -126,7 +126,7 @@ class TeacherTracks:
         tracks[index] = (track, end)
         return track
 
-    def first(self, teacher: str) -> int:
+    def first_track(self, teacher: str) -> int:
         """Return the first track of a teacher."""
         if teacher not in self._ends:
             self._ends[teacher] = []

@@ -100,20 +100,20 @@ class PlainSource(_IterableSource):
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _PlainIterator:
         self._set_epoch(epoch)
         with reading_mark():
-            known = DigestChain() if mark is None else DigestChain.from_json(mark)
-        return _PlainIterator(iter(self._iterable), epoch, known)
+            saved_chain = DigestChain() if mark is None else DigestChain.from_json(mark)
+        return _PlainIterator(iter(self._iterable), epoch, saved_chain)
 
 
 class _PlainIterator:
-    def __init__(self, batches: Iterator[Any], epoch: int, known: DigestChain) -> None:
-        self.start = known.to_json() if known.length else None
+    def __init__(self, batches: Iterator[Any], epoch: int, saved_chain: DigestChain) -> None:
+        self.start = saved_chain.to_json() if saved_chain.length else None
         self._batches = batches
         self._epoch = epoch
-        self._known = known
+        self._saved_chain = saved_chain
         self._chain = DigestChain()
 
     def __next__(self) -> Any:
-        while self._chain.length < self._known.length:
+        while self._chain.length < self._saved_chain.length:
             self._replay()
         return next(self._batches)
 
@@ -128,16 +128,18 @@ class _PlainIterator:
         close_iterator(self._batches)
 
     def _replay(self) -> None:
-        known, length = self._known, self._chain.length
+        saved_chain, length = self._saved_chain, self._chain.length
         try:
             batch = next(self._batches)
         except StopIteration:
             raise UsageError(
                 f"epoch {self._epoch} of the source has only {length} batches now, and"
-                f" {known.length} were delivered before; {_WHAT_HELPS}"
+                f" {saved_chain.length} were delivered before; {_WHAT_HELPS}"
             ) from None
         self._chain = self._chain.extended(take_apart(batch).arrays)
-        if self._chain.length == known.length and (found := known.divergence(self._chain)):
+        if self._chain.length == saved_chain.length and (
+            found := saved_chain.divergence(self._chain)
+        ):
             equal, different = found
             raise UsageError(
                 f"epoch {self._epoch} of the source is not the one that was read before: its first"

@@ -386,8 +386,8 @@ def _torch_generators(owners: tuple[Any, ...]) -> list[Any]:
     torch = sys.modules.get("torch")  # if torch is not imported, there are no generators
     if torch is None:
         return []
-    own = [getattr(owner, "generator", None) for owner in owners]
-    unique = {id(g): g for g in (torch.default_generator, *own) if isinstance(g, torch.Generator)}
+    owned = [getattr(owner, "generator", None) for owner in owners]
+    unique = {id(g): g for g in (torch.default_generator, *owned) if isinstance(g, torch.Generator)}
     return list(unique.values())
 
 

@@ -160,8 +160,8 @@ class Database:
         with translated(self.path):
             while free := self._pragma("freelist_count"):
                 with self.writing():
-                    few = min(free, TRANSACTION_BYTES // self._page_bytes // 4)
-                    self.execute(f"PRAGMA incremental_vacuum({few})").fetchall()
+                    pages = min(free, TRANSACTION_BYTES // self._page_bytes // 4)
+                    self.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
             self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:

@@ -159,8 +159,8 @@ def find_model_id(inventory: Inventory, name: str) -> ModelId:
     chosen = [model for model in models.values() if name in ("", model.content_id)]
     if len(chosen) == 1:
         return chosen[0]
-    known = ", ".join(models) or "none"
-    raise UsageError(f"name one content of the store by --content; there are: {known}")
+    names = ", ".join(models) or "none"
+    raise UsageError(f"name one content of the store by --content; there are: {names}")
 
 
 @dataclass(slots=True)

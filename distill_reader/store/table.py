@@ -179,12 +179,12 @@ class LabelTable:
             [(at, key) for key, at in used.items()],
         )
 
-    def count(self, more: Mapping[str, int]) -> None:
+    def count(self, increments: Mapping[str, int]) -> None:
         """Add to the counters of all readers of the store."""
         self._database.execute_many(
             "INSERT INTO counters VALUES (?1, ?2)"
             " ON CONFLICT (name) DO UPDATE SET value = value + ?2",
-            [(name, value) for name, value in more.items() if value],
+            [(name, value) for name, value in increments.items() if value],
         )
 
     def layout(self, number: int) -> Layout | None:
@@ -270,15 +270,15 @@ def nbytes_of(row: LabelRow) -> int:
 
 def pages_for(rows: Iterable[LabelRow]) -> int:
     """Return an upper estimate of the pages for new rows and their keys."""
-    pages = count = left = 0
+    pages = count = free_bytes = 0
     for row in rows:
         count += 1
         nbytes = len(row.data) + _HEAD_BYTES
-        if nbytes > left:
-            more = -(-nbytes // (PAGE_BYTES - _HEAD_BYTES))
-            pages += more + (more > 1)
-            left = more * PAGE_BYTES
-        left -= nbytes
+        if nbytes > free_bytes:
+            new_pages = -(-nbytes // (PAGE_BYTES - _HEAD_BYTES))
+            pages += new_pages + (new_pages > 1)
+            free_bytes = new_pages * PAGE_BYTES
+        free_bytes -= nbytes
     return pages + int(count * _KEY_BYTES / _FULL_SHARE / PAGE_BYTES) + 1
 
 

@@ -175,8 +175,8 @@ class Listener:
     def on_failed(self, error: EdlError) -> None:
         raise error
 
-    def on_lookup(self, found: BatchKeys, cached: CachedLabels) -> None:
-        self.found.append((found.number, cached))
+    def on_lookup(self, keys: BatchKeys, cached: CachedLabels) -> None:
+        self.found.append((keys.number, cached))
 
 
 class Worker:
