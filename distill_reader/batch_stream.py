@@ -349,7 +349,7 @@ class BatchStream:
     # --- the training loop's side
 
     def next(self, epoch: int, timeout_s: float) -> LabelledBatch | None:
-        """Wait for the next batch in order, and leave it in the stream.
+        """Wait for the next released batch, and leave it in the stream.
 
         Args:
             epoch: epoch of the batch.

@@ -109,8 +109,8 @@ class Calls:
     def reserve(self, nbytes: int, timeout_s: float, deadline: float) -> None:
         """Wait until there is room for another batch; first come, first served.
 
-        A callback of a future gets room at once: it would wait for answers, which make room, and
-        they wait until the callback returns.
+        A callback of a future gets room at once, because no answer makes room before the callback
+        returns.
 
         Args:
             nbytes: bytes of the batch.
@@ -159,7 +159,7 @@ class Calls:
         return getattr(self._answering, "depth", 0) > 0
 
     def add(self, call: PendingCall) -> None:
-        """Enter a call. It leaves when it is answered, is cancelled or reaches its deadline.
+        """Add a call. It is removed when it is answered, cancelled or past its deadline.
 
         Raises:
             ProcessFailed: the system refuses a thread.

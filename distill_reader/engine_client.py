@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 #: An engine that dies this often within `DEATHS_WINDOW_S` is not started again.
 MAX_DEATHS = 5
 DEATHS_WINDOW_S = 60.0
-#: Time for the engine to release its teachers.
+#: Seconds that the engine has at the end to release its teachers.
 STOP_GRACE_S = 4.0
 #: Batches that follow each other within this time count as announced back to back.
 SOON_S = 0.002
@@ -176,7 +176,7 @@ class EngineClient:
             step_s: seconds that the training loop worked on the batch before; None: unknown.
         """
         at = time.monotonic()
-        if number != self._last_taken:  # else a call that a Ctrl-C ended has queued the message
+        if number != self._last_taken:  # else the message was queued before a Ctrl-C
             self._last_taken = number
             message = {"number": number, "samples": samples, "step_s": step_s, "at": at}
             self._unsent.append((self._engine, {"kind": "taken", **message}))

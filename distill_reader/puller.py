@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class Puller:
     """Pulls the epochs of the source into `stream`, as far ahead as the engine allows.
 
-    The training loop gets an exception of the source unchanged, after the batches before it.
+    The training loop gets an exception of the source unchanged, after the source's earlier batches.
 
     One thread, which lives as long as the reader, uses and drops the source's iterators. The caller
     creates them: Paddle's DataLoader sets signal handlers when it forks its workers, and only the

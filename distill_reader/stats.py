@@ -29,7 +29,7 @@ class ReaderStats:
         resends: requests with rows that had been sent before.
         hedges: requests sent to a second teacher because the first was late.
         canaries: requests sent to a second teacher to compare both answers.
-        ejections: times that a teacher was ejected: the reader stopped using it after failures.
+        ejections: times that a teacher was ejected: the reader stopped using it, see `ejected_for`.
         liars: ejections because other teachers contradicted the labels.
         ready: labelled batches that the training loop has not taken yet.
         volume_bytes: bytes of labelled batches that were not taken, as of the engine's last report

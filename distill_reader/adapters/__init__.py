@@ -1,5 +1,5 @@
 """Adapters to training frameworks: tensors, and loaders with the interface that each expects.
 
 Importing this package imports no framework; the loaders in `adapters.paddle` and `adapters.torch`
-import theirs when they are used.
+import their framework when they are used.
 """

@@ -236,7 +236,7 @@ class BatchDelivery:
 
 def poison_message(number: int, reasons: tuple[str, ...]) -> str:
     """Return the error message for a batch that teachers refuse."""
-    return f"teachers refuse batch {number}: {'; '.join(reasons)}; no other teacher is asked"
+    return f"teachers refuse batch {number}: {'; '.join(reasons)}; it is not sent to other teachers"
 
 
 def _default_names(config: ReaderConfig) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ class ConnectionAttempts:
         self._in_lookup: set[str] = set()  # addresses that a thread resolves now
 
     def resolve(self, address: str) -> None:
-        """Resolve the name of a teacher that has answered, once."""
+        """Resolve the name of a teacher that has answered, unless this was done before."""
         if address not in self._resolved:
             self._start_lookup(address)
 

@@ -288,7 +288,7 @@ class Engine:
         self._reporter.fail(error, None if in_every_epoch else self._stream_epoch)
 
     def _on_epoch_due(self) -> None:
-        if self._epoch_due_in != self._stream_epoch:  # else another member's call has sent it
+        if self._epoch_due_in != self._stream_epoch:  # else it was sent for another member
             self._epoch_due_in = self._stream_epoch
             self._channel.send("epoch_due")
 

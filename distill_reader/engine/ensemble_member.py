@@ -57,9 +57,9 @@ class MemberListener:
     """Callbacks of a member into its engine, in the engine's thread.
 
     Attributes:
-        on_settled: the core has decided on a batch.
+        on_settled: a batch has labels, goes without them, must be labelled again, or is poison.
         on_outcome: a teacher's link has posted an outcome. Called with the member, the teacher, the
-            outcome, the time, and whether it has valid labels.
+            outcome, the time, and whether the outcome has valid labels.
         on_failed: the stream has failed. Called with the error, and with True if it fails in every
             epoch, not only in this one.
         on_call_failed: the batch of a call cannot be labelled. Called with its number and an error.
@@ -169,7 +169,7 @@ class EnsembleMember:
 
     @property
     def content_id(self) -> str:
-        """Content of the model that labels come from; empty: unknown."""
+        """The content_id of the model that makes the labels; empty: unknown."""
         return self.core.content_id or (
             "" if self.label_cache is None else self.label_cache.content_id
         )
@@ -227,7 +227,7 @@ class EnsembleMember:
         )
 
     def taken(self, number: int, samples: int, step_s: float | None, now: float) -> None:
-        """Record that the training loop took a batch; it worked `step_s` on the previous one."""
+        """Record that the loop took a batch, after `step_s` seconds of work on the previous one."""
         self._forget(number)
         self.handle(ev.BatchTaken(number, samples, step_s), now)
 

@@ -68,8 +68,8 @@ class LabelCache:
         ring: holds the batches.
         numerics: the numerics_id to which a deterministic reader is pinned.
         on_ready: receives each batch with its cached labels, in order.
-        on_failed: called if the store cannot be used as configured.
-        on_unfit: called with a batch that does not fit the settings.
+        on_failed: called with the error if the store cannot be used as configured.
+        on_unfit: called with a batch that does not fit the settings, and an error.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class LabelCache:
         )
 
     def remove(self, number: int) -> bool:
-        """Remove a batch if it is queued; returns whether the ledger did not have it yet."""
+        """Remove a batch; returns whether it was queued and not in the ledger yet."""
         for queued in self._queued:
             if queued.batch.number == number:
                 self._queued.remove(queued)

@@ -346,7 +346,7 @@ class LabelCacheThread:
         self._thread.start()
 
     def submit(self, command: Lookup | StoreRows | RemoveRows | ServiceModel) -> None:
-        """Queue a command; a `ServiceModel` replaces the one remembered for the service."""
+        """Queue a command; a `ServiceModel` replaces the model recorded for the service."""
         self._commands.put(command)
 
     def close(self) -> None:

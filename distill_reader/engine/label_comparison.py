@@ -20,7 +20,7 @@ _ID_SHARE = 5.0
 
 
 class KeptLabels:
-    """Labels of requests that several teachers answer, until they are compared.
+    """Labels of requests that several teachers answer, until these labels are compared.
 
     Args:
         forms: requested forms of the labels.

@@ -40,7 +40,7 @@ class TeacherRequest(NamedTuple):
         inputs: inputs of the model, by name.
         samples: rows of the inputs and of each output.
         name: its id for teachers and logs: "JOB/RANK#NUMBER".
-        created_at: time of creation by the monotonic clock; it is then sent at once.
+        created_at: time of creation by the monotonic clock; the request is then sent at once.
         locations: locations of the inputs in shared memory; empty: the inputs are sent over the
             network.
         is_current: returns whether the inputs' memory still has these rows.
@@ -108,7 +108,7 @@ class LinkFailure:
 Outcome = TeacherReady | RequestDone | LinkFailure
 
 
-#: The cause of an error: that of the first class of which the error is an instance, else "lost".
+#: Causes by class of error. The first class that fits decides; the cause of others is "lost".
 _CAUSES: Final[tuple[tuple[type[EdlError], FailureCause], ...]] = (
     (errors.InputsOverwritten, "overwritten"),
     (errors.RequestRefused, "refused"),

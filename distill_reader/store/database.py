@@ -7,7 +7,7 @@ keys      key, id, layout, used, made,     the id, layout, times, size, teachers
           nbytes, maker, sum               row
 layouts   layout, text                     encodings of rows
 makers    maker, text                      the teachers of a row, one per line
-services  service, told, sum               the latest model of a service
+services  service, told, sum               the latest model of a service as JSON, and a checksum
 counters  name, value                      totals of all readers
 ```
 

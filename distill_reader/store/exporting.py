@@ -27,7 +27,7 @@ class RowGroup:
     Attributes:
         layout: layout of the rows; None: unreadable.
         rows: number of rows.
-        nbytes: their size.
+        nbytes: size of the rows.
         made_s: earliest and latest time of writing, in seconds since 1970.
         used_s: earliest and latest time of the last use.
     """

@@ -167,7 +167,7 @@ class Layout:
 
     Attributes:
         model_id: which model made the labels.
-        entries: one for each stored form of each output; those of an output are adjacent.
+        entries: one for each stored form of each output; entries of one output are adjacent.
         ids: the user's sample ids, which come first in a row.
         whole: a row has all outputs of the model, in the model's order.
     """
