@@ -85,7 +85,7 @@ class Pipeline:
     Args:
         config: settings of the reader.
         source: source of the batches.
-        callbacks: the user's.
+        callbacks: callbacks of the user.
 
     Attributes:
         stream: the batches that were pulled and not taken.

@@ -37,10 +37,10 @@ _LOOP_OPTIONS: Final = frozenset(
 class TeacherPool:
     """Gets soft labels for single batches, as for on-policy distillation or active learning.
 
-    Answers have the guarantees of `DistilReader`: they survive the death of teachers and of the
-    engine, teachers with wrong labels are found, and each call has exactly one answer. Thread-safe.
-    `submit` waits if callers produce batches faster than teachers label them. The pool asks the
-    coordinator for as many teachers as its calls need.
+    Calls have the guarantees of `DistilReader`: they survive the death of teachers and of the
+    engine, teachers with wrong labels are found, and each call gets exactly one answer. `submit`
+    waits if callers produce batches faster than teachers label them. The pool asks the coordinator
+    for as many teachers as its calls need. Thread-safe.
 
     Without `with`, a pool closes when it is garbage-collected or the interpreter ends.
 
@@ -123,7 +123,7 @@ class TeacherPool:
             return future.result()
         finally:
             future.cancel()  # after a Ctrl-C; else without effect
-            del future  # or an error that it raises would keep itself alive through this frame
+            del future  # an error that it raised would keep itself alive through this frame
 
     def submit(self, batch: Any, timeout_s: float | None = None) -> Future[Labels]:
         """Return a future for the result or error of `label`; waits while too many calls wait.

@@ -225,7 +225,7 @@ class Callbacks:
     """Calls the callbacks of one reader, until `close`.
 
     Args:
-        callbacks: the user's.
+        callbacks: callbacks of the user.
         stats: returns the current stats.
 
     Raises:

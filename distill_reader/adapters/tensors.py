@@ -84,7 +84,7 @@ class PaddleKind:
     Attributes:
         place: place of the tensor; None: Paddle's default place.
         stop_gradient: False if the tensor needs a gradient.
-        static: a `DenseTensor`, as loaders yield in static mode.
+        static: the tensor is a `DenseTensor`, the type that loaders yield in static mode.
     """
 
     place: Any = None
@@ -95,7 +95,7 @@ class PaddleKind:
         """Convert an array; raises BatchError if Paddle has no such dtype."""
         import paddle
 
-        if array.dtype.name == "uint16":  # Paddle takes these for the bits of bfloat16
+        if array.dtype.name == "uint16":  # Paddle interprets it as the bits of bfloat16
             raise BatchError("Paddle has no tensors of uint16; cast the field, as to int32")
         place = self.place
         if place is None:

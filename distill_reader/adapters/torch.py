@@ -19,9 +19,8 @@ class TorchLoader(Loader):
     is not a DataLoader and has no sampler, because these trainers would replace the sampler.
 
     Tensors share the reader's memory without a copy. The memory is reused after the last tensor is
-    dropped.
-    Tensors of the source are returned on their device, with or without this loader. Text, numbers
-    and None are not changed.
+    dropped. Tensors of the source are returned on their device, with or without this loader. Text,
+    numbers and None are not changed.
 
     Args:
         reader: the reader.
