@@ -27,9 +27,6 @@ from .teacher_requests import TeacherRequest
 
 log = logging.getLogger(__name__)
 
-#: (key, dtype, shape of a row) of each field that is fed to models.
-InputLayout = tuple[tuple[FieldKey, str, tuple[int, ...]], ...]
-
 #: Maximum number of layouts to remember: padded texts have one for each length.
 MAX_LAYOUTS: Final = 256
 
