@@ -64,27 +64,27 @@ class LabelledBatch(NamedTuple):
     """A batch and its labels.
 
     Attributes:
-        pulled: the batch.
+        ring_batch: the batch in the ring.
         labels: its labels.
         prepared: the batch as the training loop gets it; None: `batch` makes it later.
     """
 
-    pulled: RingBatch
+    ring_batch: RingBatch
     labels: BatchLabels
     prepared: Any
 
     @classmethod
-    def of(cls, pulled: RingBatch, labels: BatchLabels) -> Self:
+    def of(cls, ring_batch: RingBatch, labels: BatchLabels) -> Self:
         """Combine a batch and its labels now if the batch contains only numpy arrays.
 
         Otherwise `batch` makes the tensors when the training loop takes the batch, so that batches
         that wait occupy no device memory.
         """
         prepared = None
-        if pulled.parts.plain:
+        if ring_batch.parts.plain:
             with suppress(Exception):  # `batch` raises it in the training loop
-                prepared = put_together(pulled.parts.skeleton, pulled.arrays, labels.arrays)
-        return cls(pulled, labels, prepared)
+                prepared = put_together(ring_batch.parts.skeleton, ring_batch.arrays, labels.arrays)
+        return cls(ring_batch, labels, prepared)
 
     def batch(self) -> Any:
         """Return the batch as the training loop gets it.
@@ -94,8 +94,8 @@ class LabelledBatch(NamedTuple):
         """
         if self.prepared is not None:
             return self.prepared
-        pulled = self.pulled
-        return put_together(pulled.parts.skeleton, pulled.arrays, self.labels.arrays)
+        ring_batch = self.ring_batch
+        return put_together(ring_batch.parts.skeleton, ring_batch.arrays, self.labels.arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +234,9 @@ class BatchStream:
                 return None
             self._pulled += 1
             number = next(self._numbers)
-            pulled = RingBatch(number, record, tuple(arrays), parts, position, source_s)
-            self._waiting[number] = pulled
-            return pulled
+            ring_batch = RingBatch(number, record, tuple(arrays), parts, position, source_s)
+            self._waiting[number] = ring_batch
+            return ring_batch
 
     def next_number(self) -> int:
         """Return a new number for a batch. Thread-safe; numbers grow."""
@@ -301,11 +301,13 @@ class BatchStream:
             False if the stream has no such batch: it belongs to a call, or to an epoch that was
             left.
         """
-        if (pulled := self._waiting.get(number)) is None:
+        if (ring_batch := self._waiting.get(number)) is None:
             return False
-        result = LabelledBatch.of(pulled, outcome) if isinstance(outcome, BatchLabels) else outcome
+        result = (
+            LabelledBatch.of(ring_batch, outcome) if isinstance(outcome, BatchLabels) else outcome
+        )
         with self._lock:
-            if number not in self._outcomes and self._waiting.get(number) is pulled:
+            if number not in self._outcomes and self._waiting.get(number) is ring_batch:
                 self._outcomes[number] = result
         return True
 
@@ -394,14 +396,14 @@ class BatchStream:
             False if the epoch was left or the batch taken meanwhile.
         """
         with self._lock:
-            pulled = labelled.pulled
-            if self.epoch != epoch or self._outcomes.get(pulled.number) is not labelled:
+            ring_batch = labelled.ring_batch
+            if self.epoch != epoch or self._outcomes.get(ring_batch.number) is not labelled:
                 return False
-            number, samples = pulled.number, pulled.parts.samples
-            progress, last_taken = self.progress, (pulled.position, samples)
+            number, samples = ring_batch.number, ring_batch.parts.samples
+            progress, last_taken = self.progress, (ring_batch.position, samples)
             # The statements below call no function: a Ctrl-C cannot interrupt them halfway.
             self._progress, self._last_taken = progress, last_taken
-            self.undelivered = None if batch is None else (pulled, batch)
+            self.undelivered = None if batch is None else (ring_batch, batch)
             self.delivered += 1
             self.samples_delivered += samples
             self.unlabelled += labelled.labels.record is None

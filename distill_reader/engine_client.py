@@ -128,12 +128,12 @@ class EngineClient:
         """Process id of the engine that runs now."""
         return self._engine.process.pid
 
-    def announce(self, pulled: RingBatch, epoch: int) -> None:
+    def announce(self, ring_batch: RingBatch, epoch: int) -> None:
         """Tell the engine of a batch in the ring; no effect if `epoch` was left."""
         with self._lock:
             if self._stream.epoch == epoch:
                 self._announced_at = time.monotonic()
-                self._send(self._announcement(pulled))
+                self._send(self._announcement(ring_batch))
 
     def call(self, call: PendingCall) -> None:
         """Number a call, and tell the engine of it.
@@ -317,16 +317,16 @@ class EngineClient:
         with self._lock:
             self._send(message)
 
-    def _handover(self, pulled: RingBatch, snapshot: StreamSnapshot) -> Message:
+    def _handover(self, ring_batch: RingBatch, snapshot: StreamSnapshot) -> Message:
         """Make the message to a new engine about a batch of the stream, labelled or not."""
-        message = self._announcement(pulled)
-        if (outcome := snapshot.outcomes.get(pulled.number)) is None:
+        message = self._announcement(ring_batch)
+        if (outcome := snapshot.outcomes.get(ring_batch.number)) is None:
             return message
         labels = outcome if isinstance(outcome, BatchLabels) else BatchLabels({})
         return {
             **message,
             "kind": "held",
-            "released": pulled.number in snapshot.released,
+            "released": ring_batch.number in snapshot.released,
             "labels_nbytes": 0 if labels.record is None else labels.record.nbytes,
             "makers": labels.makers,
         }

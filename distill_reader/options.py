@@ -22,8 +22,9 @@ class Limits:
     """Limits of batches and requests in flight.
 
     Attributes:
-        buffer_bytes: hard limit of the bytes of batches that are pulled and not taken, labelled or
-            not; None: 4 GiB, or `upper_bytes` if that is more. A single batch may exceed it.
+        buffer_bytes: hard limit of the bytes of batches between the source and the training loop,
+            labelled or not; None: 4 GiB, or `upper_bytes` if that is more. A single batch may
+            exceed it.
         window: initial requests in flight per teacher.
         window_max: maximum requests in flight per teacher. The number grows up to this limit while
             a teacher labels more rows per second with more requests; equal to `window`: fixed.

@@ -184,8 +184,8 @@ class Pipeline:
         self._check_process()
         undelivered = self.stream.undelivered
         if undelivered is not None and self.stream.epoch == epoch:  # interrupted after `take`
-            pulled, batch = undelivered
-            self.engine.taken(pulled.number, pulled.parts.samples, step_s)
+            ring_batch, batch = undelivered
+            self.engine.taken(ring_batch.number, ring_batch.parts.samples, step_s)
             return batch
         waited_s = 0.0
         while True:
@@ -197,13 +197,13 @@ class Pipeline:
                 raise
             waited_s += time.monotonic() - called_at
             # Before it is taken: if this raises, the same batch is returned again.
-            batch, pulled = labelled.batch(), labelled.pulled
+            batch, ring_batch = labelled.batch(), labelled.ring_batch
             if convert is not None:
                 batch = convert(batch)
             if self.stream.take(epoch, labelled, batch):
                 break
-        self.engine.taken(pulled.number, pulled.parts.samples, step_s)
-        self._callbacks.batch(pulled.parts.samples, waited_s)  # which may raise a SystemExit
+        self.engine.taken(ring_batch.number, ring_batch.parts.samples, step_s)
+        self._callbacks.batch(ring_batch.parts.samples, waited_s)  # which may raise a SystemExit
         return batch
 
     def call(self, batch: Any, timeout_s: float, deadline: float) -> Future[Labels]:

@@ -130,12 +130,12 @@ class Puller:
                 continue
             record, views = self._ring.put(parts.arrays)
             with self._engine.numbering:
-                pulled = self._stream.add(
+                ring_batch = self._stream.add(
                     epoch, record, views, parts.without_arrays(), position, source_s
                 )
-                if pulled is None:
+                if ring_batch is None:
                     break
-                self._engine.announce(pulled, epoch)
+                self._engine.announce(ring_batch, epoch)
             # Do not keep the user's arrays or the ring's memory while the buffer is full.
-            del batch, parts, views, pulled
+            del batch, parts, views, ring_batch
         return None  # the epoch was left

@@ -42,7 +42,7 @@ class ReaderStats:
         t_s_s: seconds per sample of the training step and of calls; 0 while unknown.
         teachers: ids of the teachers that the reader sends to.
         ejected: ids of the ejected teachers.
-        ejected_for: the cause of each ejection, in the order of `ejected`: "failed", "silent",
+        ejected_for: why each of these teachers was ejected, in the same order: "failed", "silent",
             "wrong", "lied" or "refused".
         dispute: describes which teachers contradict each other, on which output and by how much,
             while no third teacher can decide which one is wrong; empty: there is no dispute.

@@ -382,7 +382,8 @@ class Evictor:
             used: times of use that are not in the file yet, in seconds since 1970.
 
         Returns:
-            If `more` is set, there is not enough room yet; else there is, or no row is left.
+            `more` is True if there is not enough room yet. It is False if there is, or if no row is
+            left.
         """
         gone, rows_left, bytes_left = 0, ROWS_IN_A_TRANSACTION, _MOST_BYTES
         typical_s: int | None = None

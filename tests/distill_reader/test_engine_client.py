@@ -123,7 +123,7 @@ class Side:
         labelled = self.stream.next(self.epoch, 10.0)
         assert labelled is not None
         assert self.stream.take(self.epoch, labelled)
-        self.engine.taken(labelled.pulled.number, labelled.pulled.parts.samples, 0.5)
+        self.engine.taken(labelled.ring_batch.number, labelled.ring_batch.parts.samples, 0.5)
         return labelled.batch()
 
     def do_what_is_left(self) -> None:

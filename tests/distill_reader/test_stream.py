@@ -52,7 +52,7 @@ class Played(BatchStream):
         if (labelled := self.next(self.epoch, 0)) is None:
             return None
         assert self.take(self.epoch, labelled)
-        return labelled.pulled.number
+        return labelled.ring_batch.number
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_batch_is_the_next_one_until_it_is_taken(stream: Played) -> None:
     labelled = stream.next(stream.epoch, 0)
     assert labelled is not None
     assert stream.next(stream.epoch, 0) is labelled
-    assert stream.taken() == labelled.pulled.number
+    assert stream.taken() == labelled.ring_batch.number
     assert not stream.take(stream.epoch, labelled), "it is taken"
 
 
