@@ -51,12 +51,12 @@ class ExpectedResponse:
 
 
 def checked_labels(
-    answer: LabelResponse, expected: ExpectedResponse, samples: int
+    response: LabelResponse, expected: ExpectedResponse, samples: int
 ) -> dict[str, Array]:
     """Check a response and convert it to labels.
 
     Args:
-        answer: the response.
+        response: response of the teacher.
         expected: the properties that this teacher's responses must have.
         samples: rows that each output must have.
 
@@ -70,17 +70,17 @@ def checked_labels(
             dtype than its stated form.
         RequestRefused: an output cannot have the requested form.
     """
-    _check_instance(answer.parameters, expected)
+    _check_instance(response.parameters, expected)
     forms, names = expected.forms, expected.outputs
     if expected.foreign or not names:
-        answer, names = with_requested_names(answer, expected)
+        response, names = with_requested_names(response, expected)
     if not names:
         raise BadAnswer("the answer holds no outputs")
     labels: dict[str, Array] = {}
-    is_edl_teacher = "teacher_id" in answer.parameters
+    is_edl_teacher = "teacher_id" in response.parameters
     for name in names:
         form = forms.of(name)
-        arrays = arrays_of(answer, name, form)
+        arrays = arrays_of(response, name, form)
         for part, array in arrays.items():
             _check_label(part, array, samples)
         spec = expected.declared.get(name)
@@ -89,27 +89,27 @@ def checked_labels(
         if form is None:
             labels |= arrays
         else:
-            labels |= labels_of(answer, name, form, expand=forms.expand)
+            labels |= labels_of(response, name, form, expand=forms.expand)
     return labels
 
 
 def with_requested_names(
-    answer: LabelResponse, expected: ExpectedResponse
+    response: LabelResponse, expected: ExpectedResponse
 ) -> tuple[LabelResponse, tuple[str, ...]]:
     """Return the response with the requested names of its outputs, and these names in order."""
     if expected.foreign:
-        answer = _renamed(answer, expected.outputs)
-    return answer, expected.outputs or output_names(answer, expected.forms)
+        response = _renamed(response, expected.outputs)
+    return response, expected.outputs or output_names(response, expected.forms)
 
 
-def _renamed(answer: LabelResponse, requested: tuple[str, ...]) -> LabelResponse:
+def _renamed(response: LabelResponse, requested: tuple[str, ...]) -> LabelResponse:
     """Rename the only output of a response to the only requested one."""
-    if len(requested) != 1 or len(answer.outputs) != 1:
-        return answer
+    if len(requested) != 1 or len(response.outputs) != 1:
+        return response
     return LabelResponse(
-        dict(zip(requested, answer.outputs.values(), strict=True)),
-        answer.parameters,
-        dict(zip(requested, answer.output_parameters.values(), strict=False)),
+        dict(zip(requested, response.outputs.values(), strict=True)),
+        response.parameters,
+        dict(zip(requested, response.output_parameters.values(), strict=False)),
     )
 
 
@@ -188,10 +188,10 @@ def _check_declared(spec: TensorSpec, label: Array, exact: bool) -> None:
         )
 
 
-def output_names(answer: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
+def output_names(response: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
     """Return the model's names of the outputs of a response; a top-k output has three arrays."""
-    names = list(answer.outputs)
-    for name in answer.outputs:
+    names = list(response.outputs)
+    for name in response.outputs:
         output = name.removesuffix(".values")
         form = forms.of(output)
         if output == name or form is None or not form.k:
@@ -202,24 +202,24 @@ def output_names(answer: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
     return tuple(names)
 
 
-def arrays_of(answer: LabelResponse, name: str, form: LabelForm | None) -> dict[str, Array]:
+def arrays_of(response: LabelResponse, name: str, form: LabelForm | None) -> dict[str, Array]:
     """Return the arrays of the output `name`: the parts of `form`, or one array of its own name.
 
     Raises:
         BadAnswer: the response lacks these arrays.
     """
-    outputs = answer.outputs
+    outputs = response.outputs
     if form is not None:
         parts = form.parts(name)
         if all(part in outputs for part in parts):
             return {part: outputs[part] for part in parts}
     if name in outputs:
         return {name: outputs[name]}
-    raise BadAnswer(f"the answer lacks {name!r}, it has {list(answer.outputs)}")
+    raise BadAnswer(f"the answer lacks {name!r}, it has {list(response.outputs)}")
 
 
 def in_form(
-    answer: LabelResponse, name: str, form: LabelForm | None
+    response: LabelResponse, name: str, form: LabelForm | None
 ) -> tuple[dict[str, Array], Mapping[str, Parameter]]:
     """Return the arrays of the output `name` in the requested form, and their parameters.
 
@@ -231,8 +231,8 @@ def in_form(
             but lacks parts of it.
         RequestRefused: the output cannot have this form.
     """
-    arrays = arrays_of(answer, name, form)
-    parameters = answer.output_parameters.get(next(iter(arrays)), {})
+    arrays = arrays_of(response, name, form)
+    parameters = response.output_parameters.get(next(iter(arrays)), {})
     if form is None:
         return arrays, parameters
     if _is_in(form, parameters):
@@ -247,12 +247,12 @@ def in_form(
 
 
 def labels_of(
-    answer: LabelResponse, name: str, form: LabelForm, *, expand: bool
+    response: LabelResponse, name: str, form: LabelForm, *, expand: bool
 ) -> Iterator[tuple[str, Array]]:
     """Yield the labels (name, array) that the training loop gets for one output.
 
     Args:
-        answer: a response with checked arrays.
+        response: a response with checked arrays.
         name: name of the output.
         form: requested form.
         expand: convert to dense float32.
@@ -261,7 +261,7 @@ def labels_of(
         WireError: see `checked_labels`.
         RequestRefused: the output cannot have this form.
     """
-    arrays, parameters = in_form(answer, name, form)
+    arrays, parameters = in_form(response, name, form)
     if expand:
         yield name, decode(name, arrays, form, parameters)
     elif form.k:

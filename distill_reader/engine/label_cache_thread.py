@@ -98,14 +98,14 @@ NO_LABELS = CachedLabels((), {})
 
 
 def rows_of(
-    answer: LabelResponse, expected: ExpectedResponse, model_id: ModelId, maker: str = ""
+    response: LabelResponse, expected: ExpectedResponse, model_id: ModelId, maker: str = ""
 ) -> list[LabelRow]:
     """Convert a checked response to rows for a store, with outputs in their wire form."""
-    answer, names = with_requested_names(answer, expected)
+    response, names = with_requested_names(response, expected)
     outputs: dict[str, tuple[LabelForm | None, int | None, list[Array]]] = {}
     for name in names:
         form = expected.forms.of(name)
-        arrays, parameters = in_form(answer, name, form)
+        arrays, parameters = in_form(response, name, form)
         classes = int(parameters[CLASSES]) if form is not None and form.k else None
         outputs[name] = form, classes, list(arrays.values())
     flat = [array for _, _, arrays in outputs.values() for array in arrays]
@@ -145,9 +145,9 @@ def cached_labels(rows: Sequence[LabelRow | None], requested: LabelSelection) ->
         part: concatenated([group.outputs[part] for group in largest])[order]
         for part in largest[0].outputs
     }
-    answer = LabelResponse(outputs, {}, largest[0].parameters)
+    response = LabelResponse(outputs, {}, largest[0].parameters)
     expected = ExpectedResponse("", 0, "", largest[0].names, requested.forms)
-    return CachedLabels(tuple(sorted(numbers)), checked_labels(answer, expected, len(numbers)))
+    return CachedLabels(tuple(sorted(numbers)), checked_labels(response, expected, len(numbers)))
 
 
 _SINGLE: Final = np.dtype(np.float32)

@@ -370,7 +370,7 @@ class TeacherLink:
             self._client = client
             if isinstance(client, OipGrpcClient) and not peer.foreign:
                 self._pool = ConnectionPool(
-                    self._inbox, self._on_answer, partial(self.post, self), self._send_by_thread
+                    self._inbox, self._on_response, partial(self.post, self), self._send_by_thread
                 )
             if self._closed.is_set():
                 client.close()
@@ -400,18 +400,18 @@ class TeacherLink:
         template = self._template
         message = template.message_of(request)
         with self._in_flight as in_flight:
-            answer: LabelResponse | EdlError
+            response: LabelResponse | EdlError
             try:
-                answer = client.infer(message, self._config.timeouts.request_s)
+                response = client.infer(message, self._config.timeouts.request_s)
             except EdlError as error:
-                answer = error
+                response = error
             pending = PendingRequest(request, template, message, started, inf, in_flight)
-            return self._checked(pending, answer)
+            return self._checked(pending, response)
 
-    def _on_answer(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> Outcome:
+    def _on_response(self, pending: PendingRequest, response: LabelResponse | EdlError) -> Outcome:
         """Return the outcome of a response that the pool received."""
         try:
-            return self._checked(pending, answer)
+            return self._checked(pending, response)
         except Exception as error:
             return LinkFailure(pending.request, _as_edl_error(error))
 
@@ -426,16 +426,16 @@ class TeacherLink:
             assert isinstance(self._client, OipGrpcClient)
             pool.open(partial(self._client.connect, self._ring))
 
-    def _checked(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> RequestDone:
+    def _checked(self, pending: PendingRequest, response: LabelResponse | EdlError) -> RequestDone:
         """Check a response and convert it to labels; raises EdlError if that fails."""
         request, now = pending.request, time.monotonic()
         try:
-            if isinstance(answer, EdlError):
-                raise answer
+            if isinstance(response, EdlError):
+                raise response
             expected = pending.template.expected
             if not expected.outputs:
-                expected = self._expected_once_learned(pending, answer)
-            labels = checked_labels(answer, expected, request.samples)
+                expected = self._expected_once_learned(pending, response)
+            labels = checked_labels(response, expected, request.samples)
         except WireError as error:
             raise BadAnswer(str(error)) from None
         except RateLimited:
@@ -447,7 +447,7 @@ class TeacherLink:
         except BadAnswer:
             check_inputs_finite(request.inputs)  # bad inputs may be the cause
             raise
-        parameters = answer.parameters
+        parameters = response.parameters
         elapsed_s = now - pending.sent_at
         device_s = device_seconds(parameters.get("device_seconds"), elapsed_s, pending.in_flight)
         draining = bool(parameters.get("draining", False))
@@ -456,14 +456,14 @@ class TeacherLink:
         rows: Sequence[LabelRow] = ()
         if self._config.store is not None and content_id:
             model_id = ModelId(content_id, numerics_id if self._config.deterministic else "")
-            rows = rows_of(answer, expected, model_id, self.peer.teacher_id)
+            rows = rows_of(response, expected, model_id, self.peer.teacher_id)
         seconds = now - request.created_at
         return RequestDone(
             request, labels, device_s, draining, seconds, content_id, numerics_id, rows
         )
 
     def _expected_once_learned(
-        self, pending: PendingRequest, answer: LabelResponse
+        self, pending: PendingRequest, response: LabelResponse
     ) -> ExpectedResponse:
         """Repeat a request to find the outputs of a model that does not publish them.
 
@@ -477,7 +477,7 @@ class TeacherLink:
         if expected.outputs:  # learned since the request was sent
             return expected
         assert self._client is not None
-        outputs = [with_requested_names(answer, expected)[1]]
+        outputs = [with_requested_names(response, expected)[1]]
         while (step := reachability.believed_outputs(outputs)) == "ask":
             again = self._client.infer(pending.message, self._config.timeouts.request_s)
             outputs.append(with_requested_names(again, expected)[1])
