@@ -105,7 +105,7 @@ class MetricFamily:
 def _single(
     value: Callable[[EnsembleMember], float],
 ) -> Callable[[MemberSnapshot], Iterable[Sample]]:
-    return lambda seen: [((), value(seen.member))]
+    return lambda snapshot: [((), value(snapshot.member))]
 
 
 def _counter(name: str, what: str, value: Callable[[EnsembleMember], float]) -> MetricFamily:
@@ -119,9 +119,9 @@ def _gauge(name: str, what: str, value: Callable[[EnsembleMember], float]) -> Me
 def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> MetricFamily:
     """Define a counter that exists only if a store is configured."""
 
-    def samples(seen: MemberSnapshot) -> Iterator[Sample]:
-        if seen.member.label_cache is not None:
-            yield (), value(seen.member.label_cache.stats)
+    def samples(snapshot: MemberSnapshot) -> Iterator[Sample]:
+        if snapshot.member.label_cache is not None:
+            yield (), value(snapshot.member.label_cache.stats)
 
     return MetricFamily("counter", f"store_{name}", what, samples)
 
@@ -134,35 +134,37 @@ def _by_teacher(
         "gauge",
         f"teacher_{name}",
         what,
-        lambda seen: [((name,), value(seen, name)) for name in seen.member.ledger.teachers],
+        lambda snapshot: [
+            ((name,), value(snapshot, name)) for name in snapshot.member.ledger.teachers
+        ],
         ("teacher",),
     )
 
 
-def _store_bytes(seen: MemberSnapshot) -> Iterator[Sample]:
-    if seen.member.label_cache is not None:
-        yield (), seen.member.label_cache.disk_bytes
+def _store_bytes(snapshot: MemberSnapshot) -> Iterator[Sample]:
+    if snapshot.member.label_cache is not None:
+        yield (), snapshot.member.label_cache.disk_bytes
 
 
-def _weight(seen: MemberSnapshot) -> Iterator[Sample]:
-    if seen.weight is not None:
-        yield (), seen.weight
+def _weight(snapshot: MemberSnapshot) -> Iterator[Sample]:
+    if snapshot.weight is not None:
+        yield (), snapshot.weight
 
 
-def _ejections(seen: MemberSnapshot) -> Iterator[Sample]:
-    counted = seen.member.core.teachers.breakers.ejections
+def _ejections(snapshot: MemberSnapshot) -> Iterator[Sample]:
+    counted = snapshot.member.core.teachers.breakers.ejections
     return (((cause,), counted[cause]) for cause in IN_WORDS)
 
 
-def _states(seen: MemberSnapshot) -> Iterator[Sample]:
-    state = seen.member.core.decision.state
+def _states(snapshot: MemberSnapshot) -> Iterator[Sample]:
+    state = snapshot.member.core.decision.state
     return (((name,), name == state) for name in get_args(FlowState))
 
 
-def _turnarounds(seen: MemberSnapshot) -> Iterator[Sample]:
-    for teacher in seen.member.ledger.teachers:
+def _turnarounds(snapshot: MemberSnapshot) -> Iterator[Sample]:
+    for teacher in snapshot.member.ledger.teachers:
         for q in QUANTILES:
-            if (value := seen.times.quantile_s(teacher, q)) is not None:
+            if (value := snapshot.times.quantile_s(teacher, q)) is not None:
                 yield (teacher, f"{q:g}"), value
 
 
@@ -182,7 +184,7 @@ _STREAM: Final = (
         "gauge",
         "samples_per_second",
         "Samples delivered per second, over the last seconds.",
-        lambda seen: [((), seen.member.core.stats.samples_per_s(seen.now))],
+        lambda snapshot: [((), snapshot.member.core.stats.samples_per_s(snapshot.now))],
     ),
     _counter(
         "starved_seconds",
@@ -211,9 +213,9 @@ _STREAM: Final = (
         "gauge",
         "threshold_bytes",
         "Pulling pauses above `upper_bytes` (ut) and resumes below `lower_bytes` (lt).",
-        lambda seen: [
-            (("ut",), seen.member.config.upper_bytes),
-            (("lt",), seen.member.config.lower_bytes),
+        lambda snapshot: [
+            (("ut",), snapshot.member.config.upper_bytes),
+            (("lt",), snapshot.member.config.lower_bytes),
         ],
         ("threshold",),
     ),
@@ -235,7 +237,7 @@ _BATCHES: Final = (
         "counter",
         "forgone_batches",
         "Batches without labels of the service, because it had no teacher.",
-        lambda seen: [((), seen.without_labels)],
+        lambda snapshot: [((), snapshot.without_labels)],
     ),
     _counter(
         "poison_batches",
@@ -279,8 +281,8 @@ _TEACHERS: Final = (
         "gauge",
         "teachers",
         "Teachers of this reader, by state.",
-        lambda seen: [
-            ((state,), n) for state, n in seen.member.core.teachers.links.states().items()
+        lambda snapshot: [
+            ((state,), n) for state, n in snapshot.member.core.teachers.links.states().items()
         ],
         ("state",),
     ),
@@ -329,17 +331,17 @@ _EACH_TEACHER: Final = (
     _by_teacher(
         "samples_per_second",
         "Samples that the teacher labels per second, over the last seconds.",
-        lambda seen, teacher: seen.times.samples_per_s(teacher, seen.now),
+        lambda snapshot, teacher: snapshot.times.samples_per_s(teacher, snapshot.now),
     ),
     _by_teacher(
         "requests_in_flight",
         "Requests in flight at the teacher.",
-        lambda seen, teacher: len(seen.member.ledger.in_flight_at(teacher)),
+        lambda snapshot, teacher: len(snapshot.member.ledger.in_flight_at(teacher)),
     ),
     _by_teacher(
         "window",
         "Requests that the teacher may have in flight.",
-        lambda seen, teacher: seen.member.core.pacing.window(teacher),
+        lambda snapshot, teacher: snapshot.member.core.pacing.window(teacher),
     ),
     MetricFamily(
         "gauge",
@@ -458,7 +460,7 @@ class Exporter:
 
 
 def _metric(family: MetricFamily, snapshots: Sequence[MemberSnapshot]) -> Metric:
-    samples = ((seen.member.config, family.samples(seen)) for seen in snapshots)
+    samples = ((snapshot.member.config, family.samples(snapshot)) for snapshot in snapshots)
     return _make_metric(family.kind, family.name, family.what, family.labels, samples)
 
 

@@ -59,7 +59,9 @@ class TraceWriter:
 
     def slice(self, track: int, name: str, begin: float, end: float, args: Args = NONE) -> None:
         """Write a slice on one of the tracks above; slices of a track must not overlap."""
-        self._add(name, "X", _TRACKS[track][0], track, begin, dur=_dur(begin, end), args=args)
+        self._add(
+            name, "X", _TRACKS[track][0], track, begin, dur=_duration_us(begin, end), args=args
+        )
 
     def moment(self, track: int, name: str, at: float, args: Args = NONE) -> None:
         """Write an instant event on one of the tracks above."""
@@ -68,7 +70,7 @@ class TraceWriter:
     def request(self, teacher: str, name: str, begin: float, end: float, args: Args = NONE) -> None:
         """Write a slice for a request, on a free track of its teacher."""
         track = self.tracks.occupy(teacher, begin, end)
-        self._add(name, "X", TEACHERS, track, begin, dur=_dur(begin, end), args=args)
+        self._add(name, "X", TEACHERS, track, begin, dur=_duration_us(begin, end), args=args)
 
     def teacher_event(self, teacher: str, name: str, at: float, args: Args = NONE) -> None:
         """Write an instant event of a teacher, on its first track."""
@@ -149,7 +151,7 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 1)
 
 
-def _dur(begin: float, end: float) -> float:
+def _duration_us(begin: float, end: float) -> float:
     return round(max(end - begin, 0.0) * 1e6, 1)
 
 
