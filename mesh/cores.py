@@ -19,7 +19,7 @@ def pin_process(cores: Iterable[int], pid: int | None = None) -> None:
 
     Args:
         cores: numbers of the cores.
-        pid: the process; None: this one.
+        pid: id of the process; None: this process.
     """
     if not hasattr(os, "sched_setaffinity"):
         return

@@ -54,7 +54,7 @@ class TeacherSpec:
             coordinator: Redis URL. It is passed as a variable: it may contain a password, and all
                 users of a machine can read command lines.
             env: further environment variables.
-            more: further fields of the command.
+            more: further fields of `Command`.
         """
         flags = {
             "--model": self.model,
@@ -72,9 +72,9 @@ class TeacherSpec:
 
 
 class LocalMesh:
-    """Starts and ends a coordinator with its own Redis, and teachers.
+    """Starts and ends teachers and a coordinator, which runs a Redis unless `redis` is given.
 
-    A context manager. `supervise` ends all processes if this process ends. Not thread-safe.
+    A context manager. All processes end if this process ends. Not thread-safe.
 
     Args:
         log_dir: folder for the output of each process; None: only the last lines are kept.
@@ -115,7 +115,7 @@ class LocalMesh:
 
     @property
     def url(self) -> str:
-        """Redis URL of the mesh, for teachers and readers; empty before `start` if it has none."""
+        """Redis URL for teachers and readers; empty before `start` if `redis` is None."""
         return self._url
 
     @property
@@ -132,13 +132,13 @@ class LocalMesh:
 
     def start(self) -> None:
         """Start the coordinator and wait until it is ready. Raises ProcessFailed."""
-        own = () if self._redis else ("--redis-port", "0")
+        redis_options = () if self._redis else ("--redis-port", "0")
         command = python_command(
             "coordinator",
             "edl",
-            *("coordinator", "serve", *own, *self._coordinator_options),
+            *("coordinator", "serve", *redis_options, *self._coordinator_options),
             env={"EDL_REDIS": self._redis or ""},
-            log=self._log("coordinator"),
+            log=self._log_file("coordinator"),
         )
         self._coordinator = start(command)
         url = self._coordinator.expect(COORDINATOR_READY, self._start_timeout_s, self._check)[1]
@@ -153,7 +153,7 @@ class LocalMesh:
         """
         if teacher_id in self._teachers:
             raise UsageError(f"this mesh has a teacher {teacher_id!r} already")
-        process = start(spec.command(teacher_id, self._url, log=self._log(teacher_id)))
+        process = start(spec.command(teacher_id, self._url, log=self._log_file(teacher_id)))
         self._teachers[teacher_id] = process
         return process
 
@@ -195,5 +195,5 @@ class LocalMesh:
             if self._coordinator is not None and self._coordinator.alive:
                 self._coordinator.stop(grace_s)
 
-    def _log(self, name: str) -> Path | None:
+    def _log_file(self, name: str) -> Path | None:
         return None if self._log_dir is None else self._log_dir / f"{name}.log"

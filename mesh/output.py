@@ -20,7 +20,7 @@ ReportFile = Annotated[
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of one kind of files in this user's cache; it need not exist.
+    """Return the path of a folder in this user's cache. The folder may not exist yet.
 
     Raises:
         UsageError: this user has no home folder.
@@ -42,7 +42,7 @@ RED: Final = "#c0392b"
 
 
 def report_console() -> Console:
-    """Return the console for reports. In a pipe, rich would wrap tables at 80 columns."""
+    """Return a console for reports, 132 columns wide (not rich's 80) if stdout is no terminal."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 132

@@ -98,8 +98,8 @@ class _Agent:
             self._check_lending()
             self._join()
             say(
-                f"machine {self._settings.machine_id} has {','.join(self._settings.devices)} "
-                "for the mesh"
+                f"machine {self._settings.machine_id} lends {','.join(self._settings.devices)} "
+                "to the mesh"
             )
             while not self._stop.requested:
                 self._check_lending()
@@ -113,8 +113,8 @@ class _Agent:
     def _yield_after_drain(self) -> None:
         """Yield until 'edl agent yield --end', as an operator has drained the teacher.
 
-        If this agent is told to end, nobody has drained it: a machine that shuts down sends SIGTERM
-        to agent and teacher, and has to be lent again after its start.
+        If this agent is stopping too, no operator has drained the teacher: a machine that shuts
+        down sends SIGTERM to agent and teacher, and must be lent again after its next start.
         """
         if not self._stop.requested:
             self._directory.request_yield(None)
@@ -134,7 +134,7 @@ class _Agent:
         self._directory.write_state("yielded")
 
     def _check_lending(self) -> None:
-        """Decide whether the machine is lent now."""
+        """Update `_lending`, with a new measurement of the load if one is due."""
         now = time.monotonic()
         if self._other_load is not None and now - self._measured_s >= _LOAD_S:
             self._load, self._measured_s = self._other_load.cores(), now
@@ -163,42 +163,41 @@ class _Agent:
             self._redis_answers = True
         except (UnavailableError, AccessError) as error:
             if self._redis_answers:
-                log.warning("%s; the teacher keeps running, retrying", error)
+                log.warning("%s; the teacher keeps running; retrying", error)
             self._redis_answers = False
 
     def _send_beat(self, report: Report | None) -> None:
-        own = self._settings
-        order = self._board.beat(own.machine_id, self._incarnation, own.ttl_s, report)
+        settings = self._settings
+        order = self._board.beat(settings.machine_id, self._incarnation, settings.ttl_s, report)
         if order is None:
             self._join()
             return
         self._sent = report or self._sent
-        # Number 0 is no order: Redis is empty, or no manager has led yet.
+        # Order number 0 means no order: Redis is empty, or no manager has been leader yet.
         if order.number and order != self._order:
             self._order = order
             log.info("order %d: %s", self._order.number, _describe(self._order))
             self._changed.set()
 
     def _join(self) -> None:
-        report = self._report(False)
-        own = self._settings
-        self._board.join(own.machine_id, self._incarnation, report, own.ttl_s)
+        report, settings = self._report(False), self._settings
+        self._board.join(settings.machine_id, self._incarnation, report, settings.ttl_s)
         self._sent, self._beat_due_s = report, 0.0
 
     def _report(self, leaving: bool) -> Report:
-        found, own = self._host.status, self._settings
-        if found.state != "fetching":
+        status, settings = self._host.status, self._settings
+        if status.state != "fetching":
             self._cached = self._cache.contents()
         if not self._lending.lent:
-            state = "yielded" if self._host.is_empty else found.state
-            found = replace(found, state=state, why=self._lending.why)
+            state = "yielded" if self._host.is_empty else status.state
+            status = replace(status, state=state, why=self._lending.why)
         return replace(
-            found,
+            status,
             host=socket.gethostname(),
-            devices=own.devices,
+            devices=settings.devices,
             memory_bytes=self._memory_bytes,
             version=__version__,
-            teacher_id=own.machine_id,
+            teacher_id=settings.machine_id,
             order=self._order.number,
             load=round(self._lending_memory.load, 1),
             until_s=round(self._lending.left_s),

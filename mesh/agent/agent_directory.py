@@ -1,4 +1,4 @@
-"""Files by which the owner of a machine asks its agent to yield, without the mesh.
+"""Files by which the owner of a machine asks its agent to yield; they need no Redis.
 
 They are in the folder `agents/NAME` of the cache, which only the agent's user can open. The agent
 that runs as NAME holds `lock` and writes `state`; `yield` contains the time until which the agent
@@ -38,10 +38,10 @@ class AgentDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of this name while the body runs.
+        """Hold the lock of this agent while the body runs, and reset its state.
 
         Raises:
-            UsageError: another agent holds it, or the folder cannot be written.
+            UsageError: another agent of this name holds the lock, or the folder cannot be written.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -82,8 +82,8 @@ class AgentDirectory:
             _write(self._folder / "yield", {"until": until})
         except UsageError as error:
             raise UsageError(
-                f"the agent {self.machine_id} cannot be asked: {error}; run this as the user that"
-                " it runs as"
+                f"the agent {self.machine_id} cannot be asked to yield: {error}; run this command"
+                " as the agent's user"
             ) from None
 
     def cancel_yield(self) -> None:
@@ -107,7 +107,7 @@ class AgentDirectory:
             _write(self._folder / "state", {"state": state})
 
     def read_state(self) -> str:
-        """Return the latest state of the agent's teacher; "unknown" without one."""
+        """Return the latest written state of the agent's teacher; "unknown": none was written."""
         return str((_read(self._folder / "state") or {}).get("state", "unknown"))
 
 
@@ -117,29 +117,30 @@ def running_agents(cache: Path, machine_id: str | None) -> list[AgentDirectory]:
     Raises:
         UsageError: there is no such agent.
     """
-    there = sorted(unquote(entry.name) for entry in (cache / "agents").glob("*"))
-    names = there if machine_id is None else [machine_id]
-    found = [agent for name in names if (agent := AgentDirectory(cache, name)).runs]
-    if not found:
-        who = "no agent" if machine_id is None else f"no agent named {machine_id}"
+    known_names = sorted(unquote(entry.name) for entry in (cache / "agents").glob("*"))
+    names = known_names if machine_id is None else [machine_id]
+    running = [agent for name in names if (agent := AgentDirectory(cache, name)).runs]
+    if not running:
+        missing = "no agent" if machine_id is None else f"no agent named {machine_id}"
         raise UsageError(
-            f"{who} runs here with its cache in {cache}: use the same --cache as for 'edl agent'"
+            f"{missing} runs here with its cache in {cache}: use the same --cache as for"
+            " 'edl agent'"
         )
-    return found
+    return running
 
 
 def wait_until_yielded(
     agents: list[AgentDirectory], timeout_s: float, say: Callable[[str], None]
 ) -> None:
-    """Wait until no teacher of these agents runs.
+    """Wait until each of these agents has drained its teacher or has ended.
 
     Args:
         agents: directories of the agents.
-        timeout_s: seconds to wait for all of them.
-        say: called with a line for each agent that has yielded.
+        timeout_s: seconds to wait for all agents together.
+        say: called with a line of text for each agent that has yielded or ended.
 
     Raises:
-        ProcessFailed: a teacher still runs after `timeout_s`.
+        ProcessFailed: an agent has not yielded within `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     for agent in agents:
@@ -161,7 +162,7 @@ def _write(file: Path, value: Mapping[str, Any]) -> None:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(file.read_text())
+        value = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

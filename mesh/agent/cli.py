@@ -29,10 +29,10 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 _LENDING = "When the machine is given back"
 _TEACHERS = "Its teachers"
-_LOCAL = "Teachers of one service, as many as it should have (--local)"
+_LOCAL = "Teachers of one service, as many as it needs (--local)"
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-#: Seconds by which `edl agent yield` waits longer than the grace period of teachers.
-_FREE_S: Final = 15.0
+#: Seconds that `edl agent yield` waits in addition to the grace period of teachers.
+_YIELD_MARGIN_S: Final = 15.0
 
 Name = Annotated[
     str | None,
@@ -76,7 +76,7 @@ class LoadKeys:
 
     cores: Annotated[
         float | None,
-        Key("CPU cores that they may keep busy. Default: any number.", "EDL_AGENT_LOAD"),
+        Key("CPU cores that other processes may keep busy. Default: any number.", "EDL_AGENT_LOAD"),
     ] = None
     quiet: Annotated[
         float,
@@ -95,7 +95,7 @@ LOAD: Final = StructuredOption("--load", LoadKeys, first="cores")
 class TeachersKeys:
     """Keys of `--teachers`."""
 
-    min: Annotated[int, Key("least number, if the service needs any.", at_least=0)] = 0
+    min: Annotated[int, Key("least number while the service needs any teacher.", at_least=0)] = 0
     max: Annotated[int | None, Key("greatest number. Default: one per core.", at_least=0)] = None
 
 
@@ -110,7 +110,7 @@ def agent(
         typer.Option(
             "--local",
             rich_help_panel=_LOCAL,
-            help="Run teachers of --service on this machine; it does not register.",
+            help="Run teachers of --service on this machine, without registering the machine.",
         ),
     ] = False,
     service: Annotated[
@@ -244,22 +244,22 @@ def agent(
     from .lending import LendingConfig
     from .settings import AgentSettings
 
-    files, cached, limit = tls_files(tls), CACHE.read(cache), LOAD.read(load)
+    files, cache_keys, load_keys = tls_files(tls), CACHE.read(cache), LOAD.read(load)
     security = server_security(files, tokens)
     check_exposure(listen.host, security, insecure, "a teacher of this machine")
-    named = parse_devices(",".join(find_devices()) if devices is None else devices)
-    check_cores(named)
+    parsed_devices = parse_devices(",".join(find_devices()) if devices is None else devices)
+    check_cores(parsed_devices)
     addresses = {"listen": listen, "advertise": advertise, "tokens": tokens}
     options = [f"--{name}={value}" for name, value in addresses.items() if value is not None]
     options += [*tls_words(files), *(["--insecure"] if insecure else [])]
     settings = AgentSettings(
         coordinator=mesh.coordinator,
         machine_id=machine or default_name(),
-        devices=tuple(map(str, named)),
-        cache=(cached.folder or cache_folder("agent")).expanduser().absolute(),
-        cache_bytes=None if cached.gib is None else round(cached.gib * (1 << 30)),
+        devices=tuple(map(str, parsed_devices)),
+        cache=(cache_keys.folder or cache_folder("agent")).expanduser().absolute(),
+        cache_bytes=None if cache_keys.gib is None else round(cache_keys.gib * (1 << 30)),
         ttl_s=ttl,
-        lending=LendingConfig(limit.cores, limit.quiet),
+        lending=LendingConfig(load_keys.cores, load_keys.quiet),
         grace_s=grace,
         teacher_options=tuple(options),
         log_dir=logs,
@@ -268,18 +268,18 @@ def agent(
         run_agent(settings, stop, typer.echo)
 
 
-#: Parameters that only `edl agent --local` has, and those that only `edl agent` without it has.
-_OF_A_SERVICE: Final = ("service", "model", "teachers", "teacher_options")
-_OF_A_MACHINE: Final = (
+#: Parameters that need --local, and parameters that are invalid with it.
+_LOCAL_ONLY: Final = ("service", "model", "teachers", "teacher_options")
+_MACHINE_ONLY: Final = (
     *("machine", "devices", "cache", "load", "listen", "advertise"),
     *("insecure", "tls", "tokens"),
 )
 
 
 def _check_mode(ctx: typer.Context, local: bool) -> None:
-    """Raise UsageError if an option of the other mode is given; EDL_* variables may be set."""
-    other = _OF_A_MACHINE if local else _OF_A_SERVICE
-    given = [name for name in other if source_of(ctx, name) == "COMMANDLINE"]
+    """Raise UsageError for options of the other mode (not for EDL_* variables) or missing ones."""
+    invalid = _MACHINE_ONLY if local else _LOCAL_ONLY
+    given = [name for name in invalid if source_of(ctx, name) == "COMMANDLINE"]
     if given:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(
@@ -321,8 +321,8 @@ def yield_(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Most seconds to wait until the machine is free; 0: do not wait. Default:"
-            " EDL_GRACE, or 30, plus 15.",
+            help="Most seconds to wait until the machine is free; 0: do not wait. Default: 15"
+            " more than EDL_GRACE, or 45 if that is not set.",
         ),
     ] = None,
 ) -> None:
@@ -336,8 +336,8 @@ def yield_(
     if end and (for_ or wait is not None):
         raise UsageError("--end lends the machine again at once: leave out --for and --wait")
     for_s = None if for_ is None else parse_time(for_)
-    found = running_agents((cache or cache_folder("agent")).expanduser().absolute(), machine)
-    for agent_ in found:
+    agents = running_agents((cache or cache_folder("agent")).expanduser().absolute(), machine)
+    for agent_ in agents:
         if end:
             agent_.cancel_yield()
             typer.echo(f"{agent_.machine_id} is lent to the mesh again")
@@ -346,17 +346,17 @@ def yield_(
     if end:
         return
     if wait is None:
-        wait = float(os.environ.get("EDL_GRACE") or 30) + _FREE_S
+        wait = float(os.environ.get("EDL_GRACE") or 30) + _YIELD_MARGIN_S
     if wait:
-        wait_until_yielded(found, wait, typer.echo)
+        wait_until_yielded(agents, wait, typer.echo)
 
 
 def parse_time(text: str) -> float:
-    """Return the seconds of "90", "90s", "10m", "2h" or "1d"; may raise UsageError."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", text.strip())
-    if found is None or not float(found[1]) > 0:
+    """Return the seconds of "90", "90s", "10m", "2h" or "1d". Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", text.strip())
+    if match is None or not float(match[1]) > 0:
         raise UsageError(f"a time is written as 90s, 10m or 2h, not as {text[:80]!r}")
-    return float(found[1]) * _UNITS[found[2] or "s"]
+    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def default_name() -> str:

@@ -1,9 +1,9 @@
 """Decides when a machine is lent to the mesh.
 
-A machine is not lent while its owner asks for it (`edl agent yield`), after an operator drained its
-teacher, or while other processes keep more of its cores busy than the owner allows. After such a
-load the machine is lent again only once it has been quiet for a while, so that the owner does not
-notice the mesh.
+A machine is not lent while its owner wants it back (`edl agent yield`), after an operator drained
+its teacher, or while other processes keep more of its cores busy than the owner allows. After such
+a load the machine is lent again only when the load has been low for a while, so that the owner does
+not notice the mesh.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class LendingMemory:
 
     Attributes:
         load: average load, in CPU cores.
-        at_s: time of the latest decision.
-        overloaded: the load was too high, and the machine has not been quiet since.
-        quiet_since_s: time since which the load is low; inf: it is not low.
+        at_s: time of the latest decision; None: there was none.
+        overloaded: the load was above `max_load`, and has not been low for `quiet_s` since then.
+        quiet_since_s: time since which an overloaded machine's load is low; inf: it is not low.
     """
 
     load: float = 0.0
@@ -51,8 +51,8 @@ class LendingDecision:
 
     Attributes:
         lent: teachers may run on the machine.
-        why: reason why the machine is not lent. It has no measured numbers, as the agent sends a
-            heartbeat at once whenever it changes.
+        why: reason why the machine is not lent; without measured numbers, because each change of
+            this text makes the agent send a heartbeat at once.
         left_s: seconds until the machine is lent again; 0: unknown.
     """
 
@@ -72,8 +72,7 @@ def decide_lending(
 
     Args:
         load: CPU cores that other processes kept busy since the latest decision.
-        yield_left_s: seconds for which the owner still wants the machine; inf: no end; None: the
-            owner does not want it.
+        yield_left_s: seconds left of a request to yield; inf: it has no end; None: there is none.
         memory: state after the latest decision.
         now: seconds of a monotonic clock.
         config: conditions of the owner.
@@ -81,10 +80,10 @@ def decide_lending(
     Returns:
         The decision, and the state for the next one.
     """
-    memory = _averaged(load, memory, now, config)
-    memory = _overloaded(memory, now, config)
+    memory = _update_average(load, memory, now, config)
+    memory = _update_overload(memory, now, config)
     if yield_left_s is not None:
-        why = "it was asked for by 'edl agent yield' or 'edl drain'"
+        why = "'edl agent yield' or 'edl drain' has taken it out of the mesh"
         return LendingDecision(False, why, 0.0 if yield_left_s == inf else yield_left_s), memory
     if memory.overloaded:
         why = (
@@ -96,16 +95,16 @@ def decide_lending(
     return LendingDecision(True), memory
 
 
-def _averaged(
+def _update_average(
     load: float, memory: LendingMemory, now: float, config: LendingConfig
 ) -> LendingMemory:
     if memory.at_s is None or config.mean_s <= 0:
         return replace(memory, load=load, at_s=now)
-    share = exp(-max(0.0, now - memory.at_s) / config.mean_s)
-    return replace(memory, load=share * memory.load + (1 - share) * load, at_s=now)
+    old_weight = exp(-max(0.0, now - memory.at_s) / config.mean_s)
+    return replace(memory, load=old_weight * memory.load + (1 - old_weight) * load, at_s=now)
 
 
-def _overloaded(memory: LendingMemory, now: float, config: LendingConfig) -> LendingMemory:
+def _update_overload(memory: LendingMemory, now: float, config: LendingConfig) -> LendingMemory:
     if config.max_load is None:
         return replace(memory, overloaded=False, quiet_since_s=inf)
     if memory.load > config.max_load:

@@ -20,15 +20,15 @@ from ...runtime.errors import ContentMismatch, EdlError, ModelError, ModelUnavai
 from ...runtime.extras import install_command
 
 _BLOCK_BYTES: Final = 4 << 20
-_MOST_FILES: Final = 10_000
+_MAX_FILES: Final = 10_000
 #: Seconds without a byte after which a download over HTTP fails.
 _HTTP_SILENT_S: Final = 60
-#: The same for a download from any source.
+#: Seconds without a byte after which a download from any source is aborted.
 _SILENT_S: Final = 300.0
 #: Seconds between calls of `check`.
 _CHECK_S: Final = 0.1
-#: Suffix of the file with the weights, by the suffix of a Paddle program.
-_BESIDE: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdiparams"}
+#: Suffix of a Paddle model's file of weights, by the suffix of its program file.
+_WEIGHTS_SUFFIXES: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdiparams"}
 
 
 class _Download:
@@ -36,8 +36,8 @@ class _Download:
 
     Args:
         url: URL of the model.
-        into: folder for its files. After an exception partial files may remain; the thread removes
-            the folder once it notices.
+        into: folder for its files. If `wait` raises an exception, the thread removes the folder
+            when it notices; until then partial files may remain.
         room: size limit in bytes.
         say: called with a line about the download, in any thread.
     """
@@ -45,12 +45,12 @@ class _Download:
     def __init__(self, url: str, into: Path, room: int, say: Callable[[str], None]) -> None:
         self._url, self._into, self._room, self._say = url, into, room, say
         self._ended: Future[None] = Future()
-        self._given_up = threading.Event()
-        self._last_s = time.monotonic()  # of the latest bytes
+        self._aborted = threading.Event()
+        self._last_s = time.monotonic()  # time of the latest bytes
         threading.Thread(target=self._run, name="edl-fetch", daemon=True).start()
 
     def wait(self, check: Callable[[], None]) -> None:
-        """Wait for the end; call `check` every 0.1 s, and abort if it raises an exception.
+        """Wait for the end; call `check` every 0.1 s, and abort if `check` raises an exception.
 
         Raises:
             ModelError: the URL has no model.
@@ -62,13 +62,13 @@ class _Download:
                 check()
                 if time.monotonic() - self._last_s > _SILENT_S:
                     raise ModelUnavailable(
-                        f"the model at {self._url} cannot be fetched now: nothing came for"
-                        f" {_SILENT_S:g} s"
+                        f"the model at {self._url} cannot be fetched now: no data arrived"
+                        f" for {_SILENT_S:g} s"
                     )
             self._ended.result()
             check()
         except BaseException:
-            self._given_up.set()
+            self._aborted.set()
             raise
 
     def _run(self) -> None:
@@ -79,12 +79,12 @@ class _Download:
             self._ended.set_exception(error)
         else:
             self._ended.set_result(None)
-        if self._given_up.is_set():
+        if self._aborted.is_set():
             shutil.rmtree(self._into, ignore_errors=True)
 
     def _fetch(self) -> None:
         fs, root = _open_file_system(self._url)
-        files = _files(fs, self._url, root)
+        files = _model_files(fs, self._url, root)
         sizes = {path: _size(fs, path, self._url) for path in files.values()}
         known = sum(size or 0 for size in sizes.values())
         if known > self._room:
@@ -93,7 +93,7 @@ class _Download:
                 f"{self._room:,} in {self._into.parent}: make room, raise gib= of --cache, or name "
                 "another folder by --cache"
             )
-        if not self._given_up.is_set():
+        if not self._aborted.is_set():
             self._say(f"fetching {self._url}: {len(files)} files, {known:,} bytes")
         room = self._room - known  # for files of unknown size
         for name, path in files.items():
@@ -108,7 +108,7 @@ class _Download:
         copied = 0
         with fs.open(path, "rb") as source, to.open("xb") as target:
             while block := source.read(_BLOCK_BYTES):
-                if self._given_up.is_set():
+                if self._aborted.is_set():
                     raise InterruptedError
                 self._last_s = time.monotonic()
                 copied += len(block)
@@ -139,21 +139,21 @@ def _open_file_system(url: str) -> tuple[Any, str]:
     return fs, str(root)
 
 
-def _files(fs: Any, url: str, root: str) -> dict[str, str]:
-    """Return the path of each file by its name within the model's folder."""
+def _model_files(fs: Any, url: str, root: str) -> dict[str, str]:
+    """Return the path in `fs` of each file, by its name in the model's folder."""
     if not url.startswith("http") and fs.isdir(root):
         base = root.rstrip("/") + "/"
         paths = [str(path) for path in fs.find(root)]
-        if len(paths) > _MOST_FILES:
-            raise ModelError(f"{url} has {len(paths)} files: a model has at most {_MOST_FILES}")
+        if len(paths) > _MAX_FILES:
+            raise ModelError(f"{url} has {len(paths)} files: a model has at most {_MAX_FILES}")
         return {checked_name(path.removeprefix(base), url): path for path in sorted(paths)}
     bare, question, query = root.partition("?")
     name = PurePosixPath(bare).name
-    found = {checked_name(name, url): root}
-    if beside := _BESIDE.get(PurePosixPath(name).suffix):
-        second = str(PurePosixPath(name).with_suffix(beside))
-        found[checked_name(second, url)] = bare.removesuffix(name) + second + question + query
-    return found
+    files = {checked_name(name, url): root}
+    if suffix := _WEIGHTS_SUFFIXES.get(PurePosixPath(name).suffix):
+        weights = str(PurePosixPath(name).with_suffix(suffix))
+        files[checked_name(weights, url)] = bare.removesuffix(name) + weights + question + query
+    return files
 
 
 def _size(fs: Any, path: str, url: str) -> int | None:
@@ -166,7 +166,7 @@ def _size(fs: Any, path: str, url: str) -> int | None:
 
 
 def checked_name(name: str, url: str) -> str:
-    """Return the name if it stays within its folder; raise ModelError otherwise."""
+    """Return the name unchanged. Raises ModelError if the path leaves the model's folder."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
         raise ModelError(f"{url} has a file with the unsafe name {name!r:.200}")
@@ -185,18 +185,18 @@ def _translated(url: str) -> Iterator[None]:
         if isinstance(cause, FileNotFoundError | None) or getattr(cause, "status", 0) == 404:
             raise ModelError(f"there is no model at {url}") from None
         raise ModelUnavailable(f"the model at {url} cannot be fetched now: {cause}") from error
-    except (ImportError, ValueError) as error:  # no such protocol, or its library
+    except (ImportError, ValueError) as error:  # unknown protocol, or its library is missing
         raise UsageError(f"a model cannot be fetched from {url}: {error}") from error
     except Exception as error:
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise ModelUnavailable(f"the model at {url} cannot be fetched now: {said}") from error
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ModelUnavailable(f"the model at {url} cannot be fetched now: {reason}") from error
 
 
 #: Share of the free disk space that a model may take.
-_ROOM: Final = 0.95
+_FREE_SHARE: Final = 0.95
 #: Seconds after its last use during which a model is not removed.
 _RECENT_S: Final = 3600.0
-#: Prefix of the folder of a download.
+#: Prefix of the name of a folder into which a model is downloaded.
 _PART: Final = ".part-"
 
 
@@ -205,7 +205,7 @@ class ModelCache:
 
     Args:
         folder: the agents' cache folder; models are in its subfolder `models`.
-        most_bytes: size limit; the least recently used models are removed above it. None: no limit.
+        most_bytes: size limit, above which the least recently used models are removed; None: none.
 
     Raises:
         UsageError: the folder cannot be written, or other users may write to it.
@@ -216,12 +216,12 @@ class ModelCache:
         self._most_bytes = most_bytes
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            found = self._folder.stat()
+            info = self._folder.stat()
         except OSError as error:
             raise UsageError(
                 f"models cannot be kept in {folder}: {error.strerror}; name a folder by --cache"
             ) from None
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        if info.st_uid != os.geteuid() or info.st_mode & 0o022:
             raise UsageError(
                 f"other users may write to {self._folder} and could change a model after its"
                 " check: use a folder of your own with --cache"
@@ -229,7 +229,7 @@ class ModelCache:
         self._remove_leftovers()
 
     def contents(self) -> tuple[str, ...]:
-        """Return the content_id of each model, sorted."""
+        """Return the content_id of each model, sorted; empty if the folder cannot be read."""
         with contextlib.suppress(OSError):
             names = [entry.name for entry in self._folder.iterdir()]
             return tuple(sorted(name for name in names if not name.startswith(".")))
@@ -246,7 +246,7 @@ class ModelCache:
             say: called with a line about the progress, in any thread.
 
         Returns:
-            A folder that contains only this model.
+            The folder with this model and nothing else.
 
         Raises:
             ContentMismatch: the model at the URL has another content_id.
@@ -262,26 +262,26 @@ class ModelCache:
                 return folder
             say(f"the cached model {folder} has changed or was removed: downloading it again")
             shutil.rmtree(folder, ignore_errors=True)
-        with self._part() as part:
+        with self._download_folder() as part:
             _Download(deployment.model_url, part, self._room(), say).wait(check)
             self._verify(part, deployment)
-            self._keep(part, folder)
+            self._store(part, folder)
         self._prune(folder)
         return folder
 
     @contextlib.contextmanager
-    def _part(self) -> Iterator[Path]:
+    def _download_folder(self) -> Iterator[Path]:
         """Yield a folder for a download, and remove it at the end, unless it was renamed."""
         with contextlib.ExitStack() as stack:
-            while (part := self._new_part(stack)) is None:
+            while (part := self._new_download_folder(stack)) is None:
                 pass
             stack.callback(shutil.rmtree, part, ignore_errors=True)
             yield part
 
-    def _new_part(self, stack: contextlib.ExitStack) -> Path | None:
-        """Create and lock a folder; return None if another agent removes it before the lock.
+    def _new_download_folder(self, stack: contextlib.ExitStack) -> Path | None:
+        """Create and lock a folder; return None if another agent removed it before it was locked.
 
-        It has a new name, as an aborted download may still write for a moment.
+        Its name is new, as an aborted download may still write to its own folder for a moment.
         """
         try:
             part = Path(tempfile.mkdtemp(prefix=_PART, dir=self._folder))
@@ -296,25 +296,29 @@ class ModelCache:
         return part if part.exists() else None
 
     def _verify(self, folder: Path, deployment: Deployment) -> None:
-        """Check the content before any program opens the model, as a model may be malicious."""
+        """Check the content before any program opens the model, as a model may be malicious.
+
+        Raises:
+            ContentMismatch: the content_id is not that of the deployment.
+        """
         from ...teacher.backends.selection import content_of
 
         steps = [value for name, value in deployment.options if name == "preprocess"]
-        found = content_of(str(folder), steps)
-        if found != deployment.content_id:
+        content_id = content_of(str(folder), steps)
+        if content_id != deployment.content_id:
             raise ContentMismatch(
-                f"the model at {deployment.model_url} has content {found}, and service "
+                f"the model at {deployment.model_url} has content {content_id}, and service "
                 f"{deployment.service} is deployed with {deployment.content_id}: it is not served. "
-                "Put the declared model there, or deploy the service with what "
+                "Put the declared model there, or deploy the service with the content that "
                 "'edl teacher fingerprint' prints"
             )
 
     def _room(self) -> int:
-        """Return the bytes that a model may take."""
-        free = int(shutil.disk_usage(self._folder).free * _ROOM)
+        """Return the size limit of the next model in bytes."""
+        free = int(shutil.disk_usage(self._folder).free * _FREE_SHARE)
         return free if self._most_bytes is None else min(free, self._most_bytes)
 
-    def _keep(self, part: Path, folder: Path) -> None:
+    def _store(self, part: Path, folder: Path) -> None:
         try:
             part.rename(folder)
         except OSError as error:
@@ -340,7 +344,7 @@ class ModelCache:
                 del sizes[entry]
 
     def _remove_leftovers(self) -> None:
-        """Remove partial downloads of agents that were killed: the others are locked."""
+        """Remove partial downloads of agents that were killed. Running downloads are locked."""
         for entry in self._folder.glob(f"{_PART}*"):
             with contextlib.suppress(OSError), _locked(entry):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -348,9 +352,9 @@ class ModelCache:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which ends with this process at the latest.
+    """Hold the lock of a folder; the end of this process releases it too.
 
-    Files with process ids are no replacement: containers that share a folder may have equal ids.
+    Files with process ids could not replace it: containers that share a folder may use equal ids.
 
     Raises:
         OSError: another process has the lock, or the folder cannot be locked.

@@ -46,9 +46,11 @@ class AgentSettings:
     def __post_init__(self) -> None:
         if not 0.5 <= self.ttl_s <= 3600:
             raise UsageError(f"a machine's TTL is 0.5 to 3600 seconds, not {self.ttl_s:g}")
-        most = self.lending.max_load
-        if most is not None and not 0 < most <= 1 << 16:
-            raise UsageError(f"--load is a number of CPU cores above 0, not {most:g}")
+        max_load = self.lending.max_load
+        if max_load is not None and not 0 < max_load <= 1 << 16:
+            raise UsageError(
+                f"--load is a number of CPU cores from above 0 to 65536, not {max_load:g}"
+            )
 
     @property
     def beat_relay(self) -> Path:
@@ -58,5 +60,5 @@ class AgentSettings:
 
     @property
     def beat_s(self) -> float:
-        """Seconds between heartbeats; their replies contain orders."""
+        """Seconds between heartbeats. A reply to a heartbeat contains the current order."""
         return self.ttl_s / _BEATS_PER_TTL

@@ -37,14 +37,15 @@ log = logging.getLogger(__name__)
 
 #: Prefix of the names of teachers that fleets start.
 FLEET_PREFIX: Final = "fleet-"
-#: Seconds between polls of the coordinator, and between checks of the processes.
-_ASK_S: Final = 0.5
-_POLL_S: Final = 0.1
-#: TTLs for which a ready teacher may be unregistered before it is killed as hung. They leave time
-#: to register again after Redis was emptied.
+#: Seconds between polls of the coordinator.
+_COORDINATOR_POLL_S: Final = 0.5
+#: Seconds between checks of the processes.
+_PROCESS_POLL_S: Final = 0.1
+#: TTLs for which a ready teacher may be unregistered before it is killed as hung: enough time to
+#: register again after Redis lost its data.
 _SILENT_TTLS: Final = 5.0
-#: Seconds added to the grace period of teachers.
-_MARGIN_S: Final = 5.0
+#: Seconds after the grace period before a draining teacher is killed.
+_EXIT_MARGIN_S: Final = 5.0
 
 
 class ServicePoller:
@@ -68,7 +69,7 @@ class ServicePoller:
         self.desired: int | None = None
         self.registered: frozenset[str] | None = None
         self._error = ""
-        self._thread = Periodic("edl-fleet-poller", _ASK_S, self.poll)
+        self._thread = Periodic("edl-fleet-poller", _COORDINATOR_POLL_S, self.poll)
 
     def start(self) -> None:
         """Start the thread; call it once."""
@@ -81,7 +82,7 @@ class ServicePoller:
     def poll(self) -> None:
         """Poll once; `desired` stays the same if the coordinator does not answer."""
         try:
-            found = fetch_status(self._url, self._service, security=self._security).services
+            services = fetch_status(self._url, self._service, security=self._security).services
         except EdlError as error:
             self.registered = None
             if str(error) != self._error:
@@ -92,9 +93,9 @@ class ServicePoller:
             log.info("the coordinator answers again")
         self._error = ""
         registered = None
-        for status in found:
+        for status in services:
             if status.name == self._service:
-                registered = frozenset(one.teacher_id for one in status.teachers)
+                registered = frozenset(teacher.teacher_id for teacher in status.teachers)
                 if status.HasField("desired_teachers"):
                     self.desired = max(0, status.desired_teachers - _count_unmanaged(status))
         self.registered = registered
@@ -151,7 +152,7 @@ class FleetTeacher:
         started_s: monotonic time of its start.
         seen_s: latest monotonic time at which it was registered, was not ready yet, or the
             registered teachers were unknown.
-        leaving: it was told to leave.
+        leaving: it was sent SIGTERM to drain.
         deadline_s: monotonic time at which a leaving teacher is killed.
     """
 
@@ -168,7 +169,7 @@ class LocalFleetRunner:
 
     Args:
         fleet: settings of the fleet.
-        service: what the coordinator says about the service. While it is unknown, nothing changes.
+        service: polls the coordinator. No teacher is started before `service.desired` is known.
 
     Attributes:
         teachers: the teachers, oldest first.
@@ -192,17 +193,17 @@ class LocalFleetRunner:
             ProcessFailed: a killed teacher does not end.
         """
         try:
-            while not stop.wait(_POLL_S):
+            while not stop.wait(_PROCESS_POLL_S):
                 self.step(time.monotonic())
         finally:
-            self._end()
+            self._drain_all()
 
     def step(self, now: float) -> None:
-        """Handle teachers that have ended, are late to leave or hang; start or drain teachers."""
-        for teacher in [one for one in self.teachers if not one.process.alive]:
+        """Handle ended teachers, kill overdue and hung ones, and start or drain teachers."""
+        for teacher in [t for t in self.teachers if not t.process.alive]:
             self.teachers.remove(teacher)
-            self._ended(teacher, now)
-        self._kill_late(now)
+            self._handle_exit(teacher, now)
+        self._kill_overdue(now)
         fleet, desired = self._fleet, self._service.desired
         if desired is not None:
             count = fleet_size(desired, fleet.least, fleet.most)
@@ -211,12 +212,13 @@ class LocalFleetRunner:
                 log.info("%s: %d teachers wanted%s", fleet.teacher.service, count, bound)
             self._wanted = count
         processes = [
-            FleetProcess(one.name, one.name in self.ready, one.leaving) for one in self.teachers
+            FleetProcess(teacher.name, teacher.name in self.ready, teacher.leaving)
+            for teacher in self.teachers
         ]
         self._apply(fleet_change(processes, self._wanted, self._pause, now), now)
 
-    def _kill_late(self, now: float) -> None:
-        """Kill teachers that are late to leave or hang."""
+    def _kill_overdue(self, now: float) -> None:
+        """Kill teachers that start or drain for too long, or that hang."""
         registered, silent_s = self._service.registered, _SILENT_TTLS * self._fleet.teacher.ttl_s
         for teacher in self.teachers:
             if teacher.leaving:
@@ -250,7 +252,7 @@ class LocalFleetRunner:
 
     def _drain(self, teacher: FleetTeacher, now: float) -> None:
         teacher.leaving = True
-        teacher.deadline_s = now + self._fleet.teacher.grace_s + _MARGIN_S
+        teacher.deadline_s = now + self._fleet.teacher.grace_s + _EXIT_MARGIN_S
         teacher.process.terminate()
         log.info("%s drains", teacher.name)
 
@@ -264,16 +266,17 @@ class LocalFleetRunner:
         log.info("%s starts", name)
 
     def _note_ready(self, name: str, ready: re.Match[str] | None) -> None:
-        """Record that a teacher is ready, if its line of output matched. Thread-safe."""
+        """Record that a teacher is ready, if its output matched. Called by other threads."""
         if ready is not None and name not in self.ready:
             self.ready.add(name)
             log.info("%s serves at %s", name, ready[3])
 
-    def _ended(self, teacher: FleetTeacher, now: float) -> None:
-        ready, how = teacher.name in self.ready, describe_exit(teacher.process.returncode or 0)
+    def _handle_exit(self, teacher: FleetTeacher, now: float) -> None:
+        ready = teacher.name in self.ready
+        exit_text = describe_exit(teacher.process.returncode or 0)
         self.ready.discard(teacher.name)
         if teacher.leaving:
-            log.info("%s has left: it %s", teacher.name, how)
+            log.info("%s has left: it %s", teacher.name, exit_text)
             return
         last = teacher.process.last_line
         if teacher.process.returncode == UsageError.exit_code and not ready:
@@ -284,14 +287,14 @@ class LocalFleetRunner:
         pause_s = max(0.0, self._pause.until_s - now)
         log.warning(
             "%s %s; another may start in %.1f s; its last line: %s",
-            teacher.name, how, pause_s, last,
+            teacher.name, exit_text, pause_s, last,
         )  # fmt: skip
 
-    def _end(self) -> None:
+    def _drain_all(self) -> None:
         if self.teachers:
             log.info("draining %d teachers", len(self.teachers))
         for teacher in self.teachers:
-            if not teacher.leaving:  # a second SIGTERM would end it at once
+            if not teacher.leaving:  # a second SIGTERM would end the teacher at once
                 self._drain(teacher, time.monotonic())
         wait_all((teacher.process, teacher.deadline_s) for teacher in self.teachers)
 

@@ -1,7 +1,7 @@
 """Runs the teacher of a machine in a thread, one step after the other.
 
 The wanted deployment may change at any time. Then a download or the start of a teacher is aborted;
-a serving teacher is drained, and the next one starts when it has ended.
+a serving teacher is drained, and the next teacher starts when the drained one has ended.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 #: Seconds between checks whether the teacher has ended.
 _POLL_S: Final = 0.1
-#: Base and limit in seconds of the growing pause before a retry: after a UsageError, and after
-#: other failures.
-_WRONG_S: Final = (30.0, 600.0)
-_FAILED_S: Final = (5.0, 300.0)
-#: Seconds added to the grace period of a teacher.
-_LEAVE_S: Final = 5.0
-#: Seconds that a teacher has to serve until earlier failures of its deployment are forgotten.
+#: Base and limit in seconds of the growing pause before a retry: after a UsageError, which needs
+#: a person's change, and after other failures.
+_USAGE_ERROR_PAUSE_S: Final = (30.0, 600.0)
+_FAILURE_PAUSE_S: Final = (5.0, 300.0)
+#: Seconds after the grace period before a teacher is killed, and the longest wait for a killed one.
+_EXIT_MARGIN_S: Final = 5.0
+#: Seconds of serving after which earlier failures of a teacher's deployment are forgotten.
 _HEALTHY_S: Final = 60.0
 
 
@@ -80,14 +80,15 @@ class TeacherHost:
         self._wanted: Deployment | None = None
         self._stopping = False
         self._status = Report()
-        # Pause and error of each failed deployment, by `retry_key`; replaced, never changed.
+        # Pause and error of each failed deployment, by `retry_key`. Other threads read this
+        # dictionary, so it is replaced, never changed.
         self._failures: dict[str, tuple[RetryPause, str]] = {}
         self._teacher: _RunningTeacher | None = None
         self._thread = threading.Thread(target=self._run, name="edl-host", daemon=True)
 
     @property
     def status(self) -> Report:
-        """Current state: the fields of a report about the teacher and failed deployments."""
+        """Report with the fields about the teacher and failed deployments. Thread-safe."""
         now = time.monotonic()
         failures = self._failures.items()
         troubles = {name: error for name, (pause, error) in failures if now < pause.until_s}
@@ -121,89 +122,91 @@ class TeacherHost:
 
     def _run(self) -> None:
         while True:
-            wanted = self._next()
+            wanted = self._wait_for_step()
             try:
-                if self._has_to_end(wanted):
-                    self._end()
+                if self._must_end(wanted):
+                    self._end_teacher()
                 elif wanted is not None:
-                    self._start(wanted)
+                    self._start_teacher(wanted)
             except InterruptedError:  # another deployment is wanted, or none
-                self._end()
-                self._show("idle", None)  # `_end` shows nothing if no teacher runs yet
+                self._end_teacher()
+                # `_end_teacher` sets no status if no teacher runs yet.
+                self._set_status("idle", None)
             except EdlError as error:
-                self._end()
-                self._fail(wanted, error)
+                self._end_teacher()
+                self._record_failure(wanted, error)
             except Exception as error:
                 log.exception("a bug: a step of the teacher host failed")
-                self._end()
-                self._fail(wanted, ProcessFailed(f"{type(error).__name__}: {error}"))
+                self._end_teacher()
+                self._record_failure(wanted, ProcessFailed(f"{type(error).__name__}: {error}"))
             if wanted is None and self._stopping:
                 return
 
-    def _next(self) -> Deployment | None:
-        """Wait until there is something to do; return the wanted deployment."""
+    def _wait_for_step(self) -> Deployment | None:
+        """Wait until a step is due; return the wanted deployment."""
         with self._changed:
-            while not self._due():
-                self._changed.wait(self._sleep_s())
+            while not self._step_due():
+                self._changed.wait(self._wait_s())
             return self._wanted
 
-    def _has_to_end(self, wanted: Deployment | None) -> bool:
+    def _must_end(self, wanted: Deployment | None) -> bool:
         """Whether the teacher has ended or is no longer wanted."""
         teacher = self._teacher
         if teacher is None:
             return False
-        return not teacher.process.alive or not _same(teacher.deployment, wanted)
+        return not teacher.process.alive or not _same_teacher(teacher.deployment, wanted)
 
-    def _due(self) -> bool:
+    def _step_due(self) -> bool:
+        """Whether the thread has to act; first forget failures that no longer count."""
         teacher, wanted = self._teacher, self._wanted
         if teacher is not None:
             if teacher.ready_s is not None and time.monotonic() - teacher.ready_s > _HEALTHY_S:
                 healthy = retry_key(teacher.deployment)
-                self._failures = {n: one for n, one in self._failures.items() if n != healthy}
-            return self._has_to_end(wanted)
+                self._failures = {k: v for k, v in self._failures.items() if k != healthy}
+            return self._must_end(wanted)
         if wanted is None:
             if self._status.state == "failing" and not self.status.blocked:
-                self._show("idle", None)
+                self._set_status("idle", None)
             return self._stopping
-        return self._pause(wanted).until_s <= time.monotonic()
+        return self._retry_pause(wanted).until_s <= time.monotonic()
 
-    def _pause(self, deployment: Deployment) -> RetryPause:
+    def _retry_pause(self, deployment: Deployment) -> RetryPause:
         pause, _ = self._failures.get(retry_key(deployment), (RetryPause(), ""))
         return pause
 
-    def _sleep_s(self) -> float | None:
-        """Return the seconds until a retry is due; None: there is none."""
+    def _wait_s(self) -> float | None:
+        """Return the seconds until the next check or retry is due; None: neither is."""
         if self._teacher is not None:
             return _POLL_S
         now = time.monotonic()
         left_s = [pause.until_s - now for pause, _ in self._failures.values()]
-        return min((one for one in left_s if one > 0), default=None)
+        return min((seconds for seconds in left_s if seconds > 0), default=None)
 
-    def _check(self, deployment: Deployment) -> None:
+    def _check_wanted(self, deployment: Deployment) -> None:
         """Raise InterruptedError if this deployment is no longer wanted."""
-        if self._stopping or not _same(deployment, self._wanted):
+        if self._stopping or not _same_teacher(deployment, self._wanted):
             raise InterruptedError
 
-    def _start(self, deployment: Deployment) -> None:
-        self._show("fetching", deployment)
-        check = partial(self._check, deployment)
+    def _start_teacher(self, deployment: Deployment) -> None:
+        self._set_status("fetching", deployment)
+        check = partial(self._check_wanted, deployment)
 
         def log_progress(text: str) -> None:
             log.info("%s", text)
-            self._show("fetching", deployment, text)
+            self._set_status("fetching", deployment, text)
 
         model = self._cache.fetch(deployment, check, log_progress)
         check()
-        self._show("starting", deployment)
+        self._set_status("starting", deployment)
         process = self._spawn(deployment, model)
         self._teacher = _RunningTeacher(deployment, process)
         self._await_ready(process, check)
         self._teacher = _RunningTeacher(deployment, process, time.monotonic())
-        self._show("serving", deployment)
+        self._set_status("serving", deployment)
 
     def _spawn(self, deployment: Deployment, model: Path) -> Process:
-        own = self._settings
-        log_dir = own.log_dir
+        settings = self._settings
+        log_dir = settings.log_dir
         command = python_command(
             f"teacher of {deployment.service}",
             "edl",
@@ -211,15 +214,18 @@ class TeacherHost:
             "serve",
             f"--model={model}",
             f"--service={deployment.service}",
-            f"--teacher-id={own.machine_id}",
-            f"--devices={','.join(own.devices)}",
+            f"--teacher-id={settings.machine_id}",
+            f"--devices={','.join(settings.devices)}",
             *arguments(deployment.options),
             # Last, as these override options of the deployment.
-            *own.teacher_options,
-            f"--grace={own.grace_s}",
-            f"--ttl={own.ttl_s}",
+            *settings.teacher_options,
+            f"--grace={settings.grace_s}",
+            f"--ttl={settings.ttl_s}",
             # Variables, as all users of this machine can read command lines.
-            env={"EDL_COORDINATOR": own.coordinator, "EDL_BEAT_RELAY": str(own.beat_relay)},
+            env={
+                "EDL_COORDINATOR": settings.coordinator,
+                "EDL_BEAT_RELAY": str(settings.beat_relay),
+            },
             log=None if log_dir is None else log_dir / f"{deployment.service}.log",
         )
         return start(command)
@@ -232,54 +238,54 @@ class TeacherHost:
                 raise
             raise ProcessFailed(_describe_end(process)) from None
 
-    def _end(self) -> None:
-        """Drain the teacher, if it has not ended already."""
+    def _end_teacher(self) -> None:
+        """Drain the teacher. If it has ended already, handle its exit."""
         teacher = self._teacher
         if teacher is None:
             return
         if not teacher.process.alive:
             self._teacher = None
-            self._ended(teacher)
+            self._handle_exit(teacher)
             return
-        self._show("draining", teacher.deployment)
+        self._set_status("draining", teacher.deployment)
         teacher.process.terminate()
-        if teacher.process.wait(self._settings.grace_s + _LEAVE_S) is None:
+        if teacher.process.wait(self._settings.grace_s + _EXIT_MARGIN_S) is None:
             log.warning("the teacher of %s did not end: killed", teacher.deployment.service)
             teacher.process.kill()
-            teacher.process.wait(_LEAVE_S)
+            teacher.process.wait(_EXIT_MARGIN_S)
         self._teacher = None
-        self._show("idle", None)
+        self._set_status("idle", None)
 
-    def _ended(self, teacher: _RunningTeacher) -> None:
-        """Record the end of a teacher that the host did not drain."""
+    def _handle_exit(self, teacher: _RunningTeacher) -> None:
+        """Handle the end of a teacher that this host did not drain."""
         if self._status.state == "serving" and teacher.process.returncode == 0:
             log.info("the teacher of %s was drained", teacher.deployment.service)
             self._on_drained()
             with self._changed:
                 self._wanted = None
-            self._show("idle", None)
+            self._set_status("idle", None)
         elif self._status.state == "serving":
-            self._fail(teacher.deployment, ProcessFailed(_describe_end(teacher.process)))
+            self._record_failure(teacher.deployment, ProcessFailed(_describe_end(teacher.process)))
 
-    def _fail(self, deployment: Deployment | None, error: EdlError) -> None:
+    def _record_failure(self, deployment: Deployment | None, error: EdlError) -> None:
         if deployment is None:
             return
-        base_s, cap_s = _WRONG_S if isinstance(error, UsageError) else _FAILED_S
+        base_s, cap_s = _USAGE_ERROR_PAUSE_S if isinstance(error, UsageError) else _FAILURE_PAUSE_S
         now = time.monotonic()
-        pause = self._pause(deployment).failed(now, self._rng, base_s, cap_s, sure=0.5)
+        pause = self._retry_pause(deployment).failed(now, self._rng, base_s, cap_s, sure=0.5)
         self._failures = {**self._failures, retry_key(deployment): (pause, str(error))}
         log.error("%s; next attempt in %.0f s or later", error, pause.until_s - now)
-        self._show("failing", deployment, str(error))
+        self._set_status("failing", deployment, str(error))
 
-    def _show(self, state: State, deployment: Deployment | None, why: str = "") -> None:
+    def _set_status(self, state: State, deployment: Deployment | None, why: str = "") -> None:
         service = "" if deployment is None else deployment.service
         content = "" if deployment is None else deployment.content_id
         self._status = Report(state=state, service=service, content_id=content, why=why)
         self._on_change()
 
 
-def _same(one: Deployment | None, other: Deployment | None) -> bool:
-    """Whether both deployments need the same teacher."""
+def _same_teacher(one: Deployment | None, other: Deployment | None) -> bool:
+    """Whether the same teacher serves both deployments; None: no teacher."""
     if one is None or other is None:
         return one is other
     return (one.service, one.content_id) == (other.service, other.content_id)
