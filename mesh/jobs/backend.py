@@ -26,8 +26,8 @@ AWAY_S: Final = 60.0
 def not_ended(name: str) -> UsageError:
     """Return the error of a submission while a job of the same name has not ended."""
     return UsageError(
-        f"there is a job {name} that has not ended: 'edl delete job {name}' ends it, another"
-        " `name:` is another job"
+        f"there is a job {name} that has not ended: end it with 'edl delete job {name}', or choose"
+        " another `name:`"
     )
 
 
@@ -41,7 +41,7 @@ class Listing:
         head: one line about the fleet or cluster.
         place: "queue NAME" or "namespace NAME", for messages.
         more: further keys of the JSON output.
-        lost: names of jobs with a fleet that no longer answers.
+        lost: names of jobs whose fleet no longer answers.
         stop_note: text to append to "job NAME is to stop"; usually empty.
     """
 
@@ -64,7 +64,8 @@ class Listing:
 class JobBackend(Protocol):
     """Operations on jobs.
 
-    All raise UnavailableError if the backend does not answer, and AccessError if it denies access.
+    All methods raise UnavailableError if the backend does not answer, and AccessError if it denies
+    access.
     """
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
@@ -119,7 +120,7 @@ def follow_log(
     pause_s: Callable[[], float],
     follow: bool,
 ) -> Iterator[str]:
-    """Yield the lines of a job: the `log_lines` of a backend.
+    """Yield the output lines of a job. Backends implement `log_lines` by this function.
 
     Args:
         backend: the backend.
@@ -129,7 +130,7 @@ def follow_log(
         follow: continue until the job ends.
 
     Raises:
-        UnavailableError: the backend does not answer; with `follow`, for `AWAY_S` seconds.
+        UnavailableError: the backend does not answer; with `follow`: for more than `AWAY_S`.
     """
     answered_s = time.monotonic()
     while True:
@@ -149,12 +150,12 @@ def follow_log(
 
 
 def cluster_namespace(mesh: MeshContext) -> str | None:
-    """Return the namespace of a mesh's jobs on a cluster; None: they are in a queue.
+    """Return the namespace of a mesh's jobs on a cluster.
 
-    An empty namespace is that of the kubeconfig's context.
+    Empty: the namespace of the kubeconfig's context. None: the jobs are in a queue.
 
     Raises:
-        UsageError: `jobs_on` is neither `queue` nor `kubernetes` or `kubernetes:NAMESPACE`.
+        UsageError: `jobs_on` is not `queue`, `kubernetes` or `kubernetes:NAMESPACE`.
     """
     if mesh.jobs_on == "queue":
         return None

@@ -19,7 +19,7 @@ from ...scheduler.job_states import NodeEndings, ending_of, limits_of, state_of
 from ..cores import children_on
 from .spec import QueuedJobSpec
 
-#: Most unread lines of a job that are kept, and most characters of each.
+#: Most lines of a job that are kept until `pass_lines`, and most characters of each.
 _KEPT_LINES: Final = 2000
 _LINE_CHARS: Final = 1000
 #: Seconds that a `command` has to end after its runner has died.
@@ -34,7 +34,7 @@ class NodeProcess:
         number: number of the node among all nodes started for this job, from 1.
         slot: slot of the node.
         process: process of the node.
-        leaving: it was told to leave.
+        leaving: it was sent SIGTERM.
         deadline_s: monotonic time at which a leaving node is killed.
     """
 
@@ -61,19 +61,19 @@ class NodeGroup:
 
     def __init__(self, spec: QueuedJobSpec, folder: Path, first: int = 1) -> None:
         self.all: list[NodeProcess] = []
-        self._spec, self._folder, self._next = spec, folder, first
+        self._spec, self._folder, self._next_number = spec, folder, first
         self._lock = threading.Lock()
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._lost = 0
+        self._dropped = 0
 
     @property
     def staying(self) -> list[NodeProcess]:
-        """Nodes that were not told to leave, oldest first."""
+        """Nodes that were not sent SIGTERM, oldest first."""
         return [node for node in self.all if not node.leaving]
 
     @property
     def leaving(self) -> int:
-        """Number of nodes that were told to leave."""
+        """Number of nodes that were sent SIGTERM and have not ended."""
         return sum(node.leaving for node in self.all)
 
     def start(
@@ -90,8 +90,8 @@ class NodeGroup:
         Raises:
             ProcessFailed: the program cannot be executed, or the log cannot be written.
         """
-        number = self._next
-        own = {
+        number = self._next_number
+        node_env = {
             "EDL_JOB": self._spec.name,
             "EDL_JOB_NODE": str(number),
             "EDL_JOB_SLOT": str(slot),
@@ -100,15 +100,15 @@ class NodeGroup:
         command = Command(
             f"{self._spec.name}-{number}",
             self._spec.arguments(self._folder),
-            env={**own, **env, **self._spec.env},
+            env={**node_env, **env, **self._spec.env},
             cwd=self._spec.folder,
             log=self._folder / f"node-{number}.log",
             guard=not self._spec.trains,
             orphan_grace_s=_ORPHAN_GRACE_S,
         )
         with children_on(cores) if cores else contextlib.nullcontext():
-            process = start(command, echo=lambda line: self._keep(number, line))
-        self._next += 1
+            process = start(command, echo=lambda line: self._buffer_line(number, line))
+        self._next_number += 1
         self.all.append(node := NodeProcess(number, slot, process))
         return node
 
@@ -140,34 +140,34 @@ class NodeGroup:
         return ended
 
     def pass_lines(self, most: int, write: Callable[[list[str]], object]) -> None:
-        """Pass the latest `most` lines to `write`, after a note with the number of others.
+        """Pass the latest `most` lines to `write`, after a note with the number of older lines.
 
-        All are removed, unless `write` raises.
+        All lines are removed, unless `write` raises EdlError.
         """
         with self._lock:
-            lines, lost = list(self._lines), self._lost
+            lines, dropped = list(self._lines), self._dropped
             self._lines.clear()
-            self._lost = 0
-        left_out = lost + max(0, len(lines) - most)
-        note = [f"... {left_out} lines are left out here: {self._folder} has all"]
+            self._dropped = 0
+        omitted = dropped + max(0, len(lines) - most)
+        note = [f"... {omitted} lines are left out here: {self._folder} has all"]
         try:
             if lines:
-                write((note if left_out else []) + lines[-most:])
+                write((note if omitted else []) + lines[-most:])
         except EdlError:
             with self._lock:
                 newer = list(self._lines)
-                self._lost += lost + max(0, len(lines) + len(newer) - _KEPT_LINES)
+                self._dropped += dropped + max(0, len(lines) + len(newer) - _KEPT_LINES)
                 self._lines = deque(lines + newer, _KEPT_LINES)
             raise
 
-    def _keep(self, number: int, line: str) -> None:
+    def _buffer_line(self, number: int, line: str) -> None:
         with self._lock:
-            self._lost += len(self._lines) == self._lines.maxlen
+            self._dropped += len(self._lines) == self._lines.maxlen
             self._lines.append(f"node {number} | {line[:_LINE_CHARS]}")
 
 
 def next_node(folder: Path) -> int:
-    """Return the number of the next node of a job, by the logs of earlier ones in its folder."""
+    """Return the number of the next node of a job, by the logs of earlier nodes in its folder."""
     numbers = (log.stem.removeprefix("node-") for log in folder.glob("node-*.log"))
     return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
@@ -242,11 +242,11 @@ class JobRun:
 
     Attributes:
         nodes: node processes.
-        endings: summary of the ended nodes.
+        endings: how nodes of the job have ended.
         target: wanted number of nodes.
         reason: reason of the target.
         training: progress of the training.
-        not_before_s: monotonic time before which no node is started, as one has failed.
+        not_before_s: monotonic time before which no node is started, because a node has failed.
         reported: latest progress reported to the queue; None: none yet.
         replaced: a new job of this name starts when these nodes have ended.
     """
@@ -271,7 +271,7 @@ class JobRun:
 
     @property
     def stopping(self) -> bool:
-        """Whether all nodes should end, and no more be started."""
+        """Whether all nodes should end, and no node may be started."""
         return self.replaced or self.job.desired.stop or self.endings.broken
 
     @property

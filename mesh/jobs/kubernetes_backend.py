@@ -41,7 +41,7 @@ from .spec import QueuedJobSpec
 _POLL_S: Final = 0.5
 #: Seconds between reads of logs, per pod; limits the load on the API server.
 _POLL_S_PER_POD: Final = 0.1
-#: Seconds within which a deleted resource must be gone.
+#: Seconds within which a deleted resource must disappear.
 _GONE_WITHIN_S: Final = 30.0
 
 
@@ -84,7 +84,7 @@ class KubernetesBackend:
 
         Raises:
             UsageError: the job has not ended.
-            UnavailableError: it is not gone in time.
+            UnavailableError: the job is not gone after 30 s.
         """
         former = self._resource(name)
         if former is None:
@@ -95,13 +95,13 @@ class KubernetesBackend:
         self._client.delete(DISTILL_JOB, name, uid=uid)
 
         def is_gone() -> bool:
-            there = self._resource(name)
-            return there is None or bool(there["metadata"]["uid"] != uid)
+            present = self._resource(name)
+            return present is None or bool(present["metadata"]["uid"] != uid)
 
         if not wait_until(is_gone, _GONE_WITHIN_S, _POLL_S / 5):
             raise UnavailableError(
                 f"the former job {name} is not gone after {_GONE_WITHIN_S:g} s: 'kubectl get"
-                f" distilljob {name} -o yaml' shows what holds it (finalizers)"
+                f" distilljob {name} -o yaml' shows what delays the deletion (finalizers)"
             )
 
     def listing(self) -> Listing:
@@ -138,10 +138,10 @@ class KubernetesBackend:
         return True
 
     def final_progress(self, job: QueuedJob) -> JobProgress | None:
-        found = self._resource(job.name)
-        if found is None or found["metadata"]["uid"] != job.spec["uid"]:
+        resource = self._resource(job.name)
+        if resource is None or resource["metadata"]["uid"] != job.spec["uid"]:
             return JobProgress("stopped", reason="the cluster does not have it any more")
-        progress = job_of(found).progress
+        progress = job_of(resource).progress
         return progress if progress.ended else None
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
@@ -155,7 +155,8 @@ class KubernetesBackend:
     def events(self, last: int) -> list[TimelineEntry]:
         resources = self._resources()
         about = f"involvedObject.kind={DISTILL_JOB.kind}"
-        return entries_of(resources, self._client.list(EVENT, fields=about))[-last:]  # [-0:] is all
+        entries = entries_of(resources, self._client.list(EVENT, fields=about))
+        return entries[-last:]  # for 0, [-0:] returns all
 
     def close(self) -> None:
         self._client.close()
@@ -218,7 +219,8 @@ class PodLogs:
         self._client, self._uid = client, uid
         self._labels = selector({JOB_LABEL: job})
         self._positions: dict[str, _ReadPosition] = {}
-        self._unreturned: list[list[tuple[Stamp, str]]] = []  # kept if a later pod's read fails
+        # Lines of each pod that was read before the read of another pod failed.
+        self._unreturned: list[list[tuple[Stamp, str]]] = []
 
     @property
     def pods(self) -> int:
@@ -234,8 +236,8 @@ class PodLogs:
         for pod in self._client.list(POD, self._labels):
             if is_controlled_by(pod, self._uid):
                 self._unreturned.append(self._read_pod(pod))
-        found, self._unreturned = self._unreturned, []
-        return [line for _, line in heapq.merge(*found, key=lambda stamped: stamped[0])]
+        batches, self._unreturned = self._unreturned, []
+        return [line for _, line in heapq.merge(*batches, key=lambda stamped: stamped[0])]
 
     def _read_pod(self, pod: Object) -> list[tuple[Stamp, str]]:
         meta = pod["metadata"]
@@ -248,7 +250,7 @@ class PodLogs:
         try:
             lines = list(
                 self._client.pod_log(
-                    meta["name"], since_time=since, tail_lines=tail, container=_container(pod)
+                    meta["name"], since_time=since, tail_lines=tail, container=_log_container(pod)
                 )
             )
         except (KubernetesObjectMissing, ManifestRefused):
@@ -258,41 +260,41 @@ class PodLogs:
         return [(stamp, f"node {number} | {line}") for stamp, line in _unread(position, lines)]
 
 
-def _container(pod: Object) -> str:
+def _log_container(pod: Object) -> str:
     names = [one["name"] for one in pod["spec"]["containers"]]
     return NODE_CONTAINER if NODE_CONTAINER in names else str(names[0])
 
 
 def _unread(position: _ReadPosition, lines: Iterable[str]) -> list[tuple[Stamp, str]]:
-    """Return lines that were not read before, and move the position behind them.
+    """Return the lines that have not been read yet, and move the position behind them.
 
     The API accepts only whole seconds as a start, so it repeats lines of the latest second.
     """
-    found = []
+    unread = []
     repeated, last = position.lines, position.stamp
     for line in lines:
-        stamp, text = _parts(line)
-        if stamp is None:  # a message of the server, which each read repeats
+        stamp, text = _split_stamp(line)
+        if stamp is None:  # the server's own message, which each read repeats
             if last is None:
-                found.append((position.stamp or (0, 0), line))
+                unread.append((position.stamp or (0, 0), line))
             continue
         if last is not None and stamp < last:
             continue
         if last is not None and stamp == last and repeated:
             repeated -= 1
             continue
-        found.append((stamp, text))
+        unread.append((stamp, text))
         same = stamp == position.stamp
         position.stamp, position.lines = stamp, position.lines + 1 if same else 1
-    return found
+    return unread
 
 
-def _parts(line: str) -> tuple[Stamp | None, str]:
-    """Split a line into time and text; time None: the line has none."""
-    time, _, text = line.partition(" ")
-    fraction = _FRACTION.search(time)
+def _split_stamp(line: str) -> tuple[Stamp | None, str]:
+    """Split a line into its time and text. Without a time, return None and the whole line."""
+    time_text, _, text = line.partition(" ")
+    fraction = _FRACTION.search(time_text)
     nanoseconds = fraction[1].ljust(9, "0")[:9] if fraction else "0"
     try:
-        return (int(seconds_of(time)), int(nanoseconds)), text
+        return (int(seconds_of(time_text)), int(nanoseconds)), text
     except UsageError:
         return None, line

@@ -1,4 +1,4 @@
-"""DistillJob resources: made of job files, and shown as the jobs and events of commands."""
+"""Conversions: job files to DistillJob resources, resources to jobs and events of commands."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def to_resource(spec: QueuedJobSpec, namespace: str = "") -> Object:
         )
     if holds_password(spec.coordinator):
         raise UsageError(
-            "coordinator: the URL holds a password, which the resource would show: have a Secret"
-            " mounted in the job's pods (docs/how-to/kubernetes.md), and name its file in the URL"
+            "coordinator: the URL contains a password, which the resource would show: mount a"
+            " Secret in the job's pods (docs/how-to/kubernetes.md), and name its file in the URL"
             " as ?password_file=FILE"
         )
-    values: Object = {theirs: getattr(spec, ours) for theirs, ours in _KEYS.items()}
+    values: Object = {key: getattr(spec, name) for key, name in _KEYS.items()}
     values["graceSeconds"] = math.ceil(spec.grace_s)  # grace periods of pods are whole seconds
     values["env"] = dict(spec.env)
-    values["resources"] = _claims(spec.resources)
+    values["resources"] = _container_resources(spec.resources)
     return {
         "apiVersion": DISTILL_JOB.api_version,
         "kind": DISTILL_JOB.kind,
@@ -72,7 +72,7 @@ def to_resource(spec: QueuedJobSpec, namespace: str = "") -> Object:
     }
 
 
-def _claims(needs: Mapping[str, Any]) -> Object:
+def _container_resources(needs: Mapping[str, Any]) -> Object:
     """Return requests and limits of a container.
 
     Memory and accelerators are limited to the request. Cores are not limited: a node may use idle
@@ -91,7 +91,7 @@ def facts_of(resource: Object) -> Facts:
     """
     spec = resource.get("spec") or {}
     facts: dict[str, Any] = {"name": resource["metadata"]["name"]}
-    facts |= {ours: spec[theirs] for theirs, ours in _KEYS.items() if theirs in spec}
+    facts |= {name: spec[key] for key, name in _KEYS.items() if key in spec}
     claims = spec.get("resources") or {}
     # A limit without a request is also the request.
     needs = {**(claims.get("limits") or {}), **(claims.get("requests") or {})}
@@ -121,16 +121,17 @@ def manifest(spec: QueuedJobSpec, namespace: str) -> Iterator[str]:
 
 def notes(spec: QueuedJobSpec) -> list[str]:
     """Return hints about keys that a cluster ignores or needs, one sentence each."""
-    found = []
+    hints = []
     if spec.folder != Path():
-        found.append(
+        hints.append(
             "folder is ignored: nodes on Kubernetes run in the working directory of their image"
         )
     if not spec.resources.keys() - {"memory", "ephemeral-storage"}:
-        found.append(
-            "resources name neither cpu nor gpu: the job seems to need none, and grows to max_nodes"
+        hints.append(
+            "resources name neither cpu nor gpu: the job seems to need nothing, and grows to"
+            " max_nodes"
         )
-    return found
+    return hints
 
 
 _UNSEEN: Final = "no operator has seen it yet: docs/how-to/kubernetes.md shows how to run one"
@@ -188,21 +189,24 @@ def entries_of(resources: Iterable[Object], events: Iterable[Object]) -> list[Ti
         resources: DistillJobs.
         events: Events about them.
     """
-    kept = list(events)
-    found = [_of_event(one) for one in kept]
-    seen = {(entry.body["job"], one.get("message")) for entry, one in zip(found, kept, strict=True)}
-    for one in resources:
-        name = one["metadata"]["name"]
-        found.append(_entry(one["metadata"].get("creationTimestamp"), name, "was submitted"))
-        for condition in (one.get("status") or {}).get("conditions", ()):
+    entries: list[TimelineEntry] = []
+    described: set[tuple[Any, Any]] = set()  # job and message of each Event
+    for event in events:
+        entry = _event_entry(event)
+        entries.append(entry)
+        described.add((entry.body["job"], event.get("message")))
+    for resource in resources:
+        name = resource["metadata"]["name"]
+        entries.append(_entry(resource["metadata"].get("creationTimestamp"), name, "was submitted"))
+        for condition in (resource.get("status") or {}).get("conditions", ()):
             message = str(condition.get("message", ""))
-            if condition["status"] == "True" and (name, message) not in seen:
+            if condition["status"] == "True" and (name, message) not in described:
                 text = f"{condition['type']}{_after_colon(message)}"
-                found.append(_entry(condition.get("lastTransitionTime"), name, text))
-    return sorted(found, key=lambda entry: (entry.at_ms, int(entry.entry_id)))
+                entries.append(_entry(condition.get("lastTransitionTime"), name, text))
+    return sorted(entries, key=lambda entry: (entry.at_ms, int(entry.entry_id)))
 
 
-def _of_event(event: Object) -> TimelineEntry:
+def _event_entry(event: Object) -> TimelineEntry:
     at = event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
     message, count = str(event.get("message", "")).strip(), int(event.get("count") or 1)
     text = f"{event.get('reason', '')}{_after_colon(message)}"
@@ -217,7 +221,7 @@ def _after_colon(message: str) -> str:
 
 
 def _entry(at: Any, job: str, what: str, version: str = "") -> TimelineEntry:
-    """Return an entry; its id, the resource version, orders events of the same second."""
+    """Return an entry. Its id is the resource version, which orders events of the same second."""
     order = version if version.isdecimal() else "0"
     return TimelineEntry(order, _ms(at), {"kind": "job", "job": job, "what": what})
 

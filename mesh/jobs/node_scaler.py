@@ -1,4 +1,4 @@
-"""Slots of this machine, and as many nodes in them as `scheduler.elastic` decides."""
+"""Slots of this machine, and nodes in these slots: as many as `scheduler.elastic` decides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobRunnerConfig:
         elastic: rules by which jobs share the slots.
         yield_s: seconds after which a leaving node is killed if a reservation needs its slot.
         ttl_s: seconds without a heartbeat after which another runner may take over.
-        cards: accelerator card of each slot; empty: nodes see the cards that this process sees.
+        cards: CUDA_VISIBLE_DEVICES of each slot; empty: nodes see the GPUs that this process sees.
     """
 
     runner_id: str
@@ -48,7 +48,7 @@ class JobRunnerConfig:
             raise UsageError("a runner of jobs has at least one slot")
         if self.cards and len(self.cards) != len(self.cores):
             raise UsageError(
-                f"{len(self.cards)} cards for {len(self.cores)} slots: name one for each"
+                f"{len(self.cards)} cards for {len(self.cores)} slots: name one card for each slot"
             )
 
 
@@ -64,8 +64,8 @@ def divide_cores(cores: Collection[int], slots: int) -> tuple[tuple[int, ...], .
     """
     if slots > len(cores):
         return ((),) * slots
-    ordered, each = sorted(cores), len(cores) // slots
-    return tuple(tuple(ordered[slot * each : (slot + 1) * each]) for slot in range(slots))
+    ordered, per_slot = sorted(cores), len(cores) // slots
+    return tuple(tuple(ordered[slot * per_slot : (slot + 1) * per_slot]) for slot in range(slots))
 
 
 @dataclass(slots=True)
@@ -85,14 +85,14 @@ class Slots:
     complete: frozenset[str] = frozenset()
 
     @property
-    def held(self) -> set[int]:
+    def reserved_slots(self) -> set[int]:
         """Numbers of reserved slots."""
         return {slot for slots in self.reserved.values() for slot in slots}
 
     @property
     def free(self) -> list[int]:
         """Numbers of slots that are neither used nor reserved."""
-        taken = self.used | self.held
+        taken = self.used | self.reserved_slots
         return [slot for slot in range(len(self.cores)) if slot not in taken]
 
     def reserve(self, reservations: Sequence[Reservation]) -> list[str]:
@@ -104,20 +104,22 @@ class Slots:
         Returns:
             Names of reservations that are complete now and were not before.
         """
-        asked = {one.name: one.slots for one in reservations}
-        self.reserved = {name: self.reserved.get(name, [])[:count] for name, count in asked.items()}
-        for name, count in asked.items():
+        counts = {one.name: one.slots for one in reservations}
+        self.reserved = {
+            name: self.reserved.get(name, [])[:count] for name, count in counts.items()
+        }
+        for name, count in counts.items():
             self.reserved[name] += self.free[: count - len(self.reserved[name])]
         before = self.complete
         self.complete = frozenset(
-            name for name, count in asked.items() if len(self.reserved[name]) >= count
+            name for name, count in counts.items() if len(self.reserved[name]) >= count
         )
-        return [name for name in asked if name in self.complete - before]
+        return [name for name in counts if name in self.complete - before]
 
     def lacks_slots(self, reservations: Sequence[Reservation]) -> bool:
-        """Whether a reservation still waits for slots that nodes have."""
-        asked = sum(one.slots for one in reservations)
-        return sum(map(len, self.reserved.values())) < min(asked, len(self.cores))
+        """Whether a reservation still waits for slots that nodes use."""
+        count = sum(one.slots for one in reservations)
+        return sum(map(len, self.reserved.values())) < min(count, len(self.cores))
 
 
 #: Seconds between reads of the progress of trainings.
@@ -168,7 +170,7 @@ class NodeScaler:
         """Decide the number of nodes of each job, and start or remove nodes."""
         views = {one.name: view for one in jobs if (view := one.view()) is not None}
         self._decide(jobs, views, reservations, now_s)
-        for job in jobs:  # first, as starting nodes need slots
+        for job in jobs:  # before any job grows, as new nodes need slots
             self._shrink(job, job.name in views, now_s)
         if self.slots.lacks_slots(reservations):
             for job in jobs:

@@ -26,12 +26,12 @@ from .spec import QueuedJobSpec
 log = logging.getLogger(__name__)
 
 #: Seconds between reads of logs that are followed.
-_READ_S: Final = 0.25
-#: In seconds: TTL of a reservation, and the intervals of its renewals and of checks whether its
-#: slots are free.
+_LOG_POLL_S: Final = 0.25
+#: Seconds without a renewal after which a reservation ends, and seconds between renewals.
 TTL_S: Final = 5.0
 _RENEWAL_S: Final = 1.0
-_POLL_S: Final = 0.1
+#: Seconds between checks whether the slots of a reservation are free.
+_SLOTS_POLL_S: Final = 0.1
 
 
 class QueueBackend:
@@ -57,7 +57,7 @@ class QueueBackend:
             lines.append(NO_FLEET)
         elif spec.min_nodes > (slots := int(runner.facts.get("slots", 0))):
             lines.append(
-                f"it needs {spec.min_nodes} slots, and the fleet has {slots}: it waits for more"
+                f"the job needs {spec.min_nodes} slots, the fleet has {slots}: it waits for more"
             )
         return lines
 
@@ -68,7 +68,7 @@ class QueueBackend:
             kept = runner.facts.get("kept", {})
             for one in reservations:
                 count = len(kept.get(one.name, ()))
-                head += f"; {one.name} has {count} of {one.slots} that it asked for"
+                head += f"; reservation {one.name} has {count} of {one.slots} slots"
         return Listing(
             jobs,
             self._board.time_ms(),
@@ -79,7 +79,7 @@ class QueueBackend:
                 "reservations": [{"name": one.name, "slots": one.slots} for one in reservations],
             },
             frozenset(job.name for job in jobs if is_lost(job.progress, runner)),
-            "" if runner is not None else ", once a runner is up; none is now",
+            "" if runner is not None else ", once a runner runs: now there is none",
         )
 
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:
@@ -91,8 +91,7 @@ class QueueBackend:
         )
 
     def final_progress(self, job: QueuedJob) -> JobProgress | None:
-        same = (one for one in self._board.jobs() if one.name == job.name)
-        found = next(same, None)
+        found = next((one for one in self._board.jobs() if one.name == job.name), None)
         if found is None or found.number != job.number:
             return JobProgress("stopped", reason="the queue does not have it any more")
         return found.progress if found.progress.ended else None
@@ -102,15 +101,16 @@ class QueueBackend:
 
         def read_new() -> list[str]:
             nonlocal since
-            pieces = self._board.read_log(job.name, since, 2 * PIECES_KEPT)  # Redis keeps some more
+            # Redis may keep a few more than PIECES_KEPT.
+            pieces = self._board.read_log(job.name, since, 2 * PIECES_KEPT)
             if pieces:
                 since = pieces[-1].entry_id
             return [str(line) for piece in pieces for line in piece.body.get("lines", ())]
 
-        return follow_log(self, job, read_new, lambda: _READ_S, follow)
+        return follow_log(self, job, read_new, lambda: _LOG_POLL_S, follow)
 
     def events(self, last: int) -> list[TimelineEntry]:
-        return self._board.events(count=EVENTS_KEPT)[-last:]  # [-0:] is all
+        return self._board.events(count=EVENTS_KEPT)[-last:]  # for 0, [-0:] returns all
 
     def close(self) -> None:
         self._board.close()
@@ -132,19 +132,19 @@ def hold_slots(
         slots: number of slots.
         for_s: duration in seconds; None: until `stop`.
         stop: ends the reservation.
-        say: called with a line of text when the slots are free, and at the end.
+        say: called with a line of text when the slots are free, and when the reservation ends.
 
     Raises:
         UsageError: the name is taken, no fleet runs, or the fleet has fewer slots.
         EdlError: Redis does not answer at the start. Later errors are logged.
     """
-    _check(board, name, slots)
-    began_s = renewed_s = time.monotonic()
+    _check_reservation(board, name, slots)
+    start_s = renewed_s = time.monotonic()
     board.reserve(name, slots, TTL_S)
     is_free = False
     try:
-        while for_s is None or time.monotonic() - began_s < for_s:
-            if stop.wait(_RENEWAL_S / 2 if is_free else _POLL_S):
+        while for_s is None or time.monotonic() - start_s < for_s:
+            if stop.wait(_RENEWAL_S / 2 if is_free else _SLOTS_POLL_S):
                 break
             try:
                 if time.monotonic() - renewed_s > _RENEWAL_S:
@@ -152,7 +152,7 @@ def hold_slots(
                     renewed_s = time.monotonic()
                 if not is_free and (text := _describe_free_slots(board, name, slots)):
                     is_free = True
-                    say(f"{text} free after {time.monotonic() - began_s:.1f} s")
+                    say(f"{text} free after {time.monotonic() - start_s:.1f} s")
             except EdlError as error:
                 log.warning("the reservation is not renewed: %s", error)
     finally:
@@ -163,14 +163,14 @@ def hold_slots(
     say("given back" if is_free else f"cancelled before {slots} slots were free")
 
 
-def _check(board: QueueBoard, name: str, slots: int) -> None:
+def _check_reservation(board: QueueBoard, name: str, slots: int) -> None:
     if any(one.name == name for one in board.reservations()):
         raise UsageError(f"there is a reservation {name!r} already: take another --name")
     runner = board.runner()
     if runner is None:
-        raise UsageError("no fleet runs jobs now, so there is nothing to take slots from")
-    if slots > (there := int(runner.facts.get("slots", 0))):
-        raise UsageError(f"the fleet has {there} slots, {slots} cannot be reserved")
+        raise UsageError("no fleet runs jobs now, so there are no slots to reserve")
+    if slots > (fleet_slots := int(runner.facts.get("slots", 0))):
+        raise UsageError(f"the fleet has {fleet_slots} slots: {slots} cannot be reserved")
 
 
 def _describe_free_slots(board: QueueBoard, name: str, slots: int) -> str:
@@ -182,8 +182,8 @@ def _describe_free_slots(board: QueueBoard, name: str, slots: int) -> str:
     if len(kept) < slots:
         return ""
     cores = runner.facts.get("cores", [])
-    words = []
+    parts = []
     for slot in kept:
         numbers = ", ".join(map(str, cores[slot])) if slot < len(cores) else ""
-        words.append(f"slot {slot}" + (f" (cores {numbers})" if numbers else ""))
-    return ", ".join(words) + (" is" if len(words) == 1 else " are")
+        parts.append(f"slot {slot}" + (f" (cores {numbers})" if numbers else ""))
+    return ", ".join(parts) + (" is" if len(parts) == 1 else " are")

@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 #: Seconds between two decisions.
 TICK_S: Final = 0.25
 _BEATS_PER_TTL: Final = 5.0
-#: Most lines of a job that are sent to the queue at a time, and seconds between them.
-_LINES: Final = 20
-_LINES_S: Final = 0.5
+#: Most lines of a job's output that are sent to the queue at a time.
+_LINES_PER_PIECE: Final = 20
+#: Seconds between these pieces.
+_PIECES_S: Final = 0.5
 
 
 class JobRunner:
@@ -44,10 +45,10 @@ class JobRunner:
         self._scaler = NodeScaler(config, board, self._log)
         self._jobs: dict[str, JobRun] = {}
         self._reservations: Sequence[Reservation] = ()
-        self._redis_away = False
-        self._ahead_ms = 0.0  # the queue's clock minus the monotonic clock
-        self._fence: Leads  # set once this runner leads
-        self._beaten_s = self._lines_s = float("-inf")
+        self._redis_down = False
+        self._clock_offset_ms = 0.0  # the queue's clock minus the monotonic clock
+        self._fence: Leads  # a condition of each write; set once this runner leads
+        self._last_beat_s = self._last_piece_s = float("-inf")
         self._sent_facts: Facts = {}
         self._own_cores = {core for cores in config.cores for core in cores}
 
@@ -58,9 +59,9 @@ class JobRunner:
             LeaseSuperseded: another runner has taken over the queue.
             EdlError: Redis cannot be reached at the start.
         """
-        if not self._wait_for_lead(stop):
+        if not self._wait_for_leadership(stop):
             return
-        self._ahead_ms = self._queue.time_ms() - time.monotonic() * 1000
+        self._clock_offset_ms = self._queue.time_ms() - time.monotonic() * 1000
         slots, host = len(self._config.cores), self._config.host
         self._add_event("runner", runner=self._config.runner_id, host=host, slots=slots)
         log.info("runs jobs on %d slots of %s; logs in %s", slots, host, self._config.folder)
@@ -77,7 +78,7 @@ class JobRunner:
         self._scaler.reap(jobs, now_s)
         reserved = self._scaler.slots.reserve(self._reservations)
         self._leave_reserved_cores()
-        if self._redis_away:  # jobs continue unchanged
+        if self._redis_down:  # jobs continue unchanged
             return
         for name in reserved:
             slots = self._scaler.slots.reserved[name]
@@ -89,16 +90,16 @@ class JobRunner:
 
     def _leave_reserved_cores(self) -> None:
         """Keep this process off the cores of reserved slots."""
-        held, slots = self._scaler.slots.held, self._config.cores
-        own = {core for slot, cores in enumerate(slots) if slot not in held for core in cores}
+        reserved, slots = self._scaler.slots.reserved_slots, self._config.cores
+        own = {core for slot, cores in enumerate(slots) if slot not in reserved for core in cores}
         if own and own != self._own_cores:
             pin_process(own)
             self._own_cores = own
 
     # --- the queue
 
-    def _wait_for_lead(self, stop: Stop) -> bool:
-        """Wait until this runner leads the queue; return False if `stop` came first."""
+    def _wait_for_leadership(self, stop: Stop) -> bool:
+        """Wait until this runner leads the queue; return False if `stop` is requested before."""
         is_waiting = False
         while True:
             try:
@@ -108,11 +109,11 @@ class JobRunner:
             except EdlError as error:
                 if not is_waiting:
                     raise
-                if not self._redis_away:
+                if not self._redis_down:
                     log.warning("standing by without Redis: %s", error)
-                self._redis_away = True
+                self._redis_down = True
             else:
-                self._redis_away = False
+                self._redis_down = False
                 if other is not None and not is_waiting:
                     is_waiting = True
                     host = other.facts.get("host", "?")
@@ -121,11 +122,11 @@ class JobRunner:
                 return False
 
     def _lead(self) -> bool:
-        """Take or renew the lead of the queue; return whether this runner leads."""
+        """Become or stay leader of the queue; return whether this runner leads."""
         facts = self._facts()
         fence = self._queue.lead(self._config.runner_id, facts, self._config.ttl_s)
         if fence is not None:
-            self._fence, self._beaten_s, self._sent_facts = fence, time.monotonic(), facts
+            self._fence, self._last_beat_s, self._sent_facts = fence, time.monotonic(), facts
         return fence is not None
 
     def _sync(self, now_s: float) -> None:
@@ -136,21 +137,21 @@ class JobRunner:
         except LeaseSuperseded:
             raise
         except EdlError as error:
-            if not self._redis_away:
+            if not self._redis_down:
                 log.warning("jobs go on without Redis: %s", error)
-            self._redis_away = True
+            self._redis_down = True
             return
-        if self._redis_away:
+        if self._redis_down:
             log.info("Redis answers again")
-        self._redis_away = False
+        self._redis_down = False
 
     def _beat(self, now_s: float) -> None:
-        is_due = now_s - self._beaten_s >= self._config.ttl_s / _BEATS_PER_TTL
+        is_due = now_s - self._last_beat_s >= self._config.ttl_s / _BEATS_PER_TTL
         if (is_due or self._facts() != self._sent_facts) and not self._lead():
             other = self._queue.runner()
             raise LeaseSuperseded(
                 f"runner {other.runner_id if other else '?'} took over the queue after"
-                f" {self._config.ttl_s:g} s without a heartbeat of this one; ending its nodes"
+                f" {self._config.ttl_s:g} s without a heartbeat of this runner; ending its nodes"
             )
 
     def _facts(self) -> Facts:
@@ -170,8 +171,8 @@ class JobRunner:
         """Read reservations and jobs; submit jobs again that Redis has lost."""
         self._reservations = self._queue.reservations()
         jobs = {job.name: job for job in self._queue.jobs()}
-        known = [one for one in self._jobs.values() if not one.replaced]
-        if lost := [one for one in known if one.name not in jobs]:
+        current = [run for run in self._jobs.values() if not run.replaced]
+        if lost := [run for run in current if run.name not in jobs]:
             self._submit_again(lost)
             jobs = {job.name: job for job in self._queue.jobs()}
         for job in jobs.values():
@@ -180,17 +181,18 @@ class JobRunner:
                 if not job.progress.ended:
                     self._add(job)
             elif job.spec != run.job.spec and job.submitted_ms > run.job.submitted_ms:
-                run.replaced = True  # Redis had lost the former job, and a new one was submitted
+                run.replaced = True  # Redis had lost this job, and a new job was submitted
             else:
-                if job.submitted_ms != run.job.submitted_ms:  # submitted again, or Redis restored
+                # The job was submitted again, or Redis was restored from a backup.
+                if job.submitted_ms != run.job.submitted_ms:
                     run.reported = None
                 run.job = job
 
     def _submit_again(self, lost: Sequence[JobRun]) -> None:
         """Submit jobs that Redis has lost, in their former order.
 
-        With their former times, which are part of the names of their folders: a later runner finds
-        their checkpoints.
+        They keep their times of submission, which are part of their folders' names, so that a later
+        runner finds their checkpoints.
         """
         for run in lost:
             log.warning("the queue has lost job %s: it is submitted again", run.name)
@@ -206,7 +208,7 @@ class JobRunner:
             run = JobRun(job, QueuedJobSpec(job.name, command="none", retries=0), folder, 0.0, 1)
             run.record_failed_start(str(error), 0.0)
         else:
-            submitted_s = (job.submitted_ms - self._ahead_ms) / 1000
+            submitted_s = (job.submitted_ms - self._clock_offset_ms) / 1000
             run = JobRun(job, spec, folder, submitted_s, next_node(folder))
         self._jobs[job.name] = run
         self._log(run, "its runner was lost" if job.progress.first_ms else "was submitted")
@@ -214,16 +216,16 @@ class JobRunner:
     # --- reports
 
     def _report(self, now_s: float) -> None:
-        """Report changes to the queue; forget jobs that have ended."""
-        now_ms = int(now_s * 1000 + self._ahead_ms)
-        with_lines = now_s - self._lines_s >= _LINES_S
+        """Send changes and output of jobs to the queue; forget jobs that have ended."""
+        now_ms = int(now_s * 1000 + self._clock_offset_ms)
+        with_lines = now_s - self._last_piece_s >= _PIECES_S
         if with_lines:
-            self._lines_s = now_s
+            self._last_piece_s = now_s
         try:
             for run in list(self._jobs.values()):
                 self._report_job(run, now_ms, with_lines)
         except EdlError as error:
-            log.debug("not reported, will be retried: %s", error)
+            log.debug("the progress of jobs was not reported and will be sent again: %s", error)
 
     def _report_job(self, run: JobRun, now_ms: int, with_lines: bool) -> None:
         if run.replaced:
@@ -232,7 +234,8 @@ class JobRunner:
             return
         progress = run.progress(now_ms)
         if with_lines or progress.ended:
-            run.nodes.pass_lines(_LINES, partial(self._queue.append_log, self._fence, run.name))
+            write = partial(self._queue.append_log, self._fence, run.name)
+            run.nodes.pass_lines(_LINES_PER_PIECE, write)
         if progress == run.reported:
             return
         if not self._queue.write_progress(self._fence, run.name, run.job.number, progress):
@@ -251,7 +254,7 @@ class JobRunner:
         try:
             self._queue.add_event({"kind": kind, **more})
         except EdlError as error:
-            log.debug("not in the timeline, %s: %s", error, more)
+            log.debug("an event is missing in the timeline, %s: %s", error, more)
 
     def _close(self) -> None:
         """End all nodes at safe points; their jobs wait for the next runner."""
@@ -260,20 +263,21 @@ class JobRunner:
             run.target = 0
             run.reason = "the fleet was ended: it waits for the next 'edl agent jobs'"
         self._report(time.monotonic())
-        beating = Periodic("edl-fleet-beats", self._config.ttl_s / _BEATS_PER_TTL, self._keep_lead)
-        beating.start()  # otherwise another runner would start nodes before these have ended
+        beat_s = self._config.ttl_s / _BEATS_PER_TTL
+        heartbeats = Periodic("edl-fleet-beats", beat_s, self._renew_leadership)
+        heartbeats.start()  # or another runner would start nodes before these nodes have ended
         try:
             self._scaler.close(jobs)
         finally:
-            beating.stop()
+            heartbeats.stop()
         try:
             if self._lead():
-                self._lines_s = float("-inf")
+                self._last_piece_s = float("-inf")
                 self._report(time.monotonic())
                 self._queue.resign(self._config.runner_id)
         except EdlError as error:
-            log.warning("the queue was not told that this runner ends: %s", error)
+            log.warning("the end of this runner was not written to the queue: %s", error)
 
-    def _keep_lead(self) -> None:
+    def _renew_leadership(self) -> None:
         with contextlib.suppress(EdlError):  # the next heartbeat may succeed
             self._lead()

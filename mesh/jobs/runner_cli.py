@@ -106,29 +106,29 @@ def jobs(
     raise_descriptor_limit()
     mesh = mesh_context(context)
     cores = available_cores()
-    count = slots or len(cores)
+    slot_count = slots or len(cores)
     host = socket.gethostname()
-    shared = SHARE.read(share)
+    share_keys = SHARE.read(share)
     config = JobRunnerConfig(
         f"fleet-{os.getpid()}-{secrets.token_hex(3)}",
         host,
         mesh.coordinator,
-        divide_cores(cores, count) if pin else ((),) * count,
+        divide_cores(cores, slot_count) if pin else ((),) * slot_count,
         (folder or cache_folder("jobs") / mesh.queue).expanduser().absolute(),
-        _elastic(shared),
-        shared.yield_within,
+        _elastic_config(share_keys),
+        share_keys.yield_within,
         ttl,
         tuple(filter(None, cards.split(","))),
     )
     with (
-        closing(open_queue(mesh.coordinator, mesh.queue)) as board,
-        closing(open_board(mesh.coordinator)) as trainings,
+        closing(open_queue(mesh.coordinator, mesh.queue)) as queue,
+        closing(open_board(mesh.coordinator)) as board,
         stop_on_signals() as stop,
     ):
-        JobRunner(board, trainings, config).run(stop)
+        JobRunner(queue, board, config).run(stop)
 
 
-def _elastic(keys: ShareKeys) -> ElasticConfig:
+def _elastic_config(keys: ShareKeys) -> ElasticConfig:
     try:
         return ElasticConfig(mode=keys.mode, max_load=keys.max_load, freeze_s=keys.freeze)
     except ValueError as error:

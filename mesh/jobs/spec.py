@@ -25,48 +25,49 @@ from ..files.program_checks import (
 )
 from ..kubernetes.resources import quantity
 
-#: Resource names that need no domain. The resource of a job has nvidia.com/gpu for `gpu`.
+#: Resource names without a domain. A DistillJob has nvidia.com/gpu instead of `gpu`.
 _SHORT_NAMES: Final = ("cpu", "memory", "ephemeral-storage", "gpu")
-_FULL: Final = re.compile(
+_FULL_NAME: Final = re.compile(
     r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 )
-_CORES: Final = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
-_BYTES: Final = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
-_WHOLE: Final = re.compile(r"[0-9]+")
-#: Least amount of memory or storage; smaller ones are probably numbers with a forgotten unit.
-_LEAST_BYTES: Final = 1 << 20
+_CPU_AMOUNT: Final = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
+_BYTES_AMOUNT: Final = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
+_WHOLE_AMOUNT: Final = re.compile(r"[0-9]+")
+#: Least amount of memory or storage; smaller amounts probably lack their unit.
+_MIN_BYTES: Final = 1 << 20
 
 
 def _check_resource(name: str, amount: str) -> None:
     """Raise ValueError if the name or the quantity of a resource is invalid."""
     where = f"resources.{name}"
     if name == "cpu":
-        if not _CORES.fullmatch(amount):
+        if not _CPU_AMOUNT.fullmatch(amount):
             raise ValueError(f"{where}: expects cores, `2`, `0.5` or `500m`, got {amount!r:.60}")
     elif name in ("memory", "ephemeral-storage"):
-        if not _BYTES.fullmatch(amount):
+        if not _BYTES_AMOUNT.fullmatch(amount):
             raise ValueError(
                 f"{where}: expects bytes in Kubernetes notation, `4Gi` or `512Mi`, got"
                 f" {amount!r:.60}"
             )
-        if quantity(amount) < _LEAST_BYTES:
+        if quantity(amount) < _MIN_BYTES:
             raise ValueError(f"{where}: {amount!r} is less than 1Mi: it needs a unit, as in `4Gi`")
-    elif name != "gpu" and not _FULL.fullmatch(name):
+    elif name != "gpu" and not _FULL_NAME.fullmatch(name):
         raise ValueError(
             f"{where}: expects {', '.join(_SHORT_NAMES)}, or a full name such as amd.com/gpu"
         )
-    elif not _WHOLE.fullmatch(amount):
+    elif not _WHOLE_AMOUNT.fullmatch(amount):
         raise ValueError(f"{where}: expects a whole number, got {amount!r:.60}")
 
 
-#: Options of `edl student train` that the runner sets.
-_OURS: Final = ("--nodes", "--job", "--redis", "--dry-run")
+#: Options of `edl student train` that `train` may not have. The runner sets them; --dry-run would
+#: train nothing.
+_FORBIDDEN_OPTIONS: Final = ("--nodes", "--job", "--redis", "--dry-run")
 _CLUSTER_ONLY: Final = ("image", "resources", "checkpoint_claim", "coordinator")
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJobSpec:
-    """Description of a job; either `train` or `command` is set.
+    """Description of a job; either `train` or `command` is set. Raises ValueError if it is invalid.
 
     Attributes:
         name: name of the job in the queue, and of its training.
@@ -104,7 +105,7 @@ class QueuedJobSpec:
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
-        check_program(self.train, self.command, _OURS, "min_nodes, max_nodes, name")
+        check_program(self.train, self.command, _FORBIDDEN_OPTIONS, "min_nodes, max_nodes, name")
         check_env(self.env)
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ValueError(
@@ -123,12 +124,12 @@ class QueuedJobSpec:
     def fleet_note(self) -> str:
         """Return a note about keys that a fleet ignores; empty: none."""
         keys = ", ".join(name for name in _CLUSTER_ONLY if getattr(self, name))
-        return f"a fleet ignores what only Kubernetes uses: {keys}" if keys else ""
+        return f"a fleet ignores keys for Kubernetes only: {keys}" if keys else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for a fleet, without the keys that only a cluster uses."""
         values = {**asdict(self), "folder": str(self.folder), "env": dict(self.env)}
-        return {key: one for key, one in values.items() if key not in _CLUSTER_ONLY}
+        return {key: value for key, value in values.items() if key not in _CLUSTER_ONLY}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -148,7 +149,7 @@ class QueuedJobSpec:
         """Return program and arguments of a node.
 
         Args:
-            own_folder: folder for checkpoints of a training that names none.
+            own_folder: parent of the folder for checkpoints if `train` has no --checkpoint.
         """
         if not self.trains:
             return tuple(shlex.split(self.command))
@@ -159,7 +160,7 @@ class QueuedJobSpec:
         """Return the arguments of `edl` that train on a node.
 
         Args:
-            checkpoints: folder for checkpoints of a training that names none.
+            checkpoints: folder for checkpoints if `train` has no --checkpoint.
         """
         words = shlex.split(self.train)
         argv = ["student", "train", *words]

@@ -32,28 +32,28 @@ def table(listing: Listing) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    found = Table("job", "state", "nodes", "min:max", "priority", "waited", "failures", "why")
+    rows = Table("job", "state", "nodes", "min:max", "priority", "waited", "failures", "why")
     for job in listing.jobs:
         progress, (state, reason) = job.progress, _state(job, listing)
         color = _COLORS.get(state, "default")
-        asked = "" if job.desired.nodes is None else f" (asked {job.desired.nodes})"
-        found.add_row(
+        limit = "" if job.desired.nodes is None else f" (asked {job.desired.nodes})"
+        rows.add_row(
             job.name,
             f"[{color}]{state}",
             _nodes(job),
-            f"{job.spec.get('min_nodes', '?')}:{job.spec.get('max_nodes', '?')}{asked}",
+            f"{job.spec.get('min_nodes', '?')}:{job.spec.get('max_nodes', '?')}{limit}",
             str(job.spec.get("priority", "")),
             f"{job.pending_s(listing.now_ms):.1f} s",
             str(progress.failures),
             escape(reason),
         )
-    return found
+    return rows
 
 
 def _state(job: QueuedJob, listing: Listing) -> tuple[str, str]:
-    """Return the state of a job and its reason; the state is "lost" if its fleet is."""
+    """Return the state of a job, which is "lost" if its fleet does not answer, and the reason."""
     if job.name in listing.lost:
-        return "lost", "its fleet does not answer any more: the next one starts it again"
+        return "lost", "its fleet does not answer any more: the next fleet starts the job again"
     return job.progress.state, job.progress.reason
 
 
