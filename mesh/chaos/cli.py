@@ -34,8 +34,8 @@ Logs = Annotated[
     Path | None,
     typer.Option(
         file_okay=False,
-        show_default="a temporary one, kept if an invariant breaks",
-        help="New folder for the output of every process, and the samples students received.",
+        show_default="a temporary folder, kept if an invariant breaks",
+        help="New folder for the output of every process and the records of received samples.",
     ),
 ]
 Deceive = Annotated[
@@ -57,9 +57,10 @@ def chaos(
 ) -> None:
     """Inject faults into a real mesh on this machine and check its invariants.
 
-    Starts four teachers, four misconfigured ones, two students, a manager and
-    Redis, each as a process. About every two seconds one is killed, suspended,
-    partitioned, delayed, drained or made to answer wrongly.
+    Starts four teachers, four misconfigured teachers, two students, a manager and
+    Redis, each as a process, and with Paddle an elastic training. About every two
+    seconds a process is killed, suspended, partitioned, delayed, drained or made to
+    answer wrongly.
 
     Exit code 0: every sample arrived once, in order, with its labels; the streams
     kept moving, memory did not grow, and nothing is left behind.
@@ -93,7 +94,7 @@ def chaos(
 
 
 def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
-    """Run chaos; keep the folder of logs if --logs names it, or if an invariant is broken."""
+    """Run chaos; remove a temporary folder of logs if all invariants held or a signal ended it."""
     from .monitoring import RUN_ID_VARIABLE, LeftoverCheck
     from .run import run_chaos
 

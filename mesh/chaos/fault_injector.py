@@ -16,19 +16,19 @@ from .proxy import ChaosProxy
 from .response_corruptor import CORRUPTIONS, ResponseCorruptor
 from .run_trace import InjectedFault, read_stats
 
-#: Delay of each chunk by "delay-teacher", in each direction.
+#: Delay of each chunk by "delay-teacher" in each direction, in seconds.
 DELAY_S = 0.2
-#: A fault that is healed late counts as active for its settle time, but at most for this time.
+#: After the healing, a fault counts as active for its settle time, but at most for these seconds.
 LATE_SETTLE_S = 2.0
 #: Kinds that are healed as soon as they are injected.
 _INSTANT = ("break-teacher", "kill-engine")
 
 
 class FaultInjector:
-    """Injects the faults of a plan into `mesh`; threads do what takes time.
+    """Injects the faults of a plan into `mesh`; threads restart and drain processes.
 
-    A fault that would exceed the limits of the plan, as processes start more slowly than planned,
-    is skipped.
+    If processes start more slowly than planned, faults that would exceed the limits of the plan are
+    skipped.
 
     Args:
         mesh: the processes and proxies.
@@ -44,7 +44,7 @@ class FaultInjector:
         self._clock = clock
         self._lock = threading.Lock()
         self._injected: dict[int, InjectedFault] = {}
-        self._effects_before: dict[int, int] = {}  # by fault
+        self._effects_before: dict[int, int] = {}  # by the number of the fault
         self._threads: list[threading.Thread] = []
         self._closing = False
 
@@ -150,7 +150,7 @@ class FaultInjector:
         return ""
 
     def _undo(self, fault: Fault) -> None:
-        """Undo a fault of a kind that lasts until it is undone; do nothing for other kinds."""
+        """Undo a fault that lasts until it is undone; do nothing for other kinds of faults."""
         if fault.kind == "suspend-teacher":
             self._mesh.processes[fault.target].process.send_signal(signal.SIGCONT)
         for link in self._links(fault):
@@ -174,7 +174,7 @@ class FaultInjector:
     # --- work in threads
 
     def _restart(self, fault: Fault) -> None:
-        """Start the target until it becomes ready: a teacher exits if Redis is down."""
+        """Start the target repeatedly until it is ready, as a teacher exits if Redis is down."""
         target = self._mesh.processes[fault.target]
         while True:
             with self._lock:  # no process starts after `heal_all`

@@ -1,4 +1,4 @@
-"""Chaos runs: settings, kinds of faults, and the plan of when which fault strikes which target.
+"""Settings of chaos runs, kinds of faults, and the plan: start, kind and target of each fault.
 
 Planning is pure: the same settings, including the seed, give the same plan. The stream must keep
 moving while each student has a healthy teacher, so the plan limits the number of teachers that are
@@ -19,7 +19,7 @@ from ...runtime.errors import UsageError
 MIN_SECONDS = 10.0
 #: Upper limit of `ChaosSettings.max_concurrent_faults`.
 MAX_CONCURRENT_FAULTS = 2
-#: Name of the teacher that serves a different model, one that ends in a softmax.
+#: Name of the teacher that serves a different model, which ends in a softmax.
 PROBABILITIES = "probabilities"
 
 
@@ -129,8 +129,7 @@ class FaultKind:
         outlives_ttl: add the TTL of leases to the duration.
         weight: relative frequency of the kind.
         needs_comparison: no check of a single response can detect the fault.
-        effect_unit: unit of `InjectedFault.effects`; empty for faults of processes. A fault that
-            meets no traffic has no effect.
+        effect_unit: unit of `InjectedFault.effects`; empty for faults of processes.
     """
 
     name: str
@@ -271,11 +270,11 @@ def make_plan(settings: ChaosSettings) -> tuple[Fault, ...]:
         while len(waiting) < len(FAULT_KINDS):
             waiting.append(next(kinds))
         recent = [fault for fault in recent if now_s < fault.target_free_s]
-        found = _first_allowed(rng, waiting, recent, settings, now_s)
-        if found is None:
+        choice = _first_allowed(rng, waiting, recent, settings, now_s)
+        if choice is None:
             now_s = round(now_s + RETRY_S, 2)
             continue
-        kind, target = found
+        kind, target = choice
         waiting.remove(kind)
         lasts_s = rng.uniform(kind.min_duration_s, kind.max_duration_s)
         lasts_s += settings.ttl_s * kind.outlives_ttl
@@ -286,7 +285,7 @@ def make_plan(settings: ChaosSettings) -> tuple[Fault, ...]:
 
 
 def is_allowed(kind: FaultKind, active: Sequence[Fault], settings: ChaosSettings) -> bool:
-    """Whether a fault of this kind may begin while the `active` ones have not settled."""
+    """Whether a fault of this kind may begin while the `active` faults have not settled."""
     if kind.target in (FaultTarget.STUDENT, FaultTarget.GUEST):
         return True
     struck = [KIND_BY_NAME[fault.kind].target for fault in active]

@@ -1,4 +1,4 @@
-"""Invariants of a chaos run: a pure function for each checks it on the trace."""
+"""Invariants of a chaos run. For each, a pure function checks the trace of the run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ WARM_UP_S = 8.0
 ENGINE_WARM_UP_S = 100.0
 #: Least number of measurements, and of pairs of them, for a slope.
 MIN_POINTS = 10
-#: Least distance in seconds of a pair; the slope between closer measurements is mostly noise.
+#: Least seconds between the measurements of a pair: the slope of a closer pair is mostly noise.
 MIN_DISTANCE_S = 8.0
 #: Largest slopes, in bytes per second, that do not count as growth. A student receives 1000 KiB/s,
-#: 200 of them labels. Within the short life of an engine, or within a minute, caches that fill may
-#: cause smaller slopes; the trainer's memory over five minutes allows a tighter limit.
+#: 200 of them labels. Caches that fill may cause a slope up to the first limit within a minute, or
+#: within the short life of an engine. The trainer's memory over five minutes has a tighter limit.
 MAX_GROWTH = 100 << 10
 MAX_GROWTH_OF_LONG_RUN = 20 << 10
 #: Longest permitted pause of a student's stream while a teacher is healthy.
@@ -38,14 +38,15 @@ MAX_PAUSE_S = 3.0
 #: pauses covers too little.
 MIN_COVERED_SHARE = 0.5
 #: Seconds of use, added up over the run, after which a reader must have ejected a teacher that
-#: refuses every sample. Added up, as a new engine does not know what the killed one observed.
+#: refuses every sample. Added up, as a new engine does not know what the killed engine observed.
 MAX_REFUSING_S = 30.0
-#: Greatest share of a student's calls that may fail, and seconds beyond the limit of a call.
+#: Greatest share of a student's calls that may fail.
 MAX_FAILED_CALLS = 0.001
+#: Seconds beyond its timeout that a call may take.
 CALL_SLACK_S = 2.0
 #: Exit code of a node with settings that differ from those of the job.
 EXIT_REFUSED = 2
-#: Seconds by which statistics, and the batch in the training loop, lag behind.
+#: Seconds by which statistics, and the batch in the training loop, lag behind the reader.
 STATS_LAG_S = 0.6
 #: Seconds after a fault was healed within which undetected wrong labels leave the buffer.
 BUFFER_DRAINED_S = 5.0
@@ -98,13 +99,13 @@ def check_invariants(trace: RunTrace, *, interrupted: bool = False) -> tuple[Inv
 def ids_in_order(trace: RunTrace) -> InvariantResult:
     """Every student receives every id once, in order."""
     broken = []
-    for name, seen in trace.students.items():
-        ids = seen.samples["id"]
+    for name, student_trace in trace.students.items():
+        ids = student_trace.samples["id"]
         wrong = np.flatnonzero(ids != np.arange(len(ids), dtype=np.uint64))
         if len(wrong):
             at = int(wrong[0])
             broken.append(
-                f"{name}: id {ids[at]} arrived at {_arrival(seen, at)} instead of id {at}"
+                f"{name}: id {ids[at]} arrived at {_arrival(student_trace, at)} instead of id {at}"
                 f" ({len(ids) - len(np.unique(ids))} ids arrived twice)"
             )
         if not len(ids):
@@ -115,53 +116,55 @@ def ids_in_order(trace: RunTrace) -> InvariantResult:
 def labels_correct(trace: RunTrace) -> InvariantResult:
     """Samples, and labels of samples and calls, are correct, except for undetected wrong labels."""
     broken, undetected = [], 0
-    for name, seen in trace.students.items():
-        differ = np.array([at for chunk in _wrong_rows(seen) for at in chunk], np.int64)
-        excused = _may_be_undetected(trace, seen, seen.samples["at_s"][differ])
+    for name, student_trace in trace.students.items():
+        differ = np.array([at for chunk in _wrong_rows(student_trace) for at in chunk], np.int64)
+        excused = _may_be_undetected(trace, student_trace, student_trace.samples["at_s"][differ])
         undetected += int(excused.sum())
         wrong = differ[~excused]
         if len(wrong):
-            ids = seen.samples["id"]
+            ids = student_trace.samples["id"]
             examples = ", ".join(
-                f"id {ids[at]} at {_arrival(seen, at)}" for at in wrong[:_MAX_EXAMPLES]
+                f"id {ids[at]} at {_arrival(student_trace, at)}" for at in wrong[:_MAX_EXAMPLES]
             )
             broken.append(f"{name}: {len(wrong)} samples, the first: {examples}")
-        broken += _wrong_calls(trace, name, seen)
-    excuse = f"; {undetected} with wrong labels that were not detected yet" if undetected else ""
+        broken += _wrong_calls(trace, name, student_trace)
+    note = f"; {undetected} with wrong labels that were not detected yet" if undetected else ""
     return InvariantResult(
-        "labels match their samples", _sample_counts(trace) + excuse, tuple(broken)
+        "labels match their samples", _sample_counts(trace) + note, tuple(broken)
     )
 
 
-def _wrong_calls(trace: RunTrace, name: str, seen: StudentTrace) -> list[str]:
-    calls = seen.calls
+def _wrong_calls(trace: RunTrace, name: str, student_trace: StudentTrace) -> list[str]:
+    calls = student_trace.calls
     wrong = [
         at
         for at in np.flatnonzero(calls["digest"])
         if calls["digest"][at] != expected_digest_of_call(calls["id"][at], calls["rows"][at])
     ]
-    excused = _may_be_undetected(trace, seen, calls["at_s"][wrong])
+    excused = _may_be_undetected(trace, student_trace, calls["at_s"][wrong])
     if excused.all():
         return []
-    at = calls["at_s"][wrong][~excused][0]
-    return [f"{name}: {(~excused).sum()} calls got wrong labels, first at {at:.1f} s"]
+    at_s = calls["at_s"][wrong][~excused][0]
+    return [f"{name}: {(~excused).sum()} calls got wrong labels, first at {at_s:.1f} s"]
 
 
 def calls_answered(trace: RunTrace) -> InvariantResult:
-    """Nearly every call gets labels, and each of the others an error by its deadline."""
+    """Nearly every call gets labels, and every other call fails by its deadline."""
     broken, counts, failures = [], [], 0
-    for name, seen in trace.students.items():
-        calls = seen.calls
+    for name, student_trace in trace.students.items():
+        calls = student_trace.calls
         failed = calls["digest"] == 0
         counts.append(f"{name} {len(calls)}")
         failures += int(failed.sum())
         if failed.sum() > MAX_FAILED_CALLS * len(calls):
-            at = calls["at_s"][failed][0]
-            broken.append(f"{name}: {failed.sum()} calls failed, the first at {at:.1f} s")
+            at_s = calls["at_s"][failed][0]
+            broken.append(f"{name}: {failed.sum()} calls failed, the first at {at_s:.1f} s")
         late = calls["took_s"] > CALL_TIMEOUT_S + CALL_SLACK_S
         if late.any():
-            at, took = calls[late][["at_s", "took_s"]][0]
-            broken.append(f"{name}: {late.sum()} calls took too long, {took:.1f} s at {at:.1f} s")
+            at_s, took_s = calls[late][["at_s", "took_s"]][0]
+            broken.append(
+                f"{name}: {late.sum()} calls took too long, {took_s:.1f} s at {at_s:.1f} s"
+            )
     checked = f"calls: {', '.join(counts)}; {failures} failed"
     return InvariantResult("calls get their labels in time", checked, tuple(broken))
 
@@ -171,8 +174,8 @@ def honest_teachers_kept(trace: RunTrace) -> InvariantResult:
     lied_s = {one.fault.target: one.at_s for one in reversed(trace.wrong_label_faults)}
     broken = []
     liars: set[str] = set()
-    for student, seen in trace.students.items():
-        ejected_s = {name: one.at_s for one in reversed(seen.stats) for name in one.liars}
+    for student, student_trace in trace.students.items():
+        ejected_s = {name: one.at_s for one in reversed(student_trace.stats) for name in one.liars}
         liars |= ejected_s.keys()
         honest = [
             f"{name} at {at_s:.1f} s"
@@ -190,11 +193,11 @@ def misconfigured_teachers_unused(trace: RunTrace) -> InvariantResult:
     present = {name for one in trace.snapshots for name in one.teachers}
     broken = [f"{name} never had a lease" for name in trace.misconfigured if name not in present]
     ejected = set()
-    for name, seen in trace.students.items():
-        used = {teacher for one in seen.stats for teacher in one.labelling}
+    for name, student_trace in trace.students.items():
+        used = {teacher for one in student_trace.stats for teacher in one.labelling}
         broken += [f"{name} used labels of {one}" for one in trace.misconfigured if one in used]
         for teacher in trace.refusing:
-            with_teacher = [one for one in seen.stats if teacher in one.teachers]
+            with_teacher = [one for one in student_trace.stats if teacher in one.teachers]
             if any((teacher, "refused") in one.ejected for one in with_teacher):
                 ejected.add(teacher)
             elif len(with_teacher) * STATS_INTERVAL_S > MAX_REFUSING_S:
@@ -208,9 +211,9 @@ def misconfigured_teachers_unused(trace: RunTrace) -> InvariantResult:
 def pauses_bounded(trace: RunTrace) -> InvariantResult:
     """No stream pauses for longer than `MAX_PAUSE_S` while a teacher is healthy."""
     broken, checked = [], []
-    for name, seen in trace.students.items():
+    for name, student_trace in trace.students.items():
         pause = longest_pause(trace, name)
-        share = pause.covered_s / max(seen.ended_s - seen.began_s, 1e-9)
+        share = pause.covered_s / max(student_trace.ended_s - student_trace.began_s, 1e-9)
         checked.append(f"{name} {pause.covered_s:.0f} s, longest pause {pause.seconds:.1f} s")
         if pause.seconds > MAX_PAUSE_S:
             if pause.healthy:
@@ -231,13 +234,14 @@ def pauses_bounded(trace: RunTrace) -> InvariantResult:
 def memory_bounded(trace: RunTrace) -> InvariantResult:
     """Memory without the buffer grows by no more than `MAX_GROWTH`.
 
-    A new engine begins smaller, so slopes with engines are from the lives of single engines. Those
-    of the trainer, which has half of the buffer's PSS, are from the whole run.
+    The slope of trainer plus engine is measured within the life of each engine, because a new
+    engine begins smaller. The slope of the trainer alone, whose PSS includes half of the buffer, is
+    measured over the whole run.
     """
     broken, checked = [], []
-    for name, seen in trace.students.items():
-        points = [one for one in seen.stats if one.trainer_bytes and one.engine_bytes]
-        first_seen = {one.engine_pid: one.at_s for one in reversed(seen.stats)}
+    for name, student_trace in trace.students.items():
+        points = [one for one in student_trace.stats if one.trainer_bytes and one.engine_bytes]
+        first_seen = {one.engine_pid: one.at_s for one in reversed(student_trace.stats)}
         both = [
             (one.at_s, one.trainer_bytes + one.engine_bytes - one.volume_bytes, one.engine_pid)
             for one in points
@@ -246,9 +250,9 @@ def memory_bounded(trace: RunTrace) -> InvariantResult:
         trainer = [
             (one.at_s, one.trainer_bytes - one.volume_bytes / 2, 0)
             for one in points
-            if one.at_s - seen.began_s >= WARM_UP_S
+            if one.at_s - student_trace.began_s >= WARM_UP_S
         ]
-        minutes = max(seen.ended_s - seen.began_s, 60.0) / 60
+        minutes = max(student_trace.ended_s - student_trace.began_s, 60.0) / 60
         for processes, slope, limit in (
             ("trainer and engine", _median_slope(both), MAX_GROWTH),
             ("trainer", _median_slope(trainer), max(MAX_GROWTH_OF_LONG_RUN, MAX_GROWTH / minutes)),
@@ -275,8 +279,12 @@ def mesh_recovered(trace: RunTrace) -> InvariantResult:
 
 
 def students_exit_cleanly(trace: RunTrace) -> InvariantResult:
-    """No student exits with an error, or ignores SIGTERM."""
-    troubles = [f"{name}: {seen.trouble}" for name, seen in trace.students.items() if seen.trouble]
+    """No student exits by itself or with an error, or ignores SIGTERM."""
+    troubles = [
+        f"{name}: {student_trace.trouble}"
+        for name, student_trace in trace.students.items()
+        if student_trace.trouble
+    ]
     checked = f"{len(trace.students)} students"
     return InvariantResult("students exit cleanly", checked, tuple(troubles))
 
@@ -299,19 +307,19 @@ def nothing_left_behind(trace: RunTrace) -> InvariantResult:
     return InvariantResult("nothing is left behind", "processes and shared memory", trace.leftovers)
 
 
-def _may_be_undetected(trace: RunTrace, seen: StudentTrace, times: Array) -> Array:
-    """Return for each time of arrival whether it is excusable that the reader missed wrong labels.
+def _may_be_undetected(trace: RunTrace, student_trace: StudentTrace, times: Array) -> Array:
+    """Return for each time of arrival whether wrong labels are excused.
 
-    That is the time from the start of a fault that only comparisons reveal until the student's
-    reader has ejected the teacher, or until the buffer has drained after the fault if it never
-    does.
+    The wrong labels of a fault that only comparisons reveal are excused from the start of the fault
+    until the student's reader has ejected the teacher, at most until the buffer has drained after
+    the fault.
     """
     mask = np.zeros(len(times), bool)
     for fault in trace.wrong_label_faults:
         end = fault.ends_s + BUFFER_DRAINED_S
         detected = (
             one.at_s + STATS_LAG_S
-            for one in seen.stats
+            for one in student_trace.stats
             if one.at_s >= fault.at_s and fault.fault.target in one.liars
         )
         mask |= (times >= fault.at_s) & (times < min(end, next(detected, np.inf)))
@@ -321,7 +329,7 @@ def _may_be_undetected(trace: RunTrace, seen: StudentTrace, times: Array) -> Arr
 def _median_slope(points: Sequence[tuple[float, float, int]]) -> float | None:
     """Return the Theil-Sen estimate of growth; None: there are too few pairs of measurements.
 
-    That is the median slope over pairs, which is robust against steps and outliers.
+    It is the median slope over pairs, which is robust against steps and outliers.
 
     Args:
         points: time in seconds, bytes, and a number; only points with equal numbers form pairs.
@@ -343,17 +351,19 @@ def _describe(one: InjectedFault) -> str:
 
 
 def _sample_counts(trace: RunTrace) -> str:
-    counts = (f"{name} {len(seen.samples)}" for name, seen in trace.students.items())
+    counts = (
+        f"{name} {len(student_trace.samples)}" for name, student_trace in trace.students.items()
+    )
     return f"samples: {', '.join(counts)}"
 
 
-def _wrong_rows(seen: StudentTrace) -> Iterator[list[int]]:
+def _wrong_rows(student_trace: StudentTrace) -> Iterator[list[int]]:
     """Yield the indices of records with wrong digests, in chunks, which bounds the memory."""
-    for start in range(0, len(seen.samples), _CHUNK_ROWS):
-        chunk = seen.samples[start : start + _CHUNK_ROWS]
+    for start in range(0, len(student_trace.samples), _CHUNK_ROWS):
+        chunk = student_trace.samples[start : start + _CHUNK_ROWS]
         wrong = np.flatnonzero(chunk["digest"] != expected_digests(chunk["id"]))
         yield [start + int(at) for at in wrong]
 
 
-def _arrival(seen: StudentTrace, at: int) -> str:
-    return f"{seen.samples['at_s'][at]:.1f} s"
+def _arrival(student_trace: StudentTrace, at: int) -> str:
+    return f"{student_trace.samples['at_s'][at]:.1f} s"

@@ -16,9 +16,9 @@ from .run_trace import InjectedFault, MembershipSnapshot, RunTrace, StudentStats
 STEP_S = 0.1
 #: Age in seconds above which statistics are ignored.
 MAX_STATS_AGE_S = 1.0
-#: Once the manager, Redis and at least one honest teacher per student have been healthy for so many
-#: seconds, each student must be served, even if its reader sends to no teacher. This covers some
-#: lease TTLs, and the back-off before a reader tries a failed teacher again.
+#: When the manager, Redis and at least one honest teacher per student have been healthy for this
+#: many seconds, each student must be served, even if its reader sends to no teacher. The seconds
+#: cover some lease TTLs, and the back-off before a reader tries a failed teacher again.
 OWED_AFTER_S = 12.0
 
 
@@ -48,10 +48,12 @@ def longest_pause(trace: RunTrace, student: str) -> LongestPause:
     A teacher is healthy for a student while the student's reader sends to it and no fault affects
     it. Stalls of the machine do not count.
     """
-    seen = trace.students[student]
-    times = np.arange(seen.began_s, max(seen.began_s, seen.ended_s), STEP_S)
+    student_trace = trace.students[student]
+    times = np.arange(
+        student_trace.began_s, max(student_trace.began_s, student_trace.ended_s), STEP_S
+    )
     by_teacher = {
-        name: _sends_to(seen.stats, name, times) & ~_affected(times, trace, name)
+        name: _sends_to(student_trace.stats, name, times) & ~_affected(times, trace, name)
         for name in trace.teachers
     }
     healthy = _must_be_served(trace, times)
@@ -59,16 +61,17 @@ def longest_pause(trace: RunTrace, student: str) -> LongestPause:
         healthy |= mask
     for begin, end in trace.stalls:
         healthy &= ~((times >= begin) & (times < end))
-    arrivals = np.unique(seen.samples["at_s"])
+    sample_times = student_trace.samples["at_s"]
+    arrivals = np.unique(sample_times)
     # Steps with the same number lie between the same two deliveries.
     delivery = np.searchsorted(arrivals, times, side="right")
     length, start = _longest_run(healthy, delivery)
-    around = slice(start, start + length)
+    pause = slice(start, start + length)
     return LongestPause(
         seconds=length * STEP_S,
         began_s=float(times[start]) if length else 0.0,
-        next_id=int(np.searchsorted(seen.samples["at_s"], times[start], "right")) if length else 0,
-        healthy=tuple(name for name, mask in by_teacher.items() if mask[around].any()),
+        next_id=int(np.searchsorted(sample_times, times[start], "right")) if length else 0,
+        healthy=tuple(name for name, mask in by_teacher.items() if mask[pause].any()),
         covered_s=float(healthy.sum()) * STEP_S,
     )
 
@@ -78,11 +81,11 @@ def recovery_s(trace: RunTrace, injected: InjectedFault) -> float | None:
 
     The mesh has recovered once every student has received a sample since the healing, and
 
-    - after a fault of a teacher: it holds its lease, and students with this teacher send to it;
+    - after a fault of a teacher: it has its lease, and students with this teacher send to it;
     - after the drain of a guest: its lease is gone;
     - after the death of an engine: the new engine sends to a teacher;
-    - after a fault of the manager or Redis: every student holds its lease and has teachers
-      assigned, and every teacher that no other fault affects holds its lease.
+    - after a fault of the manager or Redis: every student has its lease and assigned
+      teachers, and every teacher that no other fault affects has its lease.
     """
     if injected.healed_s is None:
         return None
@@ -101,15 +104,15 @@ def missing_at_end(trace: RunTrace) -> list[str]:
     last = trace.snapshots[-1]
     missing = [f"{name} has no lease" for name in trace.teachers if name not in last.teachers]
     last_healed_s = max((one.healed_s or 0.0 for one in trace.faults), default=0.0)
-    for name, seen in trace.students.items():
-        stats = _stats_at(seen, math.inf)
+    for name, student_trace in trace.students.items():
+        stats = _latest_stats(student_trace, math.inf)
         if name not in last.students:
             missing.append(f"{name} has no lease")
         if not last.assigned.get(name):
             missing.append(f"{name} has no teacher assigned")
         if stats is None or not stats.teachers:
             missing.append(f"{name} sends to no teacher: {stats and stats.waiting_for}")
-        if not (seen.samples["at_s"] > last_healed_s).any():
+        if not (student_trace.samples["at_s"] > last_healed_s).any():
             missing.append(f"{name} received nothing after the last fault was healed")
     return missing
 
@@ -162,8 +165,8 @@ def _must_be_served(trace: RunTrace, times: Array) -> Array:
 
 def _all_served(trace: RunTrace, since_s: float, until_s: float) -> bool:
     """Whether every student received a sample in this time."""
-    for seen in trace.students.values():
-        times = seen.samples["at_s"]
+    for student_trace in trace.students.values():
+        times = student_trace.samples["at_s"]
         at = int(np.searchsorted(times, since_s, side="right"))
         if at >= len(times) or times[at] > until_s:
             return False
@@ -175,8 +178,8 @@ def _target_recovered(
 ) -> bool:
     target = injected.fault.target
     latest: dict[str, StudentStats] = {}  # without those from before the healing
-    for name, seen in trace.students.items():
-        stats = _stats_at(seen, snapshot.at_s)
+    for name, student_trace in trace.students.items():
+        stats = _latest_stats(student_trace, snapshot.at_s)
         if stats is not None and stats.at_s >= injected.ends_s:
             latest[name] = stats
     match KIND_BY_NAME[injected.fault.kind].target:
@@ -189,7 +192,7 @@ def _target_recovered(
         case FaultTarget.GUEST:
             return target not in snapshot.teachers
         case FaultTarget.STUDENT:
-            former, now = _stats_at(trace.students[target], injected.at_s), latest.get(target)
+            former, now = _latest_stats(trace.students[target], injected.at_s), latest.get(target)
             killed = None if former is None else former.engine_pid
             return now is not None and now.engine_pid != killed and bool(now.teachers)
         case FaultTarget.CONTROL_PLANE:
@@ -203,6 +206,6 @@ def _target_recovered(
             )
 
 
-def _stats_at(seen: StudentTrace, at_s: float) -> StudentStats | None:
-    index = bisect.bisect_right(seen.stats, at_s, key=lambda one: one.at_s)
-    return seen.stats[index - 1] if index else None
+def _latest_stats(student_trace: StudentTrace, at_s: float) -> StudentStats | None:
+    index = bisect.bisect_right(student_trace.stats, at_s, key=lambda one: one.at_s)
+    return student_trace.stats[index - 1] if index else None

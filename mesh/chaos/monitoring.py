@@ -16,8 +16,8 @@ from ...runtime.lifecycle import Periodic
 from .run_trace import MembershipSnapshot
 
 SNAPSHOT_INTERVAL_S = 0.25
-HEARTBEAT_INTERVAL_S = 0.1
-#: Delay of a heartbeat that shows that the machine did not schedule this process.
+STALL_CHECK_INTERVAL_S = 0.1
+#: Delay of a check, in seconds, which shows that the machine did not schedule this process.
 STALL_S = 0.7
 
 #: Environment variable of all processes of a run, to find orphans.
@@ -49,20 +49,20 @@ class MeshMonitor:
         self.snapshots: list[MembershipSnapshot] = []
         self.stalls: list[tuple[float, float]] = []
         self.max_load = 0.0
-        self._last_beat = time.monotonic()
+        self._last_check_s = time.monotonic()
         self._snapshot_loop = Periodic(
             "edl-chaos-snapshots", SNAPSHOT_INTERVAL_S, self._take_snapshot
         )
-        self._heartbeat = Periodic("edl-chaos-heartbeat", HEARTBEAT_INTERVAL_S, self._beat)
+        self._stall_loop = Periodic("edl-chaos-stalls", STALL_CHECK_INTERVAL_S, self._check_stall)
 
     def start(self) -> None:
-        self._last_beat = time.monotonic()
+        self._last_check_s = time.monotonic()
         self._snapshot_loop.start()
-        self._heartbeat.start()
+        self._stall_loop.start()
 
     def stop(self) -> None:
         """Stop both loops. Idempotent."""
-        self._heartbeat.stop()
+        self._stall_loop.stop()
         self._snapshot_loop.stop()
         self._registry.close()
 
@@ -84,12 +84,12 @@ class MeshMonitor:
             )
         )
 
-    def _beat(self) -> None:
+    def _check_stall(self) -> None:
         now = time.monotonic()
-        if now - self._last_beat > HEARTBEAT_INTERVAL_S + STALL_S:
+        if now - self._last_check_s > STALL_CHECK_INTERVAL_S + STALL_S:
             ended_s = self._clock()
-            self.stalls.append((ended_s - (now - self._last_beat), ended_s))
-        self._last_beat = now
+            self.stalls.append((ended_s - (now - self._last_check_s), ended_s))
+        self._last_check_s = now
 
 
 def _job(student_id: str) -> str:
@@ -135,19 +135,19 @@ def _segments() -> frozenset[str]:
 
 def _processes_of_run(run_id: str) -> list[str]:
     """Describe all processes of the run except this one."""
-    wanted = f"{RUN_ID_VARIABLE}={run_id}".encode()
+    variable = f"{RUN_ID_VARIABLE}={run_id}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
         with contextlib.suppress(OSError):  # the process ended, or belongs to another user
-            if pid != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0"):
+            if pid != os.getpid() and variable in (folder / "environ").read_bytes().split(b"\0"):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
                 found.append(f"process {pid}: {command.decode(errors='replace').strip()[:200]}")
     return found
 
 
 def _segments_in_use() -> set[str]:
-    """Return segments that a live process uses; the run has ended, so they are not of the run."""
+    """Return segments that a live process uses: not the run's, whose processes have ended."""
     paths: set[str] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process ended, or belongs to another user

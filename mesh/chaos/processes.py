@@ -43,10 +43,10 @@ def wait_for(
     problem: str,
     check: Callable[[], None],
 ) -> None:
-    """Wait for a condition that these processes are to fulfil, and call `check` meanwhile.
+    """Wait for a condition that these processes have to fulfil, and call `check` meanwhile.
 
     Raises:
-        ProcessFailed: one of them ended, or `timeout_s` passed; the message has `problem`.
+        ProcessFailed: a process ended, or `timeout_s` passed. The message contains `problem`.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -111,7 +111,7 @@ class ProxiedTeacher(RestartableProcess):
     """A teacher behind proxies.
 
     Attributes:
-        proxies: those of its gRPC server and of its own transport, for readers and managers.
+        proxies: proxies between its servers (gRPC, own transport) and readers or managers.
         redis_proxy: proxy between the teacher and Redis.
         corruptor: corrupts its responses on the own transport.
     """
@@ -152,15 +152,15 @@ class ChaosMesh:
             *settings.guest_names,
             *settings.misconfigured_names,
         )
-        self.teachers = {name: self._new_teacher(name, at) for at, name in enumerate(names)}
+        self.teachers = {name: self._new_teacher(name, number) for number, name in enumerate(names)}
         self.processes: dict[str, RestartableProcess] = {
             "redis": RestartableProcess(redis, REDIS_READY),
             "manager": RestartableProcess(self._manager_command(), COORDINATOR_READY),
             **self.teachers,
         }
         self.student_configs = {
-            name: self._student_config(name, at, began)
-            for at, name in enumerate(settings.student_names)
+            name: self._student_config(name, number, began)
+            for number, name in enumerate(settings.student_names)
         }
         self.students: dict[str, Process] = {}
 
@@ -191,11 +191,7 @@ class ChaosMesh:
             self.students[name] = start(command)
 
     def stop_students(self) -> dict[str, str]:
-        """Stop all students with SIGTERM; return the problems of those that did not exit cleanly.
-
-        Returns:
-            The problem by the name of the student.
-        """
+        """Stop all students with SIGTERM; return why some did not exit cleanly, by their names."""
         troubles = {
             name: f"exited by itself: {last_lines(process)}"
             for name, process in self.students.items()
@@ -283,7 +279,7 @@ class ChaosMesh:
             # the proxies; the others send everything through sockets.
             shared_memory=number % 2 == 0,
         )
-        # To find a lying teacher, a reader needs two honest ones.
+        # To find a lying teacher, a reader needs two honest teachers.
         return replace(config, teachers=3, compared=1.0) if self._settings.deceive else config
 
 
@@ -307,13 +303,13 @@ class ElasticTraining:
         self.result: ElasticTrainingResult | None = None
 
     def start(self, check: Callable[[], None]) -> None:
-        """Start a node; once it trains, start one with another seed and wait for its exit.
+        """Start a node. When it trains, start a second node, with another seed, and await its exit.
 
         Args:
             check: called while waiting; an exception from it ends the wait.
 
         Raises:
-            ProcessFailed: the first node does not train, or the second one does not exit.
+            ProcessFailed: the first node does not train, or the second node does not exit.
         """
         if importlib.util.find_spec("paddle") is None:
             return

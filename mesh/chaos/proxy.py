@@ -18,13 +18,13 @@ StreamFilter = Callable[[bytes], bytes]
 
 
 class ChaosProxy:
-    """TCP proxy on a free port of 127.0.0.1; forwards all bytes unless told otherwise. Thread-safe.
+    """TCP proxy on a free port of 127.0.0.1; at first forwards all bytes at once. Thread-safe.
 
     Args:
         name: name for the threads.
         target: `host:port` to forward to; None: the proxy's port number on `BACKEND_HOST`.
-        response_filter: makes the filter of the target's bytes for each connection; None: no
-            filter.
+        response_filter: called for each connection; returns the filter of the bytes that the
+            target sends. None: no filter.
 
     Attributes:
         effects: number of chunks held back or delayed, plus connections closed.
@@ -89,7 +89,7 @@ class ChaosProxy:
         self._listener.close()
         self.close_connections()
         self.heal()
-        for thread in self._threads:  # the first one starts the others
+        for thread in self._threads:  # the first thread starts the others
             thread.join(_JOIN_TIMEOUT_S)
 
     def _start_thread(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
@@ -127,7 +127,7 @@ class ChaosProxy:
             with self._lock:
                 self._sockets.difference_update(pair)
 
-    def _forward(self, source: socket.socket, sink: socket.socket, through: StreamFilter) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, transform: StreamFilter) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(_CHUNK_BYTES):
                 if self._delay_s or not self._flowing.is_set():
@@ -136,7 +136,7 @@ class ChaosProxy:
                 self._flowing.wait()
                 if self._delay_s:
                     self._closed.wait(self._delay_s)
-                sink.sendall(through(data))
+                sink.sendall(transform(data))
         for one in (source, sink):
             _shut_down(one)
 

@@ -81,11 +81,11 @@ def as_json(report: ChaosReport) -> dict[str, Any]:
         "invariants": [{**asdict(one), "held": one.held} for one in report.results],
         "students": {
             name: {
-                "samples": len(seen.samples),
-                "calls": len(seen.calls),
-                "trouble": seen.trouble,
+                "samples": len(student_trace.samples),
+                "calls": len(student_trace.calls),
+                "trouble": student_trace.trouble,
             }
-            for name, seen in report.trace.students.items()
+            for name, student_trace in report.trace.students.items()
         },
         "load": report.trace.max_load,
         "stalls": report.trace.stalls,
@@ -109,8 +109,8 @@ def _fault_line(trace: RunTrace, one: InjectedFault) -> str:
     if one.without_effect:
         return f"{text} without effect: {effects}"
     lasted = "not healed" if one.healed_s is None else f"lasted {one.healed_s - one.at_s:.1f} s"
-    took_s = recovery_s(trace, one)
-    recovered = "no recovery in this run" if took_s is None else f"recovery {took_s:.1f} s later"
+    delay_s = recovery_s(trace, one)
+    recovered = "no recovery in this run" if delay_s is None else f"recovery {delay_s:.1f} s later"
     parts = [lasted, recovered, *filter(None, [effects])]
     return f"{text} {', '.join(parts)}{one.trouble and f'; {one.trouble}'}"
 
@@ -120,10 +120,13 @@ def _lines_by_kind(report: ChaosReport) -> Iterator[str]:
         faults = [one for one in report.effective_faults if one.fault.kind == name]
         if not faults:
             continue
-        took = [took_s for one in faults if (took_s := recovery_s(report.trace, one)) is not None]
+        recoveries_s = [
+            seconds for one in faults if (seconds := recovery_s(report.trace, one)) is not None
+        ]
         times = (
-            f"recovery in {statistics.median(took):.1f} s (median), {max(took):.1f} s (longest)"
-            if took
+            f"recovery in {statistics.median(recoveries_s):.1f} s (median),"
+            f" {max(recoveries_s):.1f} s (longest)"
+            if recoveries_s
             else "no recovery"
         )
         yield f"{len(faults):4} x {name:<17} {kind.description}: {times}"

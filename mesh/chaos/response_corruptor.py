@@ -1,7 +1,7 @@
 """Corrupts a teacher's responses on the wire, as a faulty or lying teacher would send them.
 
-Every corruption except "answer-other" can be detected from the response alone. "answer-flip" does
-not change the labels and the request number: no check could detect a flipped bit there.
+Every corruption except "answer-other" can be detected from the response alone. "answer-flip"
+changes neither the labels nor the request number: no check could detect a flipped bit there.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _ResponseStream:
         self._buffered = b""
         self._handshake_done = False
         self._description: ResultDescription | None = None
-        self._description_corrupted = False  # the reader may hold a wrong description
+        self._description_corrupted = False  # the reader may have a wrong description
 
     def feed(self, data: bytes) -> bytes:
         self._buffered += data
@@ -107,7 +107,7 @@ class _ResponseStream:
         return forwarded
 
     def _take(self, count: int) -> bytes:
-        """Take so many bytes from the buffer; empty until they have arrived."""
+        """Remove and return `count` bytes of the buffer; empty: so many have not arrived yet."""
         if len(self._buffered) < count:
             return b""
         taken, self._buffered = self._buffered[:count], self._buffered[count:]
@@ -123,16 +123,15 @@ class _ResponseStream:
             return b""
         header = FrameHeader.unpack(self._buffered)
         frame = self._take(HEADER.size + header.head_bytes + header.nbytes)
-        return (
-            self._filter_result(header, frame) if frame and header.kind == frames.RESULT else frame
-        )
+        is_result = bool(frame) and header.kind == frames.RESULT
+        return self._filter_result(header, frame) if is_result else frame
 
     def _filter_result(self, header: FrameHeader, frame: bytes) -> bytes:
-        begin = HEADER.size + header.head_bytes
-        head, payload = frame[HEADER.size : begin], frame[begin:]
+        head_end = HEADER.size + header.head_bytes
+        head, payload = frame[HEADER.size : head_end], frame[head_end:]
         if header.flags & frames.DESCRIBED:
-            self._description, begin = ResultDescription.take(memoryview(payload))
-            payload = payload[begin:]
+            self._description, labels_start = ResultDescription.take(memoryview(payload))
+            payload = payload[labels_start:]
         assert self._description is not None, "the first result has a description"
         (shape,) = frames.unpack_shapes(head, self._description.outputs)
         result = ResultFrame(header, shape, self._description, payload)

@@ -46,7 +46,7 @@ def run_chaos(
             before the run, because it has to know what existed already.
         say: called with a line of text for each fault that begins.
         stop: ends the run early; the invariants are checked on the trace so far. While the mesh
-            starts, its `check` ends the run with an exception.
+            starts, `stop.check` ends the run with an exception.
 
     Raises:
         ProcessFailed: the mesh did not start.
@@ -69,7 +69,7 @@ def run_chaos(
 
 
 class _ChaosRun:
-    """One run; its clock begins once students train and misconfigured teachers are ready."""
+    """One run. Its clock is 0 when students train and misconfigured teachers are ready."""
 
     def __init__(self, settings: ChaosSettings, folder: Path) -> None:
         self._settings = settings
@@ -103,7 +103,7 @@ class _ChaosRun:
             "received no sample",
             check,
         )
-        # Late, as the first content_id that registers becomes that of the service.
+        # Last, as the first content_id that registers becomes the content_id of the service.
         self.mesh.start(self._settings.misconfigured_names, check)
         self._startup_s = time.monotonic() - self._created
         self.monitor.start()
@@ -111,7 +111,7 @@ class _ChaosRun:
     def carry_out(self, plan: tuple[Fault, ...], say: Callable[[str], None], stop: Stop) -> None:
         """Inject and heal each fault at its time; return early when `stop` is requested."""
         events = [(fault.at_s, True, fault) for fault in plan]
-        events += [(one.at_s + one.lasts_s, False, one) for one in plan if one.lasts_s]
+        events += [(fault.at_s + fault.lasts_s, False, fault) for fault in plan if fault.lasts_s]
         events.sort(key=lambda event: (event[0], event[1], event[2].number))
         for at_s, begins, fault in events:
             if stop.wait(max(0.0, at_s - self.clock())):

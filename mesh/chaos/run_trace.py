@@ -47,7 +47,7 @@ class StudentStats:
         trainer_bytes: memory (PSS) of its own process; 0: not measured this time.
         engine_bytes: memory (PSS) of its engine; 0: not measured this time.
         ejected: (name, reason) of each ejected teacher, see `ReaderStats.ejected_for`.
-        labelling: assigned teachers with labels that the student has used.
+        labelling: assigned teachers whose labels the student has used.
     """
 
     at_s: float
@@ -99,9 +99,9 @@ class InjectedFault:
         at_s: start.
         healed_s: time when it was undone or the killed process was ready again; None: not in this
             run.
-        skipped: reason why it was not injected; empty: it was.
-        effects: traffic that it met, in `FaultKind.effect_unit`; None: a fault of a process, or not
-            healed yet.
+        skipped: reason why it was not injected; empty: it was injected.
+        effects: amount of affected traffic, in `FaultKind.effect_unit`; None: a fault of a process,
+            or not healed yet.
         trouble: error while it was carried out; empty: none.
     """
 
@@ -119,7 +119,7 @@ class InjectedFault:
 
     @property
     def without_effect(self) -> bool:
-        """Whether the fault met no traffic."""
+        """Whether the fault affected no traffic."""
         return self.effects == 0
 
 
@@ -131,8 +131,8 @@ class StudentTrace:
         samples: records of dtype `SAMPLE_RECORD`, in the order of arrival.
         stats: statistics, in order of time.
         began_s: time when its first sample arrived.
-        ended_s: time when it was told to stop.
-        trouble: reason why it did not exit cleanly; empty: it did.
+        ended_s: time when it was sent SIGTERM.
+        trouble: reason why it did not exit cleanly; empty: it exited cleanly.
         calls: records of dtype `CALL_RECORD` of its pool, in the order of the answers.
     """
 
@@ -150,7 +150,7 @@ class ElasticTrainingResult:
 
     Attributes:
         steps: number of steps trained.
-        trouble: reason why the first node did not exit cleanly; empty: it did.
+        trouble: reason why the first node did not exit cleanly; empty: it exited cleanly.
         second_exit_code: exit code of the second node.
         second_output: last line of the second node's output.
     """

@@ -38,7 +38,7 @@ from .synthetic_samples import INPUT, OUTPUT, digest_of_call, digests_of, sample
 
 log = logging.getLogger(__name__)
 
-#: Batches have 1 to `MAX_ROWS` rows, so that two consecutive ones always differ.
+#: Batches have 1 to `MAX_ROWS` rows; two consecutive batches never have equally many.
 MAX_ROWS = 12
 EPOCH_BATCHES = 200
 #: Threads that call for labels, and the pause of each between two calls.
@@ -131,8 +131,8 @@ def call_for_labels(
         config: configuration of the student.
         pool: labels the calls.
         records: file of the records.
-        caller: number of the caller; each one has its own ids.
-        stop: ends the calls after the one in progress.
+        caller: number of the caller; each caller has its own ids.
+        stop: ends the loop after the current call.
     """
     first, rows = caller << 28, 0
     while not stop.wait(CALL_PAUSE_S):

@@ -48,8 +48,8 @@ def digests_of(x: Array, labels: Array) -> Array:
     """Return a hash of each sample with its labels: (n,) uint64."""
     rows = zip(np.ascontiguousarray(x), np.ascontiguousarray(labels), strict=True)
     joined = b"".join(
-        hashlib.blake2b(b"".join((one.data, label.data)), digest_size=8).digest()
-        for one, label in rows
+        hashlib.blake2b(b"".join((sample.data, label.data)), digest_size=8).digest()
+        for sample, label in rows
     )
     return np.frombuffer(joined, np.uint64)
 
@@ -77,8 +77,8 @@ Network = tuple[Callable[[Mapping[str, Array]], dict[str, Any]], list[str], list
 def teacher() -> Network:
     """Make the model of the teachers, for `--backend paced`.
 
-    It refuses every sample if the environment variable `REFUSES` is set. The content_id depends on
-    the source only, so it is the same.
+    It refuses every sample if the environment variable `REFUSES` is set. Its content_id is the same
+    in both cases, as that depends on the source code only.
     """
     refuses = bool(os.environ.get(REFUSES))
 
