@@ -36,7 +36,7 @@ def check_program(
         set_by_keys: keys of the file that set these options.
 
     Raises:
-        ValueError: both, none, or an invalid one is given.
+        ValueError: both or neither is given, or the given command line is invalid.
     """
     if bool(train.strip()) == bool(command.strip()):
         raise ValueError(
@@ -57,11 +57,11 @@ def check_words(
     Args:
         key: key of the file, for errors.
         text: the command line.
-        reserved_options: options that it must not have.
+        reserved_options: options that the command line must not have.
         set_by_keys: keys of the file that set these options.
 
     Raises:
-        ValueError: it cannot be split, has a NUL character, or has one of `reserved_options`.
+        ValueError: the text cannot be split, has a NUL character, or has a reserved option.
     """
     try:
         words = tuple(shlex.split(text))
@@ -80,15 +80,15 @@ def checked_folder(path: Path, folder: Path) -> Path:
 
     Args:
         path: path of the file.
-        folder: its key `folder`; `Path()`: the file's own folder.
+        folder: value of the key `folder`; `Path()`: the folder that contains the file.
 
     Raises:
         UsageError: there is no such folder.
     """
-    found = Path(os.path.abspath(path.parent if folder == Path() else folder))
-    if not found.is_dir():
-        raise UsageError(f"{path}: folder: there is no folder {found}")
-    return found
+    absolute = Path(os.path.abspath(path.parent if folder == Path() else folder))
+    if not absolute.is_dir():
+        raise UsageError(f"{path}: folder: there is no folder {absolute}")
+    return absolute
 
 
 def check_job_file(key: str, folder: Path, train: str) -> None:
@@ -106,7 +106,7 @@ def check_job_file(key: str, folder: Path, train: str) -> None:
 
 def check_env(env: Mapping[str, str]) -> None:
     """Raise ValueError if a variable has an invalid name or value."""
-    if odd := [name for name in env if not _VARIABLE.fullmatch(name)]:
-        raise ValueError(f"env: expects names of variables, got {odd[0]!r:.100}")
-    if odd := [name for name, value in env.items() if "\0" in value]:
-        raise ValueError(f"env: no program can be given a NUL character: {odd[0]} has one")
+    if invalid := [name for name in env if not _VARIABLE.fullmatch(name)]:
+        raise ValueError(f"env: expects names of variables, got {invalid[0]!r:.100}")
+    if invalid := [name for name, value in env.items() if "\0" in value]:
+        raise ValueError(f"env: no program can be given a NUL character: {invalid[0]} has one")

@@ -1,4 +1,4 @@
-"""Reads and writes frozen dataclasses as YAML files, strictly: each error names its line.
+"""Reads and writes frozen dataclasses as YAML files. Reading is strict; errors name the line.
 
 The dataclass is the schema: fields are keys, their types define valid values, and fields with
 defaults are optional. A ValueError of `__post_init__` becomes an error at the line of the mapping.
@@ -71,26 +71,26 @@ def parse(text: str, kind: type[T], name: str = "text") -> T:
 
 
 def parse_kinds(text: str, kinds: Mapping[str, type[T]], name: str) -> list[T]:
-    """Read a YAML text of one or more documents, each with a key `kind` and those of a dataclass.
+    """Read a YAML text of documents, each with a key `kind` and the keys of a dataclass.
 
     Args:
         text: YAML, at most 1 MiB.
-        kinds: dataclass by value of `kind`.
+        kinds: dataclass for each value of `kind`.
         name: as for `parse`.
 
     Raises:
         UsageError: as for `read`; or `kind` is missing or unknown.
     """
-    location, found = FileLocation(name), []
+    location, values = FileLocation(name), []
     for root in compose_all(text, name, most=_MAX_DOCUMENTS):
         named = [(key, child) for key, child in root.value if key.value == "kind"]
         if not named:
-            expected = _either([f"`kind: {kind}`" for kind in kinds])
+            expected = _join_or([f"`kind: {kind}`" for kind in kinds])
             location.fail(root, f"'kind' is missing: expects {expected}")
         kind = kinds[_word(named[0][1], tuple(kinds), location.of("kind"))]
         root.value.remove(named[0])
-        found.append(_dataclass(root, kind, location))
-    return found
+        values.append(_dataclass(root, kind, location))
+    return values
 
 
 def _value(node: yaml.Node, kind: Any, location: FileLocation) -> Any:
@@ -184,17 +184,17 @@ def _tuple(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> t
 
 
 def _word(node: yaml.Node, words: tuple[Any, ...], location: FileLocation) -> Any:
-    """Convert a node to one of several words, even if YAML takes it for another type."""
+    """Convert a node to one of several words, even if YAML parses it as another type."""
     text = node.value if isinstance(node, yaml.ScalarNode) else None
-    found = [word for word in words if str(word) == text]
-    if found:
-        return found[0]
-    expected = _either([repr(word) for word in words])
+    for word in words:
+        if str(word) == text:
+            return word
+    expected = _join_or([repr(word) for word in words])
     return location.fail(node, f"expects {expected}, got {describe_node(node)}")
 
 
 def _union(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> Any:
-    """Convert a node to the first type that fits; if none does, report what all expect."""
+    """Convert a node to the first type that fits. If none fits, the error names all types."""
     empty = node.tag == "tag:yaml.org,2002:null"
     rest = [kind for kind in kinds if kind is not type(None)]
     if empty and len(rest) < len(kinds):
@@ -212,11 +212,11 @@ def _union(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> A
             str(error).partition(": expects ")[2].partition(", got ")[0] for error in errors
         ]
         if all(expected):
-            location.fail(node, f"expects {_either(expected)}, got {describe_node(node)}")
+            location.fail(node, f"expects {_join_or(expected)}, got {describe_node(node)}")
     raise errors[-1]
 
 
-def _either(words: list[str]) -> str:
+def _join_or(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
 
 

@@ -1,4 +1,4 @@
-"""YAML text as a tree of nodes with line numbers, its scalars, and errors that name line and key.
+"""Parses YAML text to nodes with line numbers, and scalars to values; errors name line and key.
 
 No object is constructed: tags are only compared, so a file cannot name a class. Anchors are
 refused, as a few lines with anchors can expand to gigabytes. Deep nesting is refused too.
@@ -44,11 +44,11 @@ class FileLocation:
 
 def unknown_key(key: str, known: Collection[str]) -> str:
     """Return an error message that suggests the most similar known key, or lists all."""
-    near = difflib.get_close_matches(key, known, 1) or [
+    similar = difflib.get_close_matches(key, known, 1) or [
         name for name in known if difflib.get_close_matches(key, name.split("_"), 1)
     ]
-    if near:
-        return f"unknown key; did you mean {near[0]!r}?"
+    if similar:
+        return f"unknown key; did you mean {similar[0]!r}?"
     return f"unknown key; there are: {', '.join(known)}"
 
 
@@ -114,24 +114,25 @@ def compose_all(text: str, name: str, *, most: int) -> list[yaml.MappingNode]:
     _check_size(len(text.encode(errors="surrogatepass")), name)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check(text, name, loader, most)
-        documents = [one for one in yaml.compose_all(text, Loader=loader) if one is not None]
+        _check_events(text, name, loader, most)
+        documents = [node for node in yaml.compose_all(text, Loader=loader) if node is not None]
     except yaml.YAMLError as error:
-        raise UsageError(_not_yaml(error, text, name)) from error
-    roots = [one for one in documents if one.tag != f"{_TAG}null"]
+        raise UsageError(_syntax_error(error, text, name)) from error
+    roots = [node for node in documents if node.tag != f"{_TAG}null"]
     if not roots:
         raise UsageError(f"{name} is empty: expects a mapping, `key: value` a line")
-    found = []
+    mappings = []
     for root in roots:
         if not isinstance(root, yaml.MappingNode):
             FileLocation(name).fail(
                 root, f"expects a mapping, `key: value` a line, got {describe_node(root)}"
             )
-        found.append(root)
-    return found
+        mappings.append(root)
+    return mappings
 
 
-def _check(text: str, name: str, loader: type[yaml.SafeLoader], most: int) -> None:
+def _check_events(text: str, name: str, loader: type[yaml.SafeLoader], most: int) -> None:
+    """Raise UsageError for deep nesting, too many documents, anchors and tags."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=loader):
         line = event.start_mark.line + 1 if event.start_mark else 1
@@ -154,7 +155,7 @@ def _check(text: str, name: str, loader: type[yaml.SafeLoader], most: int) -> No
             raise UsageError(f"{name}:{line}: the tag {tag!r} is not supported: remove it")
 
 
-def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:
+def _syntax_error(error: yaml.YAMLError, text: str, name: str) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken"
     # Errors about an invalid character have a position in the text instead of a mark.
@@ -162,14 +163,14 @@ def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:
     return f"{name}:{line + 1}: not YAML: {problem}"
 
 
-_WHOLE = re.compile(r"[-+]?[0-9](_?[0-9])*")
+_INTEGER = re.compile(r"[-+]?[0-9](_?[0-9])*")
 _REAL = re.compile(r"[-+]?([0-9](_?[0-9])*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _WITH_UNIT = re.compile(rf"({_REAL.pattern})\s*([^\d\s].*)")
 ANY_NUMBER = Number()
 
 
 def string(node: yaml.Node, location: FileLocation) -> str:
-    """Return a text. A text that YAML takes for a number or a date must be in quotes."""
+    """Return a text. If YAML would parse it as a number or a date, it must be in quotes."""
     if not isinstance(node, yaml.ScalarNode) or node.tag == f"{_TAG}null":
         location.fail(node, f"expects text, got {describe_node(node)}")
     if node.tag != f"{_TAG}str":
@@ -187,34 +188,34 @@ def boolean(node: yaml.Node, location: FileLocation) -> bool:
 
 def integer(node: yaml.Node, location: FileLocation, rule: Number) -> int:
     """Return an integer within the bounds, also after conversion from a unit."""
-    written = _written(node)
+    written = _scalar_text(node)
     real = None if written is None else parse_number(written, rule)
-    if written is not None and _WHOLE.fullmatch(written) and len(written) < 30:
+    if written is not None and _INTEGER.fullmatch(written) and len(written) < 30:
         value: int | None = int(written)  # conversion through a float would lose digits
     else:
         value = int(real) if real is not None and real.is_integer() else None
     if value is None or not rule.takes(value):
-        location.fail(node, _complaint("a whole number", rule, real, node))
+        location.fail(node, _number_error("a whole number", rule, real, node))
     return value
 
 
 def number(node: yaml.Node, location: FileLocation, rule: Number) -> float:
     """Return a finite number within the bounds, with or without a unit."""
-    written = _written(node)
+    written = _scalar_text(node)
     real = None if written is None else parse_number(written, rule)
     if real is None or not rule.takes(real):
-        location.fail(node, _complaint("a number", rule, real, node))
+        location.fail(node, _number_error("a number", rule, real, node))
     return real
 
 
-def _complaint(kind: str, rule: Number, value: float | None, node: yaml.Node) -> str:
+def _number_error(kind: str, rule: Number, value: float | None, node: yaml.Node) -> str:
     limits = f"; numbers are 0, or from {1 / LARGEST:g} to {LARGEST:g}, also negative"
     hint = limits if value is not None and not sensible(value) else ""
     return f"expects {describe_number(kind, rule)}, got {describe_node(node)}{hint}"
 
 
-def _written(node: yaml.Node) -> str | None:
-    """Return the text of a scalar; None: the node is no scalar, or is a number in quotes."""
+def _scalar_text(node: yaml.Node) -> str | None:
+    """Return the text of a scalar; None: the node is not a scalar, or is a number in quotes."""
     if not isinstance(node, yaml.ScalarNode):
         return None
     quoted = node.style in ("'", '"')
@@ -222,7 +223,7 @@ def _written(node: yaml.Node) -> str | None:
 
 
 def parse_number(written: str, rule: Number) -> float | None:
-    """Return the number in a text, with or without a unit of `rule`; None: it is no number."""
+    """Return the number in a text, with or without a unit of `rule`; None: it is not a number."""
     if _REAL.fullmatch(written):
         return float(written)
     parts = _WITH_UNIT.fullmatch(written)

@@ -56,7 +56,7 @@ def connect(
     Args:
         kubeconfig: path of the kubeconfig. None: the service account if this is a pod and `context`
             is None, otherwise `$KUBECONFIG` or ~/.kube/config.
-        context: context of the kubeconfig; None: its current one.
+        context: context of the kubeconfig; None: its current context.
         namespace: default namespace; None: that of the context or the pod, otherwise "default".
 
     Raises:
@@ -86,8 +86,7 @@ def connect(
         contexts, active = config.list_kube_config_contexts(file)
     except (config.ConfigException, OSError) as error:
         raise UsageError(
-            f"no Kubernetes cluster is configured: {error}; name another kubeconfig, or a context"
-            " of it"
+            f"no Kubernetes cluster is configured: {error}; name another kubeconfig or context"
         ) from None
     except (YAMLError, TypeError, ValueError, AttributeError, KeyError) as error:
         raise UsageError(
@@ -95,8 +94,8 @@ def connect(
         ) from None
     if context is not None:
         active = next(one for one in contexts if one["name"] == context)
-    own = active["context"].get("namespace") or "default"
-    return Connection(configuration, namespace or own)
+    context_namespace = active["context"].get("namespace") or "default"
+    return Connection(configuration, namespace or context_namespace)
 
 
 def _pod_namespace() -> str:
@@ -182,17 +181,17 @@ class Client:
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         query: dict[str, str | int] = {"limit": _PAGE, **_given(selectors)}
         path = self._path(kind, namespace)
-        found: Objects = []
+        objects: Objects = []
         while True:
             page = self._json("GET", path, query)
-            found += page["items"]
-            more = page["metadata"].get("continue")
-            if not more:
+            objects += page["items"]
+            next_page = page["metadata"].get("continue")
+            if not next_page:
                 break
-            query["continue"] = more
-        for one in found:
-            one.update(apiVersion=kind.api_version, kind=kind.kind)
-        return sorted(found, key=key_of)
+            query["continue"] = next_page
+        for item in objects:
+            item.update(apiVersion=kind.api_version, kind=kind.kind)
+        return sorted(objects, key=key_of)
 
     def create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
         """Create an object. The default `namespace` is that of `body`, then that of the client.
@@ -291,7 +290,7 @@ class Client:
             kind: kind of the object.
             name: name of the object.
             namespace: namespace of the object.
-            grace_s: seconds that a pod has to end; None: those of its spec; 0: end at once.
+            grace_s: seconds that a pod has to end; None: as in its spec; 0: end at once.
             uid: delete nothing unless the object has this uid.
             resource_version: delete nothing unless the object still has this version.
 
@@ -323,7 +322,7 @@ class Client:
             pod: name of the pod, in the default namespace.
             since_time: yield lines printed at or after this time (RFC 3339); empty: all.
             tail_lines: yield at most this number of last lines; None: all.
-            container: name of the container; empty: the only one.
+            container: name of the container; empty: the pod has only one.
 
         Raises:
             KubernetesObjectMissing: the pod does not exist.
@@ -331,20 +330,20 @@ class Client:
         """
         from urllib3.exceptions import HTTPError
 
-        wanted = {"sinceTime": since_time, "container": container, "tailLines": tail_lines}
-        query = {"timestamps": "true", **_given(wanted)}
+        options = {"sinceTime": since_time, "container": container, "tailLines": tail_lines}
+        query = {"timestamps": "true", **_given(options)}
         response = self._send("GET", self._path(POD, None, pod, "log"), query, stream=True)
-        rest = b""
+        incomplete = b""
         try:
             for block in response.stream(1 << 16):
-                *lines, rest = (rest + block).split(b"\n")
+                *lines, incomplete = (incomplete + block).split(b"\n")
                 yield from (line.decode(errors="replace") for line in lines)
         except HTTPError as error:
             raise KubernetesUnavailable(f"the log of {pod} broke off: {error}") from None
         finally:
             response.close()
-        if rest:
-            yield rest.decode(errors="replace")
+        if incomplete:
+            yield incomplete.decode(errors="replace")
 
     def _path(
         self, kind: Kind, namespace: str | None, name: str = "", subresource: str = ""
@@ -432,7 +431,7 @@ def _error(method: str, path: str, status: int, body: bytes) -> EdlError:
         if status == 404:
             return KubernetesObjectMissing(
                 f"this cluster does not know {path}: are the definitions of {GROUP} installed?",
-                True,
+                unknown_kind=True,
             )
         message, reason = body.decode(errors="replace")[:200].strip() or f"status {status}", ""
     match status:

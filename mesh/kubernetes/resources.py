@@ -21,7 +21,7 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of objects.
+    """A kind of Kubernetes objects.
 
     Attributes:
         api_version: "v1", or group and version.
@@ -58,7 +58,7 @@ NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
 DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
-#: Labels that Kubernetes recommends, and our own.
+#: Labels that Kubernetes recommends, and labels of EDL-Dist.
 NAME_LABEL: Final = "app.kubernetes.io/name"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
@@ -76,12 +76,12 @@ NODE_CONTAINER: Final = "node"
 GPU: Final = "nvidia.com/gpu"
 
 
-def labels_of(component: str, **ours: str) -> dict[str, str]:
+def labels_of(component: str, **values: str) -> dict[str, str]:
     """Return the labels of an object that the operator creates.
 
     Args:
         component: "teacher" or "student".
-        ours: values for `service`, `job` and `node`.
+        values: values of the labels for `service`, `job` and `node`.
     """
     names = {"service": SERVICE_LABEL, "job": JOB_LABEL, "node": NODE_LABEL}
     return {
@@ -89,7 +89,7 @@ def labels_of(component: str, **ours: str) -> dict[str, str]:
         COMPONENT_LABEL: component,
         PART_OF_LABEL: APP,
         MANAGED_BY_LABEL: OPERATOR,
-        **{names[key]: value for key, value in ours.items()},
+        **{names[key]: value for key, value in values.items()},
     }
 
 
@@ -98,13 +98,13 @@ def selector(labels: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
-def key_of(found: Mapping[str, Any]) -> tuple[str, str]:
+def key_of(resource: Mapping[str, Any]) -> tuple[str, str]:
     """Return namespace and name of an object."""
-    return found["metadata"].get("namespace", ""), found["metadata"]["name"]
+    return resource["metadata"].get("namespace", ""), resource["metadata"]["name"]
 
 
 def is_node(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod is a node of an elastic job; such jobs make room for other pods."""
+    """Return whether a pod is a node of an elastic job, which makes room for other pods."""
     labels = pod["metadata"].get("labels") or {}
     return labels.get(MANAGED_BY_LABEL) == OPERATOR and JOB_LABEL in labels
 
@@ -121,12 +121,12 @@ def owner_reference(owner: Mapping[str, Any]) -> Object:
     }
 
 
-def is_controlled_by(found: Mapping[str, Any], uid: str) -> bool:
+def is_controlled_by(resource: Mapping[str, Any], uid: str) -> bool:
     """Return whether the owner with this uid controls an object.
 
-    The uid differs from that of a former owner of the same name.
+    A former owner of the same name had another uid.
     """
-    references = found["metadata"].get("ownerReferences", ())
+    references = resource["metadata"].get("ownerReferences", ())
     return any(one.get("controller") and one.get("uid") == uid for one in references)
 
 
@@ -144,7 +144,7 @@ def seconds_of(text: str) -> float:
     """Return the seconds since 1970 of a time in RFC 3339.
 
     Raises:
-        UsageError: the text is no such time.
+        UsageError: the text is not such a time.
     """
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -166,7 +166,7 @@ def quantity(value: str | int | float) -> float:
     """Return the value of a quantity, such as 0.5 for "500m" and 2147483648 for "2Gi".
 
     Raises:
-        UsageError: the value is no quantity.
+        UsageError: the value is not a quantity.
     """
     match = _QUANTITY.fullmatch(str(value).strip())
     if match is None:

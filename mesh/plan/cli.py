@@ -61,7 +61,7 @@ def plan(
 ) -> None:
     """Predict how many teachers a job needs, throughput, cost, and whether a mesh is worth it.
 
-    Nothing is run: a model predicts all from rates that you give, or that 'edl profile' measured.
+    Nothing is run: a model predicts everything from rates that you state or 'edl profile' measured.
     """
     import json
 
@@ -73,29 +73,30 @@ def plan(
     from .job_file import load_job
     from .sweep import parse_sweep, plan_points
 
-    devices, work = read(cluster, Cluster), load_job(job)
+    devices, distillation = read(cluster, Cluster), load_job(job)
     if plot is not None:
         check_plot(plot)
     if scenario is not None:
         check_writable(scenario)
-    sweep = None if what_if is None else parse_sweep(what_if, devices, work)
+    sweep = None if what_if is None else parse_sweep(what_if, devices, distillation)
     try:
-        mesh_plan = make_plan(devices, work, aim, teachers)
+        mesh_plan = make_plan(devices, distillation, aim, teachers)
     except ValueError as error:
         raise UsageError(f"{cluster} with {job}: {error}") from error
-    rows = [] if sweep is None else list(plan_points(sweep, devices, work, aim))
+    rows = [] if sweep is None else list(plan_points(sweep, devices, distillation, aim))
     key = "" if sweep is None else sweep.key
     if as_json:
         typer.echo(json.dumps(report.as_json(mesh_plan, key, rows), indent=2))
     else:
         _print(mesh_plan, key, rows)
-        for note in _notes(devices, work):
+        for note in _notes(devices, distillation):
             typer.echo(note)
     if plot is not None:
-        report.draw(mesh_plan, key or "teachers", rows or _by_teachers(devices, work, aim), plot)
+        points = rows or _by_teachers(devices, distillation, aim)
+        report.draw(mesh_plan, key or "teachers", points, plot)
         typer.echo(f"plot written: {plot}", err=True)
     if scenario is not None:
-        _write_scenario(scenario, mesh_plan, devices, work)
+        _write_scenario(scenario, mesh_plan, devices, distillation)
 
 
 def _print(mesh_plan: MeshPlan, key: str, rows: list[SweepPoint]) -> None:
@@ -106,7 +107,7 @@ def _print(mesh_plan: MeshPlan, key: str, rows: list[SweepPoint]) -> None:
     console = report_console()
 
     def say(text: str, indent: int) -> None:
-        width = console.width if console.is_terminal else 10_000  # in a pipe no line is wrapped
+        width = console.width if console.is_terminal else 10_000  # a pipe gets unwrapped lines
         lines = textwrap.wrap(text, width, subsequent_indent=" " * indent)
         console.print("\n".join(lines), soft_wrap=True)
 
@@ -138,12 +139,12 @@ def _write_scenario(path: Path, mesh_plan: MeshPlan, cluster: Cluster, job: Dist
 
 
 def _notes(cluster: Cluster, job: Distillation) -> list[str]:
-    """Return notes on devices that only the cluster or only the job names, maybe misspelt."""
+    """Return notes on devices that only the cluster or only the job names, perhaps misspelt."""
     known = {kind.name for kind in cluster.devices}
     rated = {*job.student, *job.teacher}
     notes = []
     if unused := sorted(rated - known):
-        notes.append(f"note: the cluster has no devices {', '.join(unused)}, which the job rates")
+        notes.append(f"note: the cluster has no devices {', '.join(unused)}, but the job has rates")
     if unrated := sorted(known - rated):
         notes.append(f"note: the job has no rate on {', '.join(unrated)}")
     return notes
@@ -153,9 +154,9 @@ def _by_teachers(cluster: Cluster, job: Distillation, aim: Aim) -> list[SweepPoi
     """Return points of a plot without --what-if: numbers of teachers that the cluster allows."""
     from .sweep import MAX_POINTS, Sweep, plan_points
 
-    most = sum(kind.count for kind in cluster.devices if kind.may_be("teacher"))
-    stride = max(1, -(-most // MAX_POINTS))
-    values = tuple(float(count) for count in range(stride, most + 1, stride))
+    max_teachers = sum(kind.count for kind in cluster.devices if kind.may_be("teacher"))
+    stride = max(1, -(-max_teachers // MAX_POINTS))
+    values = tuple(float(count) for count in range(stride, max_teachers + 1, stride))
     return [
         point
         for point in plan_points(Sweep("teachers", values), cluster, job, aim)

@@ -73,24 +73,24 @@ def load_job(path: str | os.PathLike[str]) -> Distillation:
     Raises:
         UsageError: a file is missing or malformed, or a required key is missing in all files.
     """
-    given = read(path, JobFile)
-    for profile in given.profiles:
+    job_file = read(path, JobFile)
+    for profile in job_file.profiles:
         if not profile.exists():
             raise UsageError(f"{path}: profiles: {profile}: no such file; 'edl profile' writes one")
-    profiles = [read(profile, Profile) for profile in given.profiles]
+    profiles = [read(profile, Profile) for profile in job_file.profiles]
     values: dict[str, Any] = {
-        key.name: getattr(given, key.name) for key in fields(given) if key.name != "profiles"
+        key.name: getattr(job_file, key.name) for key in fields(job_file) if key.name != "profiles"
     }
     for key in (*_HINTS, "source_samples_per_s"):
-        found = [values[key], *(getattr(profile, key) for profile in profiles)]
-        values[key] = next((value for value in found if value is not None), None)
+        candidates = [values[key], *(getattr(profile, key) for profile in profiles)]
+        values[key] = next((value for value in candidates if value is not None), None)
         if values[key] is None and key in _HINTS:
             raise UsageError(f"{path}: {key!r} is missing, here and in profiles: {_HINTS[key]}")
     if isinstance(values["batch"], int):
         values["batch"] = (values["batch"],)
     for role in ("student", "teacher"):
         values[role] = {
-            **{kind: rate for one in profiles[::-1] for kind, rate in getattr(one, role).items()},
+            **{k: rate for profile in profiles[::-1] for k, rate in getattr(profile, role).items()},
             **values[role],
         }
     if not values["student"]:
@@ -106,7 +106,7 @@ def load_job(path: str | os.PathLike[str]) -> Distillation:
 
 _HINTS = {
     "batch": "rows of a student's batch, such as `batch: 32` or `batch: [32, 64]`",
-    "samples": "of an epoch, such as `samples: 1281167`",
+    "samples": "samples of an epoch, such as `samples: 1281167`",
     "sample_bytes": "bytes of the inputs of one sample, such as `sample_bytes: 147 KiB`",
     "label_bytes": "bytes of its soft labels, such as `label_bytes: 4 kB`",
 }

@@ -39,7 +39,7 @@ def plan_lines(plan: MeshPlan) -> Iterator[str]:
         f" {format_bytes(plan.upper_bytes)}), lt {limits.lower} (lower_bytes={plan.lower_bytes})"
     )
     if limits.upper < limits.ideal:
-        yield f"            {limits.ideal} batches would be better than what buffer_bytes allows"
+        yield f"            ut {limits.ideal} would be better, but buffer_bytes does not allow it"
     way, currency = plan.way("mesh"), plan.currency
     yield (
         f"predicted   {format_rate(way.samples_per_s)} samples/s,"
@@ -64,16 +64,16 @@ def plan_lines(plan: MeshPlan) -> Iterator[str]:
 
 def verdict_lines(plan: MeshPlan) -> Iterator[str]:
     """Yield whether the mesh is worth it, and the reasons."""
-    judged = plan.verdict
-    if judged.worth:
+    verdict = plan.verdict
+    if verdict.worth:
         yield "The mesh is worth it:"
-    elif judged.take == "offline store" and plan.mesh is not None:
+    elif verdict.take == "offline store" and plan.mesh is not None:
         yield "The mesh is NOT worth it for every epoch; take offline store:"
-    elif judged.take is None:
+    elif verdict.take is None:
         yield "The mesh is NOT worth it, and no other way distils here:"
     else:
-        yield f"The mesh is NOT worth it; take {judged.take}:"
-    for reason in judged.reasons:
+        yield f"The mesh is NOT worth it; take {verdict.take}:"
+    for reason in verdict.reasons:
         yield f"  - {reason}"
 
 
@@ -106,16 +106,16 @@ def excluded_lines(plan: MeshPlan) -> Iterator[str]:
 
 def sweep_table(key: str, points: Sequence[SweepPoint]) -> Table:
     """Make the table of the plans of a sweep."""
-    first = "asked for" if key == "teachers" else key
+    first = "requested" if key == "teachers" else key
     table = _table(first, "teachers", "samples/s", "epoch", "cost", "take", "limited by")
     for point in points:
         value = format_number(point.value)
         if point.plan is None:
             table.add_row(value, "", "", "", "", "none", point.why_not)
             continue
-        way, found = point.plan.way("mesh"), point.plan.prediction
+        way, prediction = point.plan.way("mesh"), point.plan.prediction
         take = point.plan.verdict.take or "nothing"
-        if found is None:
+        if prediction is None:
             table.add_row(value, "", "", "", "", take, f"no mesh: {way.why_not}")
             continue
         table.add_row(
@@ -125,7 +125,7 @@ def sweep_table(key: str, points: Sequence[SweepPoint]) -> Table:
             format_duration(way.epoch_s),
             money(way.cost),
             take,
-            found.stages[0].name,
+            prediction.stages[0].name,
         )
     return table
 
@@ -144,10 +144,10 @@ def _table(*names: str) -> Table:
 
 def as_json(plan: MeshPlan, key: str = "", points: Sequence[SweepPoint] = ()) -> dict[str, Any]:
     """Return the plan as JSON values; infinite numbers become null."""
-    found: dict[str, Any] = {"plan": _finite(asdict(plan))}
+    values: dict[str, Any] = {"plan": _finite(asdict(plan))}
     if key:
-        found["what_if"] = {"key": key, "points": _finite([asdict(point) for point in points])}
-    return found
+        values["what_if"] = {"key": key, "points": _finite([asdict(point) for point in points])}
+    return values
 
 
 def _finite(value: Any) -> Any:
@@ -158,7 +158,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-#: The format .3g switches to an exponent from this number on.
+#: Least number that the format .3g writes with an exponent.
 _FOUR_DIGITS = 999.5
 
 
@@ -201,9 +201,9 @@ def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> 
 
     figure = Figure(figsize=(9, 7), layout="constrained")
     throughput, cost = figure.subplots(2, 1, sharex=True)
-    known = [(point.value, point.plan) for point in points if point.plan is not None]
+    plans = [(point.value, point.plan) for point in points if point.plan is not None]
     for method, colour in COLOURS.items():
-        ways = [(value, planned.way(method)) for value, planned in known]
+        ways = [(value, planned.way(method)) for value, planned in plans]
         ways = [(value, way) for value, way in ways if not way.why_not]
         if not ways:
             continue

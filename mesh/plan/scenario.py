@@ -1,4 +1,4 @@
-"""Conversion of a plan to a scenario for `edl simulate`, which also models failures and starts."""
+"""Converts a plan to a scenario for `edl simulate`, which also models failures and starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...scheduler.pipeline_model import (
 )
 from ...scheduler.simulator.scenario import NetworkLink, Scenario, StudentGroup, TeacherGroup
 
-#: Number of simulated batches, and of those that do not count; enough for a steady rate.
+#: Number of simulated batches, enough for a steady rate; the first `WARM_UP` do not count.
 BATCHES, WARM_UP = 2000, 50
 
 
@@ -25,13 +25,13 @@ def scenario_of(
     Each student asks for exactly its share of the teachers, as the plan assumes.
 
     Args:
-        cluster: devices; of each kind, the scenario has the average number that is available.
+        cluster: devices; the scenario has the average available number of each kind.
         job: the distillation.
         mesh: devices of students and teachers.
         prediction: prediction for this mesh; gives `ut` and `lt`.
     """
     rows, limits = mesh.rows, prediction.thresholds
-    own = job.rate("student", mesh.student)
+    student_rate = job.rate("student", mesh.student)
     source_s = 0.0 if job.source_samples_per_s is None else rows / job.source_samples_per_s
     teachers = [_group(cluster, job, mesh, team) for team in mesh.teams]
     total = sum(group.count for group in teachers)
@@ -40,9 +40,9 @@ def scenario_of(
         name=mesh.student,
         count=mesh.students,
         batch=rows,
-        t_s_s=own.sample_s,
-        overhead_s=own.batch_overhead_s + STUDENT_BATCH_S,
-        jitter=own.jitter,
+        t_s_s=student_rate.sample_s,
+        overhead_s=student_rate.batch_overhead_s + STUDENT_BATCH_S,
+        jitter=student_rate.jitter,
         source_s=source_s,
         upper=max(limits.upper, 1),
         lower=limits.lower,

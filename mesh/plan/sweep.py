@@ -57,9 +57,9 @@ def parse_sweep(text: str, cluster: Cluster, job: Distillation) -> Sweep:
     Raises:
         UsageError: the form is wrong, the key is unknown, or a value is invalid.
     """
-    key, _, given = text.partition("=")
+    key, _, range_text = text.partition("=")
     key = key.strip()
-    match = _RANGE.fullmatch(given.strip())
+    match = _RANGE.fullmatch(range_text.strip())
     if match is None:
         raise UsageError(
             f"--what-if {text}: expects KEY=A..B or KEY=A..B/STEP, such as teachers=40..56 or"
@@ -129,7 +129,7 @@ _Change = Callable[[Any], tuple[Cluster, Distillation]]
 
 
 def _variables(cluster: Cluster, job: Distillation) -> dict[str, tuple[bool, Number, _Change]]:
-    """Return the keys of sweeps: whether the value is an integer, its valid numbers, its change."""
+    """Return for each key: whether the value is an integer, its valid numbers, its `_Change`."""
 
     def with_device(kind: DeviceKind, new: DeviceKind) -> tuple[Cluster, Distillation]:
         devices = tuple(new if one is kind else one for one in cluster.devices)
@@ -143,34 +143,41 @@ def _variables(cluster: Cluster, job: Distillation) -> dict[str, tuple[bool, Num
         return cluster, replace(job, **rates)
 
     count = Number(at_least=1)
-    found: dict[str, tuple[bool, Number, _Change]] = {
+    variables: dict[str, tuple[bool, Number, _Change]] = {
         "teachers": (True, count, lambda value: (cluster, job)),  # an argument of `plan`
         **_numbers("", job, lambda new: (cluster, new)),
         "batch": (True, count, lambda value: (cluster, replace(job, batch=(value,)))),
     }
     for kind in cluster.devices:
-        found |= _numbers(f"{kind.name}.", kind, partial(with_device, kind))
-        found |= _numbers(f"{kind.name}.", kind.link, partial(with_link, kind))
+        variables |= _numbers(f"{kind.name}.", kind, partial(with_device, kind))
+        variables |= _numbers(f"{kind.name}.", kind.link, partial(with_link, kind))
         for role in get_args(Role):
             if rate := getattr(job, role).get(kind.name):
-                put = partial(with_rate, role, kind.name)
-                found |= _numbers(f"{kind.name}.{role}.", rate, put)
-    return found
+                use = partial(with_rate, role, kind.name)
+                variables |= _numbers(f"{kind.name}.{role}.", rate, use)
+    return variables
 
 
-def _numbers(prefix: str, owner: Any, put: _Change) -> dict[str, tuple[bool, Number, _Change]]:
-    """Return the numbers of a dataclass; `put` gets a copy of it with another value."""
+def _numbers(prefix: str, owner: Any, use: _Change) -> dict[str, tuple[bool, Number, _Change]]:
+    """Return the numeric fields of a dataclass, as `_variables`.
+
+    Args:
+        prefix: prefix of their keys.
+        owner: the dataclass.
+        use: returns cluster and job with a changed copy of `owner`.
+    """
 
     def change(name: str, value: float) -> tuple[Cluster, Distillation]:
-        others = dict.fromkeys(_SPEEDS) if name in _SPEEDS else {}  # only one of them may be set
-        return put(replace(owner, **{**others, name: value}))
+        # Only one of the speeds may be set.
+        others = dict.fromkeys(_SPEEDS) if name in _SPEEDS else {}
+        return use(replace(owner, **{**others, name: value}))
 
     hints = get_type_hints(type(owner), include_extras=True)
-    found: dict[str, tuple[bool, Number, _Change]] = {}
+    numbers: dict[str, tuple[bool, Number, _Change]] = {}
     for key in fields(owner):
         for hint in (hints[key.name], *get_args(hints[key.name])):
             if get_origin(hint) is Annotated and get_args(hint)[0] in (int, float):
                 rule = next(mark for mark in get_args(hint) if isinstance(mark, Number))
                 integer = get_args(hint)[0] is int
-                found[prefix + key.name] = (integer, rule, partial(change, key.name))
-    return found
+                numbers[prefix + key.name] = (integer, rule, partial(change, key.name))
+    return numbers

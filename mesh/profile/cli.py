@@ -29,7 +29,7 @@ Step = Annotated[
     typer.Option(
         metavar="MODULE:FUNCTION",
         help="Any training step, instead of --job: the function returns the batches of an epoch,"
-        " and a function that trains on one.",
+        " and a function that trains on one batch.",
     ),
 ]
 Model = Annotated[str | None, typer.Option(help="The teacher, as --model of 'edl teacher serve'.")]
@@ -103,42 +103,42 @@ def profile(
     check_writable(out)
     backend_keys, limits = BACKEND.read(backend), MEASURE.read(measure)
     student, teacher = STUDENT_ON.read(student_on), TEACHER_ON.read(teacher_on)
-    timed = step or (None if job is None else str(job))
+    step_source = step or (None if job is None else str(job))
     timings = None
-    if timed is not None:
-        timings = _student(timed, batch, limits.steps, limits.seconds, student.device)
+    if step_source is not None:
+        timings = _time_student(step_source, batch, limits.steps, limits.seconds, student.device)
     rows = batch if timings is None else timings.rows
     bench = None
     if model is not None:
-        bench = _teacher(model, rows, limits.seconds, teacher.device, backend_keys)
-    found = _profile(timings, bench, rows, (student.kind, teacher.kind))
-    write(out, found, "measured by `edl profile`; a job description names it under `profiles`")
-    for line in _lines(found):
+        bench = _time_teacher(model, rows, limits.seconds, teacher.device, backend_keys)
+    result = _profile(timings, bench, rows, (student.kind, teacher.kind))
+    write(out, result, "measured by `edl profile`; a job description names it under `profiles`")
+    for line in _lines(result):
         typer.echo(line)
     typer.echo(f"profile written: {out}", err=True)
 
 
-def _student(job: str, batch: int | None, steps: int, seconds: float, device: str) -> Any:
+def _time_student(job: str, batch: int | None, steps: int, seconds: float, device: str) -> Any:
     from ...runtime.errors import UsageError
     from ...teacher.config import Device, check_cores
     from .step_timings import time_steps_in_child
 
-    where = Device.parse(device)
-    check_cores([where])
-    if where.name != "cpu":
+    parsed_device = Device.parse(device)
+    check_cores([parsed_device])
+    if parsed_device.name != "cpu":
         raise UsageError(f"--student-on device={device}: expects cpu or cpu:CORES")
-    return time_steps_in_child(job, batch, steps, seconds, where.cores, _say)
+    return time_steps_in_child(job, batch, steps, seconds, parsed_device.cores, _say)
 
 
-def _teacher(
+def _time_teacher(
     model: str, batch: int | None, seconds: float, device: str, backend: BackendKeys
 ) -> Any:
     from ...teacher.config import Device, PredictorConfig, check_cores
     from ...teacher.offline import run_offline
 
-    where = Device.parse(device)
-    check_cores([where])
-    config = PredictorConfig(model, backend=backend.name, rate=backend.rate).on(where)
+    parsed_device = Device.parse(device)
+    check_cores([parsed_device])
+    config = PredictorConfig(model, backend=backend.name, rate=backend.rate).on(parsed_device)
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if batch is None or size <= batch]
     return run_offline("bench", config, _say, sizes=sizes, runs=20, seconds=seconds)
 
@@ -149,13 +149,13 @@ def _profile(timings: Any, bench: Any, rows: int | None, on: tuple[str, str]) ->
     from ..plan.job_file import Profile
 
     measured = {"machine": platform.processor() or platform.machine()}
-    found = Profile(batch=rows, measured=measured)
+    result = Profile(batch=rows, measured=measured)
     if timings is not None:
         measured["student"] = f"{len(timings.whole_s)} steps of {timings.rows} rows, the median"
         if timings.left_out:
             measured["left out"] = f"hints: {', '.join(timings.left_out)}"
-        found = replace(
-            found,
+        result = replace(
+            result,
             student={on[0]: student_rate(timings)},
             samples=timings.samples or None,
             sample_bytes=timings.sample_bytes,
@@ -165,22 +165,22 @@ def _profile(timings: Any, bench: Any, rows: int | None, on: tuple[str, str]) ->
         measured["teacher"] = f"{bench['model']} on {bench['device']}, {bench['threads']} threads"
         measured["content_id"] = bench["content_id"]
         teacher = {on[1]: teacher_rate(bench["rows"], rows)}
-        found = replace(found, teacher=teacher, label_bytes=label_bytes(bench["outputs"]))
-    return found
+        result = replace(result, teacher=teacher, label_bytes=label_bytes(bench["outputs"]))
+    return result
 
 
-def _lines(found: Profile) -> list[str]:
+def _lines(result: Profile) -> list[str]:
     from ...scheduler.rates import teachers_needed
 
-    lines, rows = [], found.batch or 1
+    lines, rows = [], result.batch or 1
     times = {}
     for role, symbol, rates in (
-        ("student", "t_s", found.student),
-        ("teacher", "t_t", found.teacher),
+        ("student", "t_s", result.student),
+        ("teacher", "t_t", result.teacher),
     ):
-        for kind, one in rates.items():
-            times[role] = one.batch_s(rows) / rows
-            at = f", micro-batch {one.micro_batch}" if one.micro_batch else f", batch {rows}"
+        for kind, rate in rates.items():
+            times[role] = rate.batch_s(rows) / rows
+            at = f", micro-batch {rate.micro_batch}" if rate.micro_batch else f", batch {rows}"
             lines.append(
                 f"{symbol} {1000 * times[role]:.4g} ms/sample"
                 f" ({1 / times[role]:.4g} samples/s) of the {role} on {kind}{at}"
@@ -203,19 +203,19 @@ DIGITS = 5
 def student_rate(steps: StepTimings) -> DeviceRate:
     """Compute the student's rate from the medians of its steps.
 
-    Whole batches give the duration of a step. Half batches only divide this duration into the fixed
-    cost of a batch and the cost of its samples.
+    The duration of a step is that of whole batches. Half batches only divide this duration into the
+    fixed cost of a batch and the cost of its samples.
     """
     whole_s = statistics.median(steps.whole_s)
     fixed_s, half_rows = 0.0, steps.rows // 2
     if steps.half_s:
         half_s = statistics.median(steps.half_s)
-        each_s = (whole_s - half_s) / (steps.rows - half_rows)
-        fixed_s = min(max(whole_s - steps.rows * each_s, 0.0), 0.9 * whole_s)
+        row_s = (whole_s - half_s) / (steps.rows - half_rows)
+        fixed_s = min(max(whole_s - steps.rows * row_s, 0.0), 0.9 * whole_s)
     return DeviceRate(
-        seconds_per_sample=_short((whole_s - fixed_s) / steps.rows),
-        batch_overhead_s=_short(fixed_s),
-        jitter=_short(_spread(steps.whole_s)),
+        seconds_per_sample=_round((whole_s - fixed_s) / steps.rows),
+        batch_overhead_s=_round(fixed_s),
+        jitter=_round(_relative_deviation(steps.whole_s)),
     )
 
 
@@ -226,22 +226,22 @@ def teacher_rate(rows: Sequence[Mapping[str, Any]], batch: int | None) -> Device
         rows: results of `edl teacher bench`, one for each micro-batch.
         batch: rows of a student's batch, the largest possible micro-batch; None: no limit.
     """
-    fit = [row for row in rows if batch is None or row["batch"] <= batch] or list(rows)
-    best = max(fit, key=lambda row: row["samples_per_s"])
+    allowed = [row for row in rows if batch is None or row["batch"] <= batch] or list(rows)
+    best = max(allowed, key=lambda row: row["samples_per_s"])
     runs = max(1.0, (batch or best["batch"]) / best["batch"])
     # The 99th percentile of a normal distribution is 2.33 standard deviations above the median. The
     # mean of several runs varies less than one run.
     jitter = max(0.0, best["p99_s"] / best["p50_s"] - 1) / 2.33 / runs**0.5
     return DeviceRate(
-        seconds_per_sample=_short(best["p50_s"] / best["batch"]),
-        jitter=_short(min(jitter, 1.0)),
+        seconds_per_sample=_round(best["p50_s"] / best["batch"]),
+        jitter=_round(min(jitter, 1.0)),
         micro_batch=int(best["batch"]),
     )
 
 
 def source_rate(steps: StepTimings) -> float:
     """Compute the samples per second of the feed."""
-    return float(_short(steps.rows / max(statistics.median(steps.source_s), 1e-9)))
+    return float(_round(steps.rows / max(statistics.median(steps.source_s), 1e-9)))
 
 
 def label_bytes(outputs: Sequence[str]) -> float | None:
@@ -259,7 +259,7 @@ def label_bytes(outputs: Sequence[str]) -> float | None:
     return float(total) or None
 
 
-def _spread(seconds: Sequence[float]) -> float:
+def _relative_deviation(seconds: Sequence[float]) -> float:
     """Return the relative standard deviation, estimated from quartiles, which ignore outliers."""
     if len(seconds) < 4:
         return 0.0
@@ -267,5 +267,5 @@ def _spread(seconds: Sequence[float]) -> float:
     return (high - low) / 1.349 / middle
 
 
-def _short(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")

@@ -70,8 +70,8 @@ def time_steps_in_child(
     Args:
         job: path of the job file, or MODULE:FUNCTION of a step (`_FunctionSteps`).
         batch_size: rows of a batch, if the feed is a data set.
-        steps: number of steps with a whole batch; the number with half a batch is the same.
-        budget_s: seconds after which no further step begins, once five steps count.
+        steps: number of steps with a whole batch, and number of steps with half a batch.
+        budget_s: seconds after which no further step begins, if at least five steps were timed.
         cores: cores of the child; empty: any.
         say: called with a line of text.
 
@@ -102,7 +102,7 @@ def time_steps(
     for batch, batch_source_s in _endless(student):
         if not rows:
             rows, sample_bytes = student.rows(batch), student.sample_bytes(batch)
-        if student.rows(batch) == rows:  # else it is the last batch of an epoch
+        if student.rows(batch) == rows:  # an epoch may end with a shorter batch
             source_s.append(batch_source_s)
             whole_s.append(student.take(batch))
             if rows > 1:
@@ -111,8 +111,8 @@ def time_steps(
         done = len(whole_s)
         if now - reported > _PROGRESS_INTERVAL_S:
             reported = now
-            place = f"step {done - WARM_UP} of {steps}" if done > WARM_UP else "warming up"
-            say(f"{place}, {rows / whole_s[-1]:.4g} samples/s")
+            state = f"step {done - WARM_UP} of {steps}" if done > WARM_UP else "warming up"
+            say(f"{state}, {rows / whole_s[-1]:.4g} samples/s")
         if done >= steps + WARM_UP or (done >= 5 + WARM_UP and now - began > budget_s):
             break
     return StepTimings(
@@ -139,7 +139,7 @@ def _endless(student: _Student) -> Iterator[tuple[Any, float]]:
 
 
 class _JobSteps:
-    """The steps of a job file.
+    """Steps of the training in a job file.
 
     Attributes:
         name: name of the source of batches, for messages.
@@ -187,15 +187,15 @@ class _JobSteps:
         return time.perf_counter() - began - noise_s
 
     def sample_bytes(self, batch: Parts) -> float:
-        """Return the bytes of a sample for teachers: of all inputs, or of those in `feeds`."""
-        distill, given = self._parts.distill, batch.inputs
+        """Return the bytes of a sample that teachers get: all inputs, or those named in `feeds`."""
+        distill, inputs = self._parts.distill, batch.inputs
         feeds = None if distill is None else distill.feeds
-        wanted: dict[Any, Any] = dict(given if isinstance(given, Mapping) else enumerate(given))
+        sent: dict[Any, Any] = dict(inputs if isinstance(inputs, Mapping) else enumerate(inputs))
         if isinstance(feeds, Mapping):
             feeds = list(feeds.values())
         if feeds is not None:
-            wanted = {key: wanted[key] for key in feeds if key in wanted} or wanted
-        tensors = [value for value in wanted.values() if hasattr(value, "shape")]
+            sent = {key: sent[key] for key in feeds if key in sent} or sent
+        tensors = [value for value in sent.values() if hasattr(value, "shape")]
         nbytes: float = sum(math.prod(one.shape) * one.element_size() for one in tensors)
         return nbytes / batch.rows
 
@@ -205,26 +205,27 @@ class _JobSteps:
 
 
 class _FunctionSteps:
-    """The steps of a function MODULE:FUNCTION, in the form of `_JobSteps`.
+    """Steps of a function MODULE:FUNCTION, with the interface of `_JobSteps`.
 
     The function returns a pair: the batches of an epoch, which can be iterated again, and a
-    function that trains on one and returns when the device has done so, as after reading the loss.
+    function that trains on one batch and returns when the device has finished, for example because
+    it reads the loss.
 
     Raises:
-        UsageError: there is no such function, or it returns something else.
+        UsageError: there is no such function, or it does not return such a pair.
     """
 
     left_out: tuple[str, ...] = ()
 
     def __init__(self, name: str) -> None:
         self.name = f"{name}()"
-        made = import_named(name)()
-        if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
+        pair = import_named(name)()
+        if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
             raise UsageError(
-                f"{self.name} must return a pair, the batches and a function that trains on one; it"
-                f" returned a {type(made).__name__}"
+                f"{self.name} must return a pair, the batches and a function that trains on one"
+                f" batch; it returned a {type(pair).__name__}"
             )
-        self._batches, self._step = made
+        self._batches, self._step = pair
 
     def batches(self) -> Iterator[Any]:
         return iter(self._batches)

@@ -52,9 +52,9 @@ def simulate(
 ) -> None:
     """Simulate a mesh in virtual time: its throughput, its cost, and the effect of faults.
 
-    Its decisions are made by the code of a live mesh: which teacher labels which
-    batch, when to pull, assignments, the number of teachers. Devices and networks
-    are models with the parameters of the file.
+    The code of a live mesh makes all decisions: which teacher labels which batch,
+    when to pull, assignments, the number of teachers. Devices and networks are
+    models with the parameters of the file.
 
     The same file and seed give the same run, event by event, and the same hash.
 
@@ -70,12 +70,12 @@ def simulate(
         check_plot(plot)
     if trace is not None:
         check_writable(trace)
-    described = read(scenario, Scenario)
+    loaded = read(scenario, Scenario)
     if seed is not None:
-        described = replace(described, seed=seed)
-    if not described.name:
-        described = replace(described, name=scenario.stem)
-    report = _simulate(described, str(scenario), keep_batches=trace is not None)
+        loaded = replace(loaded, seed=seed)
+    if not loaded.name:
+        loaded = replace(loaded, name=scenario.stem)
+    report = _simulate(loaded, str(scenario), keep_batches=trace is not None)
     if as_json:
         typer.echo(json.dumps(report_json(report), indent=2))
     else:
@@ -102,7 +102,7 @@ def _simulate(scenario: Scenario, name: str, *, keep_batches: bool = False) -> S
 
     Args:
         scenario: the scenario.
-        name: name of the scenario for errors.
+        name: path of the scenario file, for errors.
         keep_batches: keep all steps and requests, for the timeline.
 
     Raises:
@@ -119,26 +119,26 @@ def _simulate(scenario: Scenario, name: str, *, keep_batches: bool = False) -> S
 
 @contextmanager
 def _progress(duration_s: float | None) -> Iterator[OnProgress]:
-    """Show a bar in a terminal, a line every `LINE_INTERVAL_S` elsewhere."""
+    """Show a progress bar if stderr is a terminal, otherwise a line every `LINE_INTERVAL_S`."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     terminal = sys.stderr.isatty()
-    of = "" if duration_s is None else f" of {format_duration(duration_s)}"
-    printed_s = time.monotonic()
+    total_text = "" if duration_s is None else f" of {format_duration(duration_s)}"
+    last_line_s = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
     console = Console(stderr=True, quiet=not terminal)
     with Progress(*columns, console=console, transient=True, disable=not terminal) as bar:
         task = bar.add_task("simulating", total=None)
 
         def show(now: float, share: float | None) -> None:
-            nonlocal printed_s
-            text = f"simulated {format_duration(now)}{of}"
+            nonlocal last_line_s
+            text = f"simulated {format_duration(now)}{total_text}"
             if terminal:
                 total = None if share is None else 1.0
                 bar.update(task, description=text, completed=share, total=total)
-            elif time.monotonic() - printed_s >= LINE_INTERVAL_S:
-                printed_s = time.monotonic()
+            elif time.monotonic() - last_line_s >= LINE_INTERVAL_S:
+                last_line_s = time.monotonic()
                 part = "" if share is None else f" ({100 * share:.0f} %)"
                 print(f"{text}{part}", file=sys.stderr, flush=True)
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-#: Most students that have their own rows; more are summarized by group.
+#: Most students with a row each; if there are more, groups are summarized.
 MAX_STUDENT_ROWS: Final = 12
 MILLION: Final = 1e6
-#: Columns with shares of a student's time, and the fields of the result.
+#: Columns with shares of a student's time; the field of `StudentResult` for each.
 SHARES: Final = {
     "training": "training_s",
     "starved": "starved_s",
@@ -55,9 +55,9 @@ def print_report(report: SimulationReport) -> None:
     virtual = format_duration(result.virtual_s)
     say(f"{scenario.name}: {students}, {teachers}, {virtual} of virtual time, seed {scenario.seed}")
     say("simulated, not measured")
-    console.print(_students(result))
+    console.print(_student_table(result))
     if result.teachers:
-        console.print(_teachers(result))
+        console.print(_teacher_table(result))
     price = cost_per_million(result)
     cost = f", cost {result.cost:.4g}" if result.cost else ""
     cost += f" ({price:.4g} per million samples)" if result.cost and price is not None else ""
@@ -71,21 +71,21 @@ def print_report(report: SimulationReport) -> None:
 def as_json(report: SimulationReport) -> dict[str, Any]:
     """Return scenario, result and totals as JSON values."""
     result = report.result
-    lists = ("students", "teachers", "points", "happenings")
+    list_fields = ("students", "teachers", "points", "happenings")
     # Requests and steps are only in the timeline, as there may be millions.
-    whole = {
+    totals = {
         name: getattr(result, name)
         for name in result.__dataclass_fields__
-        if name not in (*lists, "labelled", "stepped")
+        if name not in (*list_fields, "labelled", "stepped")
     }
     return {
         "scenario": asdict(report.scenario),
         "wall_s": report.wall_s,
-        **whole,
+        **totals,
         "samples_per_s": result.samples_per_s,
         "cost": result.cost,
         "cost_per_million_samples": cost_per_million(result),
-        **{name: [asdict(one) for one in getattr(result, name)] for name in lists},
+        **{name: [asdict(one) for one in getattr(result, name)] for name in list_fields},
     }
 
 
@@ -95,14 +95,14 @@ def cost_per_million(result: SimulationResult) -> float | None:
     return result.cost * MILLION / samples if samples else None
 
 
-def _students(result: SimulationResult) -> Table:
+def _student_table(result: SimulationResult) -> Table:
     table = _table("student", "batches", "samples/s", *SHARES, "wanted", "resent")
     table.title = "students"
-    single = len(result.students) <= MAX_STUDENT_ROWS
+    all_rows = len(result.students) <= MAX_STUDENT_ROWS
     names = dict.fromkeys(student.group for student in result.students)
     for name in names:
         group = result.group(name)
-        if single or len(group) == 1:
+        if all_rows or len(group) == 1:
             for student in group:
                 table.add_row(student.name, *_cells([student]))
             continue
@@ -124,7 +124,7 @@ def _cells(students: Sequence[StudentResult]) -> Iterator[str]:
     yield f"{sum(student.resends + student.hedges for student in students):,}"
 
 
-def _teachers(result: SimulationResult) -> Table:
+def _teacher_table(result: SimulationResult) -> Table:
     table = _table("group", "started", "lost", "uptime, h", "busy", "batches", "cost")
     table.title = "teachers"
     for group in result.teachers:
@@ -149,15 +149,15 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-#: Kinds of events that are marked by lines, with colours; no lines above `MAX_MARKS` events.
+#: Colours of the lines that mark events, by kind. More than `MAX_MARKS` events are not marked.
 MARKED: Final = {"lost": RED, "crash": RED, "hang": RED, "drain": ORANGE}
 MAX_MARKS: Final = 40
-#: Number of intervals over which throughput is averaged.
-MAX_MEANS: Final = 120
+#: Most intervals over which throughput is averaged.
+MAX_INTERVALS: Final = 120
 
 
 def draw(result: SimulationResult, title: str, path: Path) -> None:
@@ -199,7 +199,7 @@ def _smooth(points: Sequence[MeshSample]) -> tuple[list[float], list[float]]:
     """Average samples per second over intervals, as a point covers only a few batches."""
     times, rates = [0.0], [0.0]
     begin_s = samples = 0.0
-    width = (points[-1].at_s if points else 0.0) / MAX_MEANS
+    width = (points[-1].at_s if points else 0.0) / MAX_INTERVALS
     for before, point in pairwise(points):
         samples += point.samples_per_s * (point.at_s - before.at_s)
         if point.at_s - begin_s >= width > 0:

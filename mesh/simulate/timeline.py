@@ -16,9 +16,10 @@ from ...distill_reader.trace_file import TraceEvent, TraceFile, begin
 from ...runtime.errors import UsageError
 from ...scheduler.simulator.result import LabelledRequest, MeshSample, SimulationResult, Stepped
 
-#: Groups of tracks, and the track of events in the group `MESH`.
+#: Groups of tracks.
 MESH, STUDENTS, TEACHERS = 1, 2, 3
 _GROUPS: Final = {MESH: "mesh", STUDENTS: "students", TEACHERS: "teachers"}
+#: Track of events in the group `MESH`.
 _EVENTS: Final = 11
 #: First number of other tracks. Numbers of groups are avoided: viewers show such a track as the
 #: main thread of its group.
@@ -41,7 +42,7 @@ def write_timeline(result: SimulationResult, path: Path) -> None:
     for event in _events(result, _Tracks(file)):
         file.add(event)
     file.close(_event("the end", "i", MESH, _EVENTS, result.virtual_s, s="g"))
-    if not path.read_bytes().endswith(b"]\n"):  # the reason is in the log
+    if not path.read_bytes().endswith(b"]\n"):  # `TraceFile` has logged the reason
         raise UsageError(f"the trace {path} is incomplete: it could not be written")
 
 
@@ -51,7 +52,8 @@ class _Tracks:
     def __init__(self, file: TraceFile) -> None:
         self._file = file
         self._known: dict[tuple[int, str, int], int] = {}
-        self._free_at: dict[str, list[float]] = {}
+        # Times from which the tracks of each teacher are free.
+        self._free_s: dict[str, list[float]] = {}
 
     def student(self, name: str) -> int:
         return self._track(STUDENTS, name, 0)
@@ -61,13 +63,13 @@ class _Tracks:
 
         Call it in the order in which requests begin.
         """
-        lanes = self._free_at.setdefault(name, [])
-        for number, free_at in enumerate(lanes):
-            if free_at <= began_s:
-                lanes[number] = ended_s
+        free_s = self._free_s.setdefault(name, [])
+        for number, track_free_s in enumerate(free_s):
+            if track_free_s <= began_s:
+                free_s[number] = ended_s
                 return self._track(TEACHERS, name, number)
-        lanes.append(ended_s)
-        return self._track(TEACHERS, name, len(lanes) - 1)
+        free_s.append(ended_s)
+        return self._track(TEACHERS, name, len(free_s) - 1)
 
     def _track(self, group: int, name: str, number: int) -> int:
         key = group, name, number
@@ -80,14 +82,14 @@ class _Tracks:
 
 def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[TraceEvent]:
     """Return all events, ordered by time."""
-    at, began = itemgetter("ts"), attrgetter("began_s")
-    drawn: list[Iterable[TraceEvent]] = [
-        sorted(_counters(result.points), key=at),
-        sorted(_mesh_events(result), key=at),
-        (_request(one, tracks) for one in sorted(result.labelled, key=began)),
-        (_step(one, tracks) for one in sorted(result.stepped, key=began)),
+    event_time, start_time = itemgetter("ts"), attrgetter("began_s")
+    streams: list[Iterable[TraceEvent]] = [
+        sorted(_counters(result.points), key=event_time),
+        sorted(_mesh_events(result), key=event_time),
+        (_request(request, tracks) for request in sorted(result.labelled, key=start_time)),
+        (_step(step, tracks) for step in sorted(result.stepped, key=start_time)),
     ]
-    return heapq.merge(*drawn, key=at)
+    return heapq.merge(*streams, key=event_time)
 
 
 def _counters(points: Iterable[MeshSample]) -> Iterator[TraceEvent]:
