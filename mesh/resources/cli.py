@@ -39,13 +39,13 @@ def _kind(kinds: str) -> Any:
     )
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name, as `edl get KIND` shows it.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name, as `edl get KIND` shows it.")]
 
 
 def get(
     kind: Annotated[str, _kind("teacher, student, service, machine, job or context")],
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Only this one. Default: all.")
+        str, typer.Argument(metavar="[NAME]", help="Show only this resource. Default: all.")
     ] = "",
     service: Service = "",
     json: AsJson = False,
@@ -57,11 +57,11 @@ def get(
     """
     from json import dumps
 
-    found = _resources(kind, context).get(name, service)
+    resources = _resources(kind, context).get(name, service)
     if json:
-        print(dumps(found.body, indent=2))
+        print(dumps(resources.body, indent=2))
     else:
-        console().print(found.table)
+        console().print(resources.table)
 
 
 def describe(
@@ -69,7 +69,7 @@ def describe(
     name: Name,
     context: Mesh = None,
 ) -> None:
-    """Show all that is known of one resource; of a job also what happened to it, and why."""
+    """Show everything known about a resource; for a job also its events, with reasons."""
     console().print(_resources(kind, context).describe(name))
 
 
@@ -97,8 +97,8 @@ def scale(
         str,
         typer.Argument(
             metavar="SIZE",
-            help="Of a job: number of nodes, or auto, as many as there is room for. Of a service on"
-            " machines: number of teachers, N or MIN:MAX.",
+            help="For a job: number of nodes, or auto: as many as there is room for. For a service"
+            " on machines: number of teachers, N or MIN:MAX.",
         ),
     ],
     context: Mesh = None,
@@ -116,10 +116,10 @@ def drain(
     service: Service = "",
     context: Mesh = None,
 ) -> None:
-    """Ask a teacher, or all of a machine, to finish what they have and leave; no label is lost.
+    """Let a teacher, or all teachers of a machine, finish requests and leave; no label is lost.
 
-    They get nothing new from this moment, and their processes end by themselves within their grace
-    period. If the mesh has tokens, this needs one of the role admin.
+    They get no new requests from this moment, and their processes end within their grace period. If
+    the mesh has tokens, this needs a token of the role admin.
     """
     for drained in _resources(kind, context).drain(name, service):
         typer.echo(escape_control_characters(f"draining {drained}"))
@@ -141,7 +141,7 @@ def delete(
     """Stop a job, take its machines from a service, or remove a context.
 
     The nodes of a job end at a safe point, and a training keeps its checkpoint. The teachers of a
-    service on machines finish what they have.
+    service on machines finish their requests.
     """
     typer.echo(_resources(kind, context).delete(name, wait))
 
@@ -200,36 +200,36 @@ def _apply(path: Path, spec: Spec, jobs: JobKind, services: ServiceKind, dry_run
     elif not isinstance(spec, DeploymentSpec):
         up(path, detach=True, dry_run=dry_run)
     elif dry_run:
-        most = spec.min if spec.max is None else spec.max
-        typer.echo(f"service {spec.name}: {spec.min} to {most} teachers of {spec.model}")
+        max_teachers = spec.min if spec.max is None else spec.max
+        typer.echo(f"service {spec.name}: {spec.min} to {max_teachers} teachers of {spec.model}")
     else:
         typer.echo(services.deploy(spec.request()))
 
 
 def upgrade(
-    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Its name.")],
+    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Name of the service.")],
     content: Annotated[
         str,
         typer.Argument(
             metavar="CONTENT",
-            help="Content to move to, or its first characters; `edl describe service NAME` lists"
-            " the contents.",
+            help="content_id of the new model, or its first characters; `edl describe service"
+            " NAME` lists the contents.",
         ),
     ],
     at: Annotated[
         Literal["epoch", "now"],
         typer.Option(
-            help="epoch: each student when it begins its next epoch, so that every epoch is of one "
-            "content; now: at once."
+            help="epoch: each student moves when it begins its next epoch, so that every epoch has "
+            "labels of one content; now: all move at once."
         ),
     ] = "epoch",
     context: Mesh = None,
 ) -> None:
     """Move a service to another model; first start teachers of that model in the service.
 
-    A student is never labelled by both at once, and stays where it is while no teacher of the new
-    content serves. `edl describe service NAME` tells how many are still to move; then the old
-    teachers can be drained.
+    A student never gets labels of both models at once, and keeps the old model while no teacher of
+    the new model serves. `edl describe service NAME` shows how many students have not moved yet;
+    when all have moved, the old teachers can be drained.
     """
     quiet_grpc()
     from ...coordinator.calling import client
@@ -249,8 +249,8 @@ def reserve(
 ) -> None:
     """Reserve slots of elastic jobs for an online service, as long as this command runs.
 
-    Prints the slots and their cores once their nodes have left. On Kubernetes there are no slots:
-    use priorities of pods.
+    Prints the slots and their cores when the nodes in these slots have left. On Kubernetes there
+    are no slots: use priorities of pods.
     """
     from contextlib import closing
 
@@ -262,8 +262,8 @@ def reserve(
     if jobs.namespace is not None:
         raise UsageError(
             "on Kubernetes there are no slots to reserve: elastic jobs make room for teachers of a"
-            " TeacherService by themselves, and for pods of others that have a `priorityClassName`"
-            " above theirs; docs/how-to/elastic-jobs.md says more"
+            " TeacherService by themselves, and for other pods with a `priorityClassName` above"
+            " that of the jobs; docs/how-to/elastic-jobs.md says more"
         )
     queue = open_queue(jobs.mesh.coordinator, jobs.mesh.queue)
     with closing(queue), stop_on_signals() as stop:
@@ -333,8 +333,8 @@ def _resources(kind: str, context: Sequence[str] | None) -> ResourceKind:
     if name not in _KINDS:
         raise UsageError(f"there is no kind {kind!r:.40}; there are: {', '.join(_KINDS)}")
     module, class_name = _KINDS[name]
-    made: ResourceKind = getattr(import_module(f".{module}", __package__), class_name)(context)
-    return made
+    resources: ResourceKind = getattr(import_module(f".{module}", __package__), class_name)(context)
+    return resources
 
 
 def _jobs(context: Sequence[str] | None) -> JobKind:

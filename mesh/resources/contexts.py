@@ -15,7 +15,7 @@ class ContextKind(ResourceKind):
     """Contexts. The verbs do not contact a mesh."""
 
     name = "context"
-    alternatives: ClassVar = {"describe": "'edl get context NAME' shows all of it"}
+    alternatives: ClassVar = {"describe": "'edl get context NAME' shows all settings"}
 
     def get(self, name: str, service: str) -> ResourceList:
         from rich.table import Table
@@ -24,10 +24,10 @@ class ContextKind(ResourceKind):
         if service:
             raise UsageError("contexts have no service")
         contexts = context_file().read()
-        named = {name: contexts.get(name)} if name else contexts.named
+        selected = {name: contexts.get(name)} if name else contexts.named
         shown = {
-            each: dict(given_fields(context)) | {"redis": masked(context.coordinator)}
-            for each, context in named.items()
+            context_name: dict(given_fields(context)) | {"redis": masked(context.coordinator)}
+            for context_name, context in selected.items()
         }
         body = {"current": contexts.current, "contexts": shown}
         if not shown:
@@ -35,10 +35,10 @@ class ContextKind(ResourceKind):
                 body, Text("no context: 'edl context add NAME --redis URL' adds one")
             )
         table = Table("", "context", "redis", "settings", box=None)
-        for each, settings in shown.items():
-            others = [f"{key} {one}" for key, one in settings.items() if key != "redis"]
-            mark = "*" if each == contexts.current else ""
-            table.add_row(mark, each, settings["redis"], ", ".join(others))
+        for context_name, settings in shown.items():
+            others = [f"{key} {value}" for key, value in settings.items() if key != "redis"]
+            mark = "*" if context_name == contexts.current else ""
+            table.add_row(mark, context_name, settings["redis"], ", ".join(others))
         return ResourceList(body, table)
 
     def delete(self, name: str, wait_s: float) -> str:

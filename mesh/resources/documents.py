@@ -1,4 +1,4 @@
-"""Files of `edl apply -f`: the key `kind` of each document says what it describes."""
+"""Files of `edl apply -f`. The key `kind` of each document selects its schema."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class DeploymentSpec:
             file:// and others of fsspec.
         content: content_id of the model from `edl teacher fingerprint MODEL`, with the
             preprocessing of `options`. Machines serve no other content.
-        min: least number of teachers, except after the coordinator's `idle-to-zero` without
-            students.
+        min: least number of teachers. After the coordinator's `idle-to-zero` seconds without a
+            student the service has none.
         max: greatest number of teachers; None: `min`.
         priority: services with higher priorities get machines first.
-        price: price of a teacher per hour, in any currency; 0: the coordinator's.
+        price: price of a teacher per hour, in any currency; 0: the coordinator's price.
         cost_ceiling: most that all teachers of the service may cost per hour; None: the
             coordinator's limit.
         freeze: seconds after a change during which the number of teachers does not change.
@@ -87,12 +87,12 @@ def read_documents(paths: Sequence[Path]) -> list[tuple[Path, Spec]]:
         UsageError: as for `files.read`; a document has no known kind; or a mesh is not the only
             document of its file, as `edl up` requires.
     """
-    found: list[tuple[Path, Spec]] = []
+    documents: list[tuple[Path, Spec]] = []
     for path in paths:
         specs = parse_kinds(load(path), KINDS, str(path))
-        if len(specs) > 1 and any(isinstance(one, MeshFile) for one in specs):
+        if len(specs) > 1 and any(isinstance(spec, MeshFile) for spec in specs):
             raise UsageError(
                 f"{path}: a mesh must be the only document of its file: move the others"
             )
-        found += [(path, one) for one in specs]
-    return found
+        documents += [(path, spec) for spec in specs]
+    return documents

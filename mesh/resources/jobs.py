@@ -18,13 +18,11 @@ from .resource_kind import ResourceKind, ResourceList, facts_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Most recent events among which `edl describe` looks for those of a job.
+#: Number of latest events in which `edl describe` looks for events of a job.
 _EVENTS = 1000
 
 
 class JobKind(ResourceKind):
-    """Elastic jobs."""
-
     name = "job"
     alternatives: ClassVar = {"drain": "'edl delete job NAME' stops it at a safe point"}
 
@@ -35,12 +33,12 @@ class JobKind(ResourceKind):
         if service:
             raise UsageError("jobs have no service: 'edl get students --service NAME' shows those")
         with self.backend() as backend:
-            found = backend.listing()
+            listing = backend.listing()
         if name:
-            found = replace(found, jobs=[found.find(name)])
-        none = Text(f"no job in {found.place}: 'edl apply -f JOB.yaml' adds one")
-        table = views.table(found) if found.jobs else none
-        return ResourceList(views.to_json(found), Group(Text(found.head), table))
+            listing = replace(listing, jobs=[listing.find(name)])
+        no_job = Text(f"no job in {listing.place}: 'edl apply -f JOB.yaml' adds one")
+        table = views.table(listing) if listing.jobs else no_job
+        return ResourceList(views.to_json(listing), Group(Text(listing.head), table))
 
     def describe(self, name: str) -> RenderableType:
         from rich.console import Group
@@ -60,19 +58,19 @@ class JobKind(ResourceKind):
             raise UsageError(f"expects a number of nodes or 'auto', got {size!r:.40}")
         count = None if size == "auto" else int(size)
         with self.backend() as backend:
-            found = backend.listing().find(name)
-            _check_limits(found, count)
-            _check_accepted(backend.scale(found, count), name)
-        asked = "as many nodes as there is room for" if count is None else f"{count} nodes"
-        return f"job {name} is to run with {asked}"
+            job = backend.listing().find(name)
+            _check_limits(job, count)
+            _check_accepted(backend.scale(job, count), name)
+        size_text = "as many nodes as there is room for" if count is None else f"{count} nodes"
+        return f"job {name} is to run with {size_text}"
 
     def delete(self, name: str, wait_s: float) -> str:
         with self.backend() as backend:
             listing = backend.listing()
-            found = listing.find(name)
-            _check_accepted(backend.stop(found), name)
+            job = listing.find(name)
+            _check_accepted(backend.stop(job), name)
             if wait_s:
-                return f"job {name}: {wait_for_end(backend, found, wait_s).state}"
+                return f"job {name}: {wait_for_end(backend, job, wait_s).state}"
             return f"job {name} is to stop{listing.stop_note}"
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
@@ -99,7 +97,7 @@ class JobKind(ResourceKind):
 
     @property
     def namespace(self) -> str | None:
-        """Namespace of the jobs on a cluster; None: they are in a queue."""
+        """Namespace of the jobs on a cluster; None: the jobs are in a queue."""
         return cluster_namespace(self.mesh)
 
     def backend(self) -> closing[JobBackend]:

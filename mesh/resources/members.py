@@ -27,8 +27,8 @@ class _Members(ResourceKind):
         mesh = self.mesh
         status = client.fetch_status(mesh.coordinator, service, security=mesh.security())
         known = set()
-        for one in status.services:
-            members = getattr(one, self.plural)
+        for service_status in status.services:
+            members = getattr(service_status, self.plural)
             known |= {self._id(member) for member in members}
             if name:
                 kept = [member for member in members if self._id(member) == name]
@@ -44,9 +44,9 @@ class _Members(ResourceKind):
 
         status = self._status(name, service)
         parts: list[RenderableType] = []
-        for one in status.services:
-            if getattr(one, self.plural):
-                parts += [Text(one.name, "bold"), self._table(one)]
+        for service_status in status.services:
+            if getattr(service_status, self.plural):
+                parts += [Text(service_status.name, "bold"), self._table(service_status)]
         return ResourceList(
             {self.plural: self._json(status)}, Group(*(parts or [Text(f"no {self.name}")]))
         )
@@ -59,7 +59,9 @@ class _Members(ResourceKind):
     def _json(self, status: pb.MeshStatus) -> list[dict[str, Any]]:
         services = status_view.to_json(status)["services"]
         return [
-            {"service": one["name"], **member} for one in services for member in one[self.plural]
+            {"service": values["name"], **member}
+            for values in services
+            for member in values[self.plural]
         ]
 
     @abstractmethod
@@ -70,8 +72,6 @@ class _Members(ResourceKind):
 
 
 class TeacherKind(_Members):
-    """Teachers."""
-
     name = "teacher"
     plural = "teachers"
     alternatives: ClassVar = {
@@ -95,8 +95,6 @@ class TeacherKind(_Members):
 
 
 class StudentKind(_Members):
-    """Students."""
-
     name = "student"
     plural = "students"
     alternatives: ClassVar = {
@@ -135,8 +133,8 @@ class MachineKind(ResourceKind):
         )
 
     def describe(self, name: str) -> RenderableType:
-        (found,) = machines_view.to_json(self._state(name))["machines"]
-        return facts_table(found)
+        (machine,) = machines_view.to_json(self._state(name))["machines"]
+        return facts_table(machine)
 
     def drain(self, name: str, service: str) -> list[str]:
         mesh = self.mesh

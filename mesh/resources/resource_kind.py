@@ -34,15 +34,16 @@ class ResourceList:
 class ResourceKind(ABC):
     """A kind of resource of one mesh; its methods are verbs.
 
-    A verb that a kind does not have raises UsageError, which says what to use instead. All verbs
+    A verb that a kind does not have raises UsageError, with a hint what to use instead. All verbs
     raise UnavailableError if the mesh does not answer, and AccessError if it denies access.
 
     Args:
         named: values of the option that names the mesh.
     """
 
+    #: Name of the kind, singular.
     name: ClassVar[str]
-    #: What to use instead of a verb that does not exist.
+    #: What to use instead of a verb that this kind does not have, by verb.
     alternatives: ClassVar[dict[str, str]] = {}
 
     def __init__(self, named: Sequence[str] | None = None) -> None:
@@ -66,7 +67,7 @@ class ResourceKind(ABC):
         """
 
     def describe(self, name: str) -> RenderableType:
-        """Return all known facts of one resource."""
+        """Return all known facts of a resource."""
         self._refuse("describe")
 
     def logs(self, name: str, follow: bool) -> Iterator[str]:
@@ -96,8 +97,12 @@ class ResourceKind(ABC):
 
     def not_found(self, name: str, known: Iterable[str]) -> UsageError:
         """Return the error about an unknown name; it suggests similar names."""
-        near = difflib.get_close_matches(name, list(known))
-        hint = f"did you mean {', '.join(near)}?" if near else f"'edl get {self.name}s' shows all"
+        similar = difflib.get_close_matches(name, list(known))
+        hint = (
+            f"did you mean {', '.join(similar)}?"
+            if similar
+            else f"'edl get {self.name}s' shows all"
+        )
         return UsageError(f"there is no {self.name} {name!r}: {hint}")
 
 
@@ -117,7 +122,7 @@ def facts_table(facts: dict[str, Any]) -> RenderableType:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_text(one)}" for key, one in value.items())
+        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
     return f"{value:,.6g}" if isinstance(value, float) else str(value)

@@ -33,19 +33,19 @@ class ServiceKind(ResourceKind):
         from rich.text import Text
 
         name = name or service
-        found, machines = self._services(name), self._machines(name)
+        services, machines = self._services(name), self._machines(name)
         deployed = [] if machines is None else machines.deployments
-        if name and not found and not deployed:
+        if name and not services and not deployed:
             raise self.not_found(name, (one.name for one in self._services("")))
         parts = [
-            status_view.service_table(found)
-            if found
+            status_view.service_table(services)
+            if services
             else Text("no service: start a teacher, 'edl-teacher serve --model ... --service NAME'")
         ]
         if machines is not None and deployed:
             parts.append(machines_view.render_deployments(machines))
         body = {
-            "services": [status_view.summary_json(one) for one in found],
+            "services": [status_view.summary_json(one) for one in services],
             "deployments": None
             if machines is None
             else machines_view.to_json(machines)["deployments"],
@@ -55,12 +55,12 @@ class ServiceKind(ResourceKind):
     def describe(self, name: str) -> RenderableType:
         from rich.console import Group
 
-        found, machines = self._services(name), self._machines(name)
-        if not found:
+        services, machines = self._services(name), self._machines(name)
+        if not services:
             return self.get(name, "").table
         deployed = machines is not None and machines.deployments
         more = [machines_view.render(machines)] if machines is not None and deployed else []
-        return Group(status_view.service_details(found[0]), *more)
+        return Group(status_view.service_details(services[0]), *more)
 
     def scale(self, name: str, size: str) -> str:
         bounds = re.fullmatch(r"(\d{1,4})(?::(\d{1,4}))?", size)

@@ -41,7 +41,7 @@ def up(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Folder for the output of each process. Default: one that 'edl down' removes.",
+            help="Folder for the output of processes. Default: a folder that 'edl down' removes.",
         ),
     ] = None,
     keep: Annotated[
@@ -89,7 +89,8 @@ def down(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE.yaml", help="File of the mesh. Default: that of the only mesh that is up."
+            metavar="FILE.yaml",
+            help="File of the mesh. Default: the file of the only mesh that is up.",
         ),
     ] = None,
     all_meshes: Annotated[
@@ -108,7 +109,7 @@ def down(
         bool,
         typer.Option(
             "--keep-logs",
-            help="Keep the default folder of logs and checkpoints; else it is deleted.",
+            help="Keep the default folder of logs and checkpoints, which is deleted otherwise.",
         ),
     ] = False,
 ) -> None:
@@ -131,8 +132,8 @@ def _mesh_run(file: Path, logs: Path | None, keep: bool) -> MeshRun:
     spec = read_mesh(file)
     directory = StateDirectory.of(file, cache_folder("up"))
     plan = plan_of(spec, file, directory.checkpoints)
-    logs_ = directory.logs if logs is None else Path(os.path.abspath(logs.expanduser()))
-    return MeshRun(Path(os.path.abspath(file)), directory, plan, logs_, keep)
+    log_folder = directory.logs if logs is None else Path(os.path.abspath(logs.expanduser()))
+    return MeshRun(Path(os.path.abspath(file)), directory, plan, log_folder, keep)
 
 
 def _run(mesh: MeshRun, names: list[str] | None, stop: Stop) -> int:
@@ -142,7 +143,9 @@ def _run(mesh: MeshRun, names: list[str] | None, stop: Stop) -> int:
     from .mesh_run import run_mesh
     from .state_directory import relative_path
 
-    prefixes = line_prefixes(names, {one.name: one.group for one in mesh.plan.processes})
+    prefixes = line_prefixes(
+        names, {process.name: process.group for process in mesh.plan.processes}
+    )
     with open_display(Console(), relative_path(mesh.file), prefixes, _write) as display:
         return run_mesh(mesh, display, stop)
 

@@ -22,7 +22,7 @@ from ...runtime.supervise import Identity, Process, describe_exit
 from .mesh_state import ALIVE, MeshState, ProcessState
 
 #: Most characters of a line of another program.
-_LONGEST: Final = 200
+_MAX_LINE_CHARS: Final = 200
 _REFRESHES_PER_S: Final = 4
 _STYLES: Final = {"ready": "green", "runs": "green", "done": "green", "failed": "red"}
 
@@ -35,7 +35,7 @@ class ProcessRun:
         process: the process; None: it could not be started.
         identity: identity for the `MeshRecord`; None: it does not run.
         started_s: monotonic time of the start.
-        ready: line with which it said that it is ready.
+        ready: match of the line that showed that it is ready; None: it is not ready yet.
         address: address of its server; empty: none.
         last: last line that it printed, or the reason why it could not be started.
     """
@@ -56,7 +56,7 @@ class MeshView:
         mesh: state of the processes.
         latest_runs: latest run of each process that was started, by name.
         url: Redis URL; empty: unknown.
-        up_s: seconds until all processes were ready; None: they have not been yet.
+        up_s: seconds until all processes were ready; None: they have not all been ready yet.
         now_s: current monotonic time.
     """
 
@@ -83,32 +83,34 @@ def changes(
     """
     lines = []
     if after.stopping and not before.stopping:
-        lines += _ending(after)
+        lines += _describe_ending(after)
     if after.urgent and not before.urgent:
         lines.append("ending at once")
     for old, new in zip(before.processes, after.processes, strict=True):
         if old.phase == new.phase and old.starts == new.starts:
             continue
-        lines += _change(old, new, latest_runs.get(new.spec.name), logs)
+        lines += _describe_change(old, new, latest_runs.get(new.spec.name), logs)
     return lines
 
 
-def _ending(mesh: MeshState) -> list[str]:
+def _describe_ending(mesh: MeshState) -> list[str]:
     """Describe why the mesh ends, and how."""
     if mesh.broken is not None:
         return [f"{mesh.broken.spec.name} has failed, so the mesh ends"]
     students = mesh.with_role("student")
-    if students and not any(one.alive or one.phase == "due" for one in students):
+    if students and not any(process.alive or process.phase == "due" for process in students):
         return ["all students have ended: teachers and coordinator leave"]
     return ["ending: students leave first, then teachers, then the coordinator"]
 
 
-def _change(old: ProcessState, new: ProcessState, run: ProcessRun | None, logs: Path) -> list[str]:
+def _describe_change(
+    old: ProcessState, new: ProcessState, run: ProcessRun | None, logs: Path
+) -> list[str]:
     name, role = new.spec.name, new.spec.role
     address = "" if run is None else run.address
     last = "" if run is None else shortened(run.last)
     again = f" again (start {new.starts})" if new.starts > 1 else ""
-    behind = f"; its last line: {last}" if last else ""
+    last_text = f"; its last line: {last}" if last else ""
     was_started = run is not None and run.process is not None
     match new.phase:
         case "running" if role == "student":
@@ -120,21 +122,21 @@ def _change(old: ProcessState, new: ProcessState, run: ProcessRun | None, logs: 
             when = "at once" if pause_s < 0.05 else f"in {pause_s:.1f} s"
             if not was_started:
                 return [f"{last}; {name} is started again {when}"]
-            return [f"{name} {describe_end(new.code)} and starts again {when}{behind}"]
+            return [f"{name} {describe_end(new.code)} and starts again {when}{last_text}"]
         case "failed":
             tries = f" after {new.starts} starts" if new.starts > 1 else ""
-            end = f"it {describe_end(new.code)}{behind}" if was_started else last
+            end = f"it {describe_end(new.code)}{last_text}" if was_started else last
             return [f"{name} is given up{tries}: {end} ({logs / name}.log)"]
         case "done":
-            return [f"{name} is done{behind}"]
+            return [f"{name} is done{last_text}"]
         case "left" if old.phase in ALIVE:
             return [f"{name} has left"]
     return []
 
 
-def up_line(what: str, up_s: float, url: str) -> str:
+def up_line(summary: str, up_s: float, url: str) -> str:
     """Return the line about a mesh that has come up."""
-    return f"up in {up_s:.1f} s: {what}; 'edl status --redis {url}' shows it"
+    return f"up in {up_s:.1f} s: {summary}; 'edl status --redis {url}' shows it"
 
 
 def describe_end(code: int | None) -> str:
@@ -144,23 +146,23 @@ def describe_end(code: int | None) -> str:
     return f"{'was ' if code < 0 else ''}{describe_exit(code)}"
 
 
-def _state_of(one: ProcessState, now_s: float) -> str:
+def _state_text(process: ProcessState, now_s: float) -> str:
     """Return the state of a process for a table."""
-    match one.phase:
-        case "due" if one.starts:
-            return f"again in {max(0.0, one.due_s - now_s):.0f} s"
+    match process.phase:
+        case "due" if process.starts:
+            return f"again in {max(0.0, process.due_s - now_s):.0f} s"
         case "due":
             return "waits"
         case "running":
-            return "ready" if one.spec.role != "student" else "runs"
-    return one.phase
+            return "ready" if process.spec.role != "student" else "runs"
+    return process.phase
 
 
 def shortened(line: str) -> str:
-    """Return a line of another program without control characters, shortened to `_LONGEST`."""
+    """Return a line of another program without control characters, at most 200 characters."""
     clean = "".join(letter for letter in line.strip() if letter.isprintable())
     clean = clean.removeprefix("edl: ")
-    return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 3] + "..."
+    return clean if len(clean) <= _MAX_LINE_CHARS else clean[: _MAX_LINE_CHARS - 3] + "..."
 
 
 def line_prefixes(names: Collection[str] | None, members: Mapping[str, str]) -> dict[str, str]:
@@ -175,8 +177,8 @@ def line_prefixes(names: Collection[str] | None, members: Mapping[str, str]) -> 
     """
     for name in names or ():
         if name not in members and name not in members.values():
-            there = ", ".join(dict.fromkeys([*members.values(), *members]))
-            raise UsageError(f"nothing here is called {name!r}; there are: {there}")
+            known = ", ".join(dict.fromkeys([*members.values(), *members]))
+            raise UsageError(f"nothing here is called {name!r}; there are: {known}")
     chosen = [
         name
         for name, group in members.items()
@@ -239,25 +241,25 @@ def render(view: MeshView, title: str) -> Any:
     for _ in range(5):
         table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    for one in view.mesh.processes:
-        table.add_row(*_row(one, view.latest_runs.get(one.spec.name), view.now_s))
+    for process in view.mesh.processes:
+        table.add_row(*_row(process, view.latest_runs.get(process.spec.name), view.now_s))
     up = "starting" if view.up_s is None else f"up in {view.up_s:.1f} s"
     state = "ending" if view.mesh.stopping else up
-    running = sum(one.phase in ("running", "done") for one in view.mesh.processes)
+    running = sum(process.phase in ("running", "done") for process in view.mesh.processes)
     counts = f"{running} of {len(view.mesh.processes)} processes"
     head = Text.assemble((title, "bold"), f"  {state}  {counts}  ", (masked(view.url), "cyan"))
     return Group(head, table)
 
 
-def _row(one: ProcessState, run: ProcessRun | None, now_s: float) -> list[Text]:
-    state = _state_of(one, now_s)
-    there = run is not None and one.alive
-    duration = f"{now_s - one.since_s:.0f} s" if one.starts else ""
+def _row(process: ProcessState, run: ProcessRun | None, now_s: float) -> list[Text]:
+    state = _state_text(process, now_s)
+    runs = run is not None and process.alive
+    duration = f"{now_s - process.since_s:.0f} s" if process.starts else ""
     return [
-        Text(f"  {one.spec.name}"),
+        Text(f"  {process.spec.name}"),
         Text(state, style=_STYLES.get(state, "yellow")),
         Text(duration, style="dim"),
-        Text(f"{one.failures} ended" if one.failures else "", style="red"),
-        Text(run.address if run is not None and there else ""),
+        Text(f"{process.failures} ended" if process.failures else "", style="red"),
+        Text(run.address if run is not None and runs else ""),
         Text(shortened(run.last) if run is not None else "", style="dim"),
     ]

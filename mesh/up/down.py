@@ -14,10 +14,10 @@ from .state_directory import MeshRecord, StateDirectory, recorded_meshes, relati
 
 #: Seconds that processes have to end after their `edl up` was killed.
 ORPHANS_S: Final = 12.0
-#: Seconds within which a killed process must be gone.
-_KILL_S: Final = 5.0
+#: Seconds within which a killed process must end.
+_KILL_TIMEOUT_S: Final = 5.0
 #: Seconds within which a process that holds the lock must write its record, or release the lock.
-_WRITES_S: Final = 5.0
+_LOCK_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.02
 
 
@@ -45,29 +45,29 @@ def stop_mesh(
     Raises:
         ProcessFailed: a killed process does not end, or the process that holds the lock is unknown.
     """
-    began_s = time.monotonic()
+    start_s = time.monotonic()
 
     def left_s(most_s: float) -> float:
         if within_s is None:
             return most_s
-        return min(most_s, max(0.0, began_s + within_s - time.monotonic()))
+        return min(most_s, max(0.0, start_s + within_s - time.monotonic()))
 
-    ended, waits_until = False, began_s + _WRITES_S
+    ended, give_up_s = False, start_s + _LOCK_TIMEOUT_S
     while True:
         with directory.lock() as pid_file:
             record = directory.read()
             if pid_file is not None:
-                left = [] if record is None else record.running
-                stop_orphans(left, say, left_s(orphans_s))
+                orphans = [] if record is None else record.running
+                stop_orphans(orphans, say, left_s(orphans_s))
                 if not keep_logs:
                     directory.delete()
-                return ended or bool(left)
+                return ended or bool(orphans)
         if record is not None and record.keeper.runs:
             if ended:  # the mesh was started again
                 return True
             _end_keeper(record, record.grace_s if within_s is None else within_s, say)
-            ended, waits_until = True, time.monotonic() + _WRITES_S
-        elif time.monotonic() > waits_until:
+            ended, give_up_s = True, time.monotonic() + _LOCK_TIMEOUT_S
+        elif time.monotonic() > give_up_s:
             raise ProcessFailed(
                 f"another process holds the lock of {directory.pid_file}: try again"
             )
@@ -76,34 +76,34 @@ def stop_mesh(
 
 
 def stop_orphans(
-    left: Sequence[Identity], say: Callable[[str], None], within_s: float = ORPHANS_S
+    orphans: Sequence[Identity], say: Callable[[str], None], within_s: float = ORPHANS_S
 ) -> None:
     """Wait until the processes of a killed `edl up` end; kill them after `within_s` seconds.
 
     Raises:
         ProcessFailed: a killed process does not end.
     """
-    if not left:
+    if not orphans:
         return
-    what = "a process" if len(left) == 1 else f"{len(left)} processes"
-    say(f"waiting for {what} of a mesh whose 'edl up' was killed")
-    _kill(wait_gone(left, within_s))
+    subject = "a process" if len(orphans) == 1 else f"{len(orphans)} processes"
+    say(f"waiting for {subject} of a mesh whose 'edl up' was killed")
+    _kill(wait_gone(orphans, within_s))
 
 
 def _kill(processes: Sequence[Identity]) -> None:
-    for one in processes:
-        one.send(signal.SIGKILL)
-    if stuck := wait_gone(processes, _KILL_S):
-        names = ", ".join(f"process {one.pid}" for one in stuck)
+    for process in processes:
+        process.send(signal.SIGKILL)
+    if stuck := wait_gone(processes, _KILL_TIMEOUT_S):
+        names = ", ".join(f"process {process.pid}" for process in stuck)
         raise ProcessFailed(f"still running after SIGKILL: {names}")
 
 
-def _end_keeper(state: MeshRecord, within_s: float, say: Callable[[str], None]) -> None:
-    keeper = state.keeper
+def _end_keeper(record: MeshRecord, within_s: float, say: Callable[[str], None]) -> None:
+    keeper = record.keeper
     if within_s > 0:
-        if state.phase != "leaving":  # a second signal would skip the grace periods
+        if record.phase != "leaving":  # a second signal would skip the grace periods
             keeper.send(signal.SIGTERM)
-        keeper.send(signal.SIGCONT)  # Ctrl-Z may have suspended it
+        keeper.send(signal.SIGCONT)  # Ctrl-Z may have suspended the process
         if not wait_gone([keeper], within_s):
             return
         say(f"process {keeper.pid} has not ended within {within_s:g} s and is killed")
@@ -122,26 +122,28 @@ def selected_meshes(
 
     Raises:
         UsageError: the file does not exist, and no mesh was started from it; `file` and
-            `all_meshes` are both given; or none is given, and there is not exactly one mesh.
+            `all_meshes` are both given; or neither is given, and there is not exactly one mesh.
     """
-    there = recorded_meshes(base)
+    recorded = recorded_meshes(base)
     running = [
-        (directory, state) for directory, state in there if state.keeper.runs or state.running
+        (directory, record)
+        for directory, record in recorded
+        if record.keeper.runs or record.running
     ]
     if file is not None:
         if all_meshes:
             raise UsageError("give a file or --all, not both")
         directory = StateDirectory.of(file, base)
         if not (file.exists() or directory.folder.exists()):  # the file may have been deleted
-            names = ", ".join(sorted(relative_path(Path(state.file)) for _, state in running))
+            names = ", ".join(sorted(relative_path(Path(record.file)) for _, record in running))
             raise UsageError(f"there is no file {file}; up: {names or 'no mesh'}")
         return [(directory, str(file))]
     if running and not all_meshes:  # ignore records of killed meshes
-        there = running
-    found = [(directory, relative_path(Path(state.file))) for directory, state in there]
-    if len(found) > 1 and not all_meshes:
-        names = ", ".join(sorted(name for _, name in found))
+        recorded = running
+    selected = [(directory, relative_path(Path(record.file))) for directory, record in recorded]
+    if len(selected) > 1 and not all_meshes:
+        names = ", ".join(sorted(name for _, name in selected))
         raise UsageError(f"several meshes run: name one of {names}, or use --all")
-    if not found and not all_meshes:
+    if not selected and not all_meshes:
         raise UsageError("no mesh is up")
-    return found
+    return selected

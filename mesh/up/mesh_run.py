@@ -1,4 +1,4 @@
-"""Runs a mesh in the foreground or the background; it locks the pid file and records the run."""
+"""Runs a mesh in the foreground or the background; locks the pid file and records the run."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .plan import LaunchPlan
 from .runner import MeshRunner
 from .state_directory import MeshRecord, ProcessRecord, StateDirectory, relative_path
 
-#: Seconds added to the grace periods of all roles.
-_MARGIN_S: Final = 5.0
+#: Seconds added to the sum of the grace periods of all roles.
+_EXIT_MARGIN_S: Final = 5.0
 #: Seconds between checks of an `edl up` in the background.
 _POLL_S: Final = 0.1
 
@@ -51,32 +51,34 @@ class MeshRun:
         """Maximum seconds of an orderly end, in which one role ends after the other."""
         specs = self.plan.processes
         roles = [[spec.grace_s for spec in specs if spec.role == role] for role in ROLES]
-        return sum(max(graces, default=0.0) for graces in roles) + _MARGIN_S
+        return sum(max(graces, default=0.0) for graces in roles) + _EXIT_MARGIN_S
 
     def record(self, view: MeshView | None) -> MeshRecord:
         """Return the record of the mesh; view None: no process has started."""
         keeper = identity_of(os.getpid())
         assert keeper is not None  # this process
-        state = MeshRecord(str(self.file), keeper, logs=str(self.logs), grace_s=self.grace_s)
+        record = MeshRecord(str(self.file), keeper, logs=str(self.logs), grace_s=self.grace_s)
         if view is None:
-            return state
+            return record
         phase = "leaving" if view.mesh.stopping else "starting" if view.up_s is None else "up"
-        entries = tuple(_entry(one, view) for one in view.mesh.processes)
-        return replace(state, phase=phase, url=view.url, entries=entries)
+        entries = tuple(_entry(process, view) for process in view.mesh.processes)
+        return replace(record, phase=phase, url=view.url, entries=entries)
 
 
-def _entry(one: ProcessState, view: MeshView) -> ProcessRecord:
-    run = view.latest_runs.get(one.spec.name)
-    if run is None or not one.alive:
-        return ProcessRecord(one.spec.name, one.spec.role, one.phase)
-    return ProcessRecord(one.spec.name, one.spec.role, one.phase, run.identity, run.address)
+def _entry(process: ProcessState, view: MeshView) -> ProcessRecord:
+    run = view.latest_runs.get(process.spec.name)
+    if run is None or not process.alive:
+        return ProcessRecord(process.spec.name, process.spec.role, process.phase)
+    return ProcessRecord(
+        process.spec.name, process.spec.role, process.phase, run.identity, run.address
+    )
 
 
 def run_mesh(mesh: MeshRun, display: MeshDisplay, stop: Stop) -> int:
     """Run a mesh until it ends.
 
     Returns:
-        Exit code: 0, or that of the student that failed first.
+        Exit code: that of the student that failed first; 0: no student failed.
 
     Raises:
         UsageError: the mesh is up already, its directory cannot be written, or options of the
@@ -85,12 +87,12 @@ def run_mesh(mesh: MeshRun, display: MeshDisplay, stop: Stop) -> int:
     """
     directory = mesh.directory
     with directory.lock() as pid_file:
-        before = directory.read()
+        former = directory.read()
         if pid_file is None:
-            raise UsageError(already_up(mesh.file, before))
+            raise UsageError(already_up(mesh.file, former))
         record = mesh.record(None)
-        if before is not None:  # its 'edl up' was killed
-            record = replace(record, entries=before.entries)
+        if former is not None:  # the former 'edl up' was killed
+            record = replace(record, entries=former.entries)
         pid_file.write(record)
         stop_orphans(record.running, display.say)
         _prepare(mesh)
@@ -106,17 +108,17 @@ def run_mesh(mesh: MeshRun, display: MeshDisplay, stop: Stop) -> int:
     return _exit_code(view, display)
 
 
-def already_up(file: Path, state: MeshRecord | None) -> str:
+def already_up(file: Path, record: MeshRecord | None) -> str:
     """Return the error message about a mesh that is up already."""
     name = relative_path(file)
-    if state is None or not state.keeper.runs:
+    if record is None or not record.keeper.runs:
         return f"another 'edl up' or 'edl down' of {name} is at work: try again"
-    facts = [f"pid {state.keeper.pid}"]
-    if state.entries:
-        runs = sum(one.phase in ("running", "done") for one in state.entries)
-        facts.append(f"{runs} of {len(state.entries)} processes")
-    facts += [masked(state.url)] if state.url else []
-    facts.append(f"logs in {state.logs}")
+    facts = [f"pid {record.keeper.pid}"]
+    if record.entries:
+        runs = sum(entry.phase in ("running", "done") for entry in record.entries)
+        facts.append(f"{runs} of {len(record.entries)} processes")
+    facts += [masked(record.url)] if record.url else []
+    facts.append(f"logs in {record.logs}")
     return f"{name} is up already ({', '.join(facts)}): 'edl down {name}' ends it"
 
 
@@ -178,16 +180,16 @@ def run_in_background(
     if (record := directory.read()) is not None and record.keeper.runs:
         raise UsageError(already_up(file, record))
     with directory.open_background_log() as log:
-        words = ("up", str(file), *options)
+        arguments = ("up", str(file), *options)
         background = Background(
-            python_command("edl up", "edl", *words, log=directory.background_log)
+            python_command("edl up", "edl", *arguments, log=directory.background_log)
         )
         identity = identity_of(background.pid)
-        said = terminated = False
+        has_output = terminated = False
         while True:
             code, record = background.wait(_POLL_S), directory.read()
             for line in _new_lines(log):
-                said = True
+                has_output = True
                 write(line)
             if code is not None:
                 break
@@ -198,13 +200,13 @@ def run_in_background(
             elif record is not None and record.keeper == identity and record.phase == "up":
                 background.leave()
                 return None
-    if code and not said:  # the log may be empty as the disk is full
+    if code and not has_output:  # the disk may be full, so that the log is empty
         write(f"'edl up' {describe_exit(code)}, without output in {directory.background_log}")
     return code
 
 
 def _new_lines(file: BinaryIO) -> Iterator[str]:
-    """Yield the lines that were appended to a file; leave an incomplete one for the next call."""
+    """Yield the lines that were appended to a file; leave an incomplete line for the next call."""
     while (line := file.readline()).endswith(b"\n"):
         yield line[:-1].decode("utf-8", "replace")
     file.seek(-len(line), os.SEEK_CUR)

@@ -17,14 +17,15 @@ from ...scheduler.backoff import RandomLike, retry_s
 from ...scheduler.job_states import USAGE_CODE, NodeEnding, ending_of
 
 Role = Literal["coordinator", "teacher", "student"]
-#: due: to be started, now or after a pause; starting: not ready yet; running: ready; leaving: told
-#: to end. Final phases: done (a student succeeded), failed (not restarted), left (ended as told).
+#: due: to be started, now or after a pause; starting: not ready yet; running: ready; leaving: sent
+#: SIGTERM. Final phases: done (a student succeeded), failed (not restarted), left (ended while
+#: leaving, or still due when the mesh stopped).
 Phase = Literal["due", "starting", "running", "leaving", "done", "failed", "left"]
 
 ALIVE: Final = ("starting", "running", "leaving")
 #: Start order.
 ROLES: Final[tuple[Role, ...]] = ("coordinator", "teacher", "student")
-#: Seconds after its start before which the end of a process counts as early.
+#: The end of a process counts as early if it comes within these seconds after the start.
 HEALTHY_S: Final = 30.0
 #: Base and limit in seconds of the growing pause before a restart.
 BASE_S, CAP_S = 0.5, 30.0
@@ -40,7 +41,7 @@ class ProcessSpec:
         name: name of the process.
         role: role of the process.
         group: key of its service or student in the file.
-        grace_s: seconds within which it must end when told to; otherwise it is killed.
+        grace_s: seconds after SIGTERM within which it must end; otherwise it is killed.
         ready_s: seconds after its start within which it must be ready; otherwise it is killed.
         retries: number of failures that a student survives.
         argv: arguments of `edl`, or a program with arguments. `{coordinator}` is the Redis URL.
@@ -71,11 +72,11 @@ class ProcessState:
         since_s: start of the phase.
         due_s: time of the next start in phase due; time at which it is killed in phases starting
             and leaving.
-        served: it has been ready since the mesh started.
+        served: it was ready at least once.
         starts: number of starts.
         early_ends: number of consecutive early ends, see `HEALTHY_S`.
         failures: number of failures.
-        code: latest exit code, -N after signal N; None: it has not ended yet.
+        code: exit code of the latest run that ended, -N after signal N; None: no run has ended.
     """
 
     spec: ProcessSpec
@@ -127,36 +128,38 @@ class MeshState:
 
     def of(self, name: str) -> ProcessState:
         """Return the state of a process."""
-        return next(one for one in self.processes if one.spec.name == name)
+        return next(process for process in self.processes if process.spec.name == name)
 
     def with_role(self, role: Role) -> list[ProcessState]:
         """Return the states of all processes of a role."""
-        return [one for one in self.processes if one.spec.role == role]
+        return [process for process in self.processes if process.spec.role == role]
 
     @property
     def up(self) -> bool:
         """Whether each process is ready, or is a student that has ended."""
-        there = all(one.phase in ("running", "done", "failed") for one in self.processes)
-        return there and self.broken is None and not self.stopping
+        all_ready = all(
+            process.phase in ("running", "done", "failed") for process in self.processes
+        )
+        return all_ready and self.broken is None and not self.stopping
 
     @property
     def over(self) -> bool:
         """Whether the mesh has ended."""
-        return self.stopping and not any(one.alive for one in self.processes)
+        return self.stopping and not any(process.alive for process in self.processes)
 
     @property
     def broken(self) -> ProcessState | None:
         """First coordinator or teacher in the plan that has failed; None: none."""
-        failed = (one for one in self.processes if one.phase == "failed")
-        return next((one for one in failed if one.spec.role != "student"), None)
+        failed = (process for process in self.processes if process.phase == "failed")
+        return next((process for process in failed if process.spec.role != "student"), None)
 
     @property
     def exit_code(self) -> int:
         """Exit code of the student that failed first, 1 after a signal; 0: none has failed."""
-        failed = [one for one in self.with_role("student") if one.phase == "failed"]
+        failed = [process for process in self.with_role("student") if process.phase == "failed"]
         if not failed:
             return 0
-        return max(1, min(failed, key=lambda one: one.since_s).code or 1)
+        return max(1, min(failed, key=lambda process: process.since_s).code or 1)
 
 
 def initial_state(specs: Iterable[ProcessSpec], keep: bool = False) -> MeshState:
@@ -166,7 +169,7 @@ def initial_state(specs: Iterable[ProcessSpec], keep: bool = False) -> MeshState
         ValueError: two processes share a name, or there is not exactly one coordinator.
     """
     mesh = MeshState(tuple(ProcessState(spec) for spec in specs), keep)
-    names = [one.spec.name for one in mesh.processes]
+    names = [process.spec.name for process in mesh.processes]
     if len(set(names)) < len(names) or len(mesh.with_role("coordinator")) != 1:
         raise ValueError(f"one coordinator, and a name for each: {names}")
     return mesh
@@ -174,18 +177,20 @@ def initial_state(specs: Iterable[ProcessSpec], keep: bool = False) -> MeshState
 
 def started(mesh: MeshState, name: str, now: float) -> MeshState:
     """Record the start of a process; call `ended` next if the start fails."""
-    one = mesh.of(name)
-    due_s = now + one.spec.ready_s
-    one = replace(one, phase="starting", since_s=now, due_s=due_s, starts=one.starts + 1)
-    return _with(mesh, one)
+    process = mesh.of(name)
+    due_s = now + process.spec.ready_s
+    process = replace(
+        process, phase="starting", since_s=now, due_s=due_s, starts=process.starts + 1
+    )
+    return _with_process(mesh, process)
 
 
 def ready(mesh: MeshState, name: str, now: float) -> MeshState:
     """Record that a process is ready, if it is starting."""
-    one = mesh.of(name)
-    if one.phase != "starting":
+    process = mesh.of(name)
+    if process.phase != "starting":
         return mesh
-    return _with(mesh, replace(one, phase="running", since_s=now, served=True))
+    return _with_process(mesh, replace(process, phase="running", since_s=now, served=True))
 
 
 def ended(
@@ -201,19 +206,19 @@ def ended(
         now: seconds of a monotonic clock.
         rng: source of jitter for the pause before a restart.
     """
-    one = mesh.of(name)
-    early_ends = 0 if ran_s >= HEALTHY_S else one.early_ends + 1
-    ending = _ending(one, code)
-    one = replace(one, since_s=now, early_ends=early_ends, code=code)
+    process = mesh.of(name)
+    early_ends = 0 if ran_s >= HEALTHY_S else process.early_ends + 1
+    ending = _ending(process, code)
+    process = replace(process, since_s=now, early_ends=early_ends, code=code)
     match ending:
         case "left" | "done":
-            return _with(mesh, replace(one, phase=ending))
+            return _with_process(mesh, replace(process, phase=ending))
         case "failed" | "hopeless":
-            one = replace(one, failures=one.failures + 1)
-    if ending == "hopeless" or _given_up(one):
-        return _with(mesh, replace(one, phase="failed"))
+            process = replace(process, failures=process.failures + 1)
+    if ending == "hopeless" or _is_given_up(process):
+        return _with_process(mesh, replace(process, phase="failed"))
     pause_s = retry_s(max(early_ends - 1, 0), rng, BASE_S, CAP_S)
-    return _with(mesh, replace(one, phase="due", due_s=now + pause_s))
+    return _with_process(mesh, replace(process, phase="due", due_s=now + pause_s))
 
 
 def stop_requested(mesh: MeshState, urgent: bool = False) -> MeshState:
@@ -232,73 +237,81 @@ def decide(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
     if mesh.stopping:
         return _leave(mesh, now)
     start = tuple(
-        one.spec.name
-        for one in mesh.processes
-        if one.phase == "due" and now >= one.due_s and _may_start(mesh, one.spec)
+        process.spec.name
+        for process in mesh.processes
+        if process.phase == "due" and now >= process.due_s and _may_start(mesh, process.spec)
     )
-    return mesh, MeshActions(start, kill=_late(mesh, now))
+    return mesh, MeshActions(start, kill=_overdue(mesh, now))
 
 
 def _finished(mesh: MeshState) -> bool:
     """Whether all students have ended, or a coordinator or teacher has failed."""
     students = mesh.with_role("student")
-    over = bool(students) and all(one.phase in ("done", "failed") for one in students)
-    return mesh.broken is not None or (over and not mesh.keep)
+    all_ended = bool(students) and all(process.phase in ("done", "failed") for process in students)
+    return mesh.broken is not None or (all_ended and not mesh.keep)
 
 
 def _may_start(mesh: MeshState, spec: ProcessSpec) -> bool:
-    """Whether the processes that it needs are ready: a student needs a teacher of each service."""
+    """Whether the processes that `spec` depends on are ready."""
     if spec.role == "coordinator":
         return True
-    if not any(one.phase == "running" for one in mesh.with_role("coordinator")):
+    if not any(process.phase == "running" for process in mesh.with_role("coordinator")):
         return False
     teachers = mesh.with_role("teacher")
-    served = {one.spec.group for one in teachers if one.phase == "running"}
-    return spec.role == "teacher" or served == {one.spec.group for one in teachers}
+    served = {process.spec.group for process in teachers if process.phase == "running"}
+    return spec.role == "teacher" or served == {process.spec.group for process in teachers}
 
 
 def _leave(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
     """Stop students first, then teachers, then the coordinator; start nothing."""
-    alive = [one.spec.role for one in mesh.processes if one.alive]
+    alive = [process.spec.role for process in mesh.processes if process.alive]
     last = max(alive, key=ROLES.index, default=None)
     terminate: list[str] = []
     processes: list[ProcessState] = []
-    for one in mesh.processes:
-        if one.phase == "due":
-            one = replace(one, phase="left", since_s=now)
-        elif one.phase in ("starting", "running") and (mesh.urgent or one.spec.role == last):
-            terminate.append(one.spec.name)
-            one = replace(one, phase="leaving", since_s=now, due_s=now + one.spec.grace_s)
-        processes.append(one)
+    for process in mesh.processes:
+        if process.phase == "due":
+            process = replace(process, phase="left", since_s=now)
+        elif process.phase in ("starting", "running") and (
+            mesh.urgent or process.spec.role == last
+        ):
+            terminate.append(process.spec.name)
+            process = replace(
+                process, phase="leaving", since_s=now, due_s=now + process.spec.grace_s
+            )
+        processes.append(process)
     mesh = replace(mesh, processes=tuple(processes))
     if not mesh.urgent:
-        return mesh, MeshActions(terminate=tuple(terminate), kill=_late(mesh, now))
-    return mesh, MeshActions(kill=tuple(one.spec.name for one in processes if one.alive))
+        return mesh, MeshActions(terminate=tuple(terminate), kill=_overdue(mesh, now))
+    return mesh, MeshActions(
+        kill=tuple(process.spec.name for process in processes if process.alive)
+    )
 
 
-def _late(mesh: MeshState, now: float) -> tuple[str, ...]:
-    late = (one for one in mesh.processes if one.phase in ("starting", "leaving"))
-    return tuple(one.spec.name for one in late if now > one.due_s)
+def _overdue(mesh: MeshState, now: float) -> tuple[str, ...]:
+    timed = (process for process in mesh.processes if process.phase in ("starting", "leaving"))
+    return tuple(process.spec.name for process in timed if now > process.due_s)
 
 
-def _ending(one: ProcessState, code: int) -> NodeEnding:
+def _ending(process: ProcessState, code: int) -> NodeEnding:
     """Classify an end. A coordinator or teacher that ends unexpectedly has failed."""
-    was_told = one.phase == "leaving"
-    if one.spec.role == "student":
-        return ending_of(code, was_told, one.spec.is_edl)
-    if was_told:
+    was_leaving = process.phase == "leaving"
+    if process.spec.role == "student":
+        return ending_of(code, was_leaving, process.spec.is_edl)
+    if was_leaving:
         return "left"
     # A process that was once ready has valid options, so its exit code does not mean wrong usage.
-    return "hopeless" if code == USAGE_CODE and not one.served else "failed"
+    return "hopeless" if code == USAGE_CODE and not process.served else "failed"
 
 
-def _given_up(one: ProcessState) -> bool:
+def _is_given_up(process: ProcessState) -> bool:
     """Whether the process is not restarted any more."""
-    if one.spec.role == "student":
-        return one.failures > one.spec.retries
-    return not one.served and one.failures >= ATTEMPTS
+    if process.spec.role == "student":
+        return process.failures > process.spec.retries
+    return not process.served and process.failures >= ATTEMPTS
 
 
-def _with(mesh: MeshState, changed: ProcessState) -> MeshState:
-    processes = (changed if one.spec.name == changed.spec.name else one for one in mesh.processes)
+def _with_process(mesh: MeshState, changed: ProcessState) -> MeshState:
+    processes = (
+        changed if process.spec.name == changed.spec.name else process for process in mesh.processes
+    )
     return replace(mesh, processes=tuple(processes))

@@ -19,10 +19,10 @@ from ..local import COORDINATOR_READY, TEACHER_READY
 from .mesh_state import ProcessSpec
 from .spec import URL, MeshFile, ServiceSpec, StudentSpec, program, search_path
 
-#: Redis URL to show before the coordinator has reported the real one.
+#: Redis URL to show before the coordinator has reported the real URL.
 UNKNOWN: Final = "redis://127.0.0.1:PORT"
 COORDINATOR: Final = "coordinator"
-#: Line that a fleet prints once it runs; it may have no teachers yet.
+#: Pattern of the line that a fleet prints when it runs; the fleet may have no teachers yet.
 _FLEET_READY: Final = r"fleet ready: (\S+), (\d+ to \d+ teachers)"
 #: Condition for the start of each role, for display.
 _ORDER: Final = {
@@ -30,8 +30,8 @@ _ORDER: Final = {
     "teacher": "teachers: as soon as the coordinator is ready",
     "student": "students: as soon as each service has a teacher",
 }
-#: Seconds added to the grace period of a process.
-_MARGIN_S: Final = 5.0
+#: Seconds after the grace period of a teacher, or of a fleet's teachers, before it is killed.
+_EXIT_MARGIN_S: Final = 5.0
 _COORDINATOR_GRACE_S: Final = 10.0
 #: Seconds that a student's `command` has to end after `edl up` has died.
 _ORPHAN_GRACE_S: Final = 5.0
@@ -53,9 +53,10 @@ class LaunchPlan:
 
     def summary(self) -> str:
         """Return a summary of the processes in words."""
-        fleets = [one.group for one in self.processes if one.ready == _FLEET_READY]
+        fleets = [process.group for process in self.processes if process.ready == _FLEET_READY]
         counts = {
-            role: sum(one.role == role for one in self.processes) for role in ("teacher", "student")
+            role: sum(process.role == role for process in self.processes)
+            for role in ("teacher", "student")
         }
         counts["teacher"] -= len(fleets)
         parts = [f"{count} {role}{'s' * (count != 1)}" for role, count in counts.items() if count]
@@ -66,16 +67,16 @@ class LaunchPlan:
         """Return the command that starts a process.
 
         Args:
-            process: one of the processes.
+            process: a process of the plan.
             url: Redis URL of the mesh; None: unknown, only for the coordinator.
-            logs: folder for its output.
+            logs: folder for the output of the process.
         """
         name, argv = process.name, self.argv(process, url)
         log = logs / f"{name}.log"
         env = {"EDL_COORDINATOR": url or "", "PYTHONUNBUFFERED": "1", **process.env}
         if process.is_edl:
-            argv, unseen = _hide_password(argv, url or "")
-            env.update(unseen)
+            argv, secret_env = _hide_password(argv, url or "")
+            env.update(secret_env)
             return python_command(name, "edl", *argv, env=env, cwd=self.folder, log=log)
         return Command(
             name, argv, env=env, cwd=self.folder, log=log, guard=True,
@@ -87,7 +88,7 @@ class LaunchPlan:
         argv = tuple(word.replace(URL, url or UNKNOWN) for word in process.argv)
         if process.role != "coordinator" or self.redis or "--redis-port" in _options(argv):
             return argv
-        # A restarted coordinator keeps its port, as all other processes know it.
+        # A restarted coordinator keeps its port, which all other processes know.
         return (*argv, "--redis-port", url.rpartition(":")[2] if url else "0")
 
 
@@ -97,7 +98,7 @@ def plan_of(file: MeshFile, path: Path, checkpoints: Path) -> LaunchPlan:
     Args:
         file: content of the mesh's file.
         path: path of the file, for messages, and for unique names in a shared Redis.
-        checkpoints: folder for checkpoints of trainings that name none.
+        checkpoints: folder for checkpoints of trainings without --checkpoint.
 
     Raises:
         UsageError: two processes would share a name, or a program does not exist.
@@ -109,8 +110,8 @@ def plan_of(file: MeshFile, path: Path, checkpoints: Path) -> LaunchPlan:
     for name, student in file.students.items():
         processes += _students(file, name, student, checkpoints, f"{path}: students.{name}")
     names = [process.name for process in processes]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"{path}: two processes would be called {twice[0]!r}: rename one")
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{path}: two processes would be called {duplicates[0]!r}: rename one")
     return LaunchPlan(tuple(processes), file.folder, file.coordinator.redis)
 
 
@@ -129,10 +130,10 @@ def command_lines(plan: LaunchPlan) -> list[str]:
 
 
 def _coordinator(file: MeshFile) -> ProcessSpec:
-    given = file.coordinator
-    argv = ["coordinator", "serve", *shlex.split(given.options)]
-    env = dict(given.env)
-    if given.redis is not None:
+    spec = file.coordinator
+    argv = ["coordinator", "serve", *shlex.split(spec.options)]
+    env = dict(spec.env)
+    if spec.redis is not None:
         argv += ["--redis", URL]
     else:  # variables of this process may name another Redis
         env = {"EDL_REDIS": "", "EDL_REDIS_PORT": "", **env}
@@ -151,39 +152,43 @@ def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[P
     options = tuple(shlex.split(service.options))
     env = dict(service.env)
     if service.is_factory and "PYTHONPATH" not in env:  # the module may be in the folder
-        before = os.environ.get("PYTHONPATH")
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), before)))
-    place = ("--service", name, "--model", service.model, "--redis", URL)
-    common = (*place, "--grace", f"{service.grace_s:g}")
-    late_s = service.grace_s + _MARGIN_S
+        former_path = os.environ.get("PYTHONPATH")
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), former_path)))
+    common = (
+        *("--service", name, "--model", service.model),
+        *("--redis", URL, "--grace", f"{service.grace_s:g}"),
+    )
+    grace_s = service.grace_s + _EXIT_MARGIN_S
     teacher = ProcessSpec(
-        name, "teacher", name, late_s, service.ready_s, ready=TEACHER_READY, env=env
+        name, "teacher", name, grace_s, service.ready_s, ready=TEACHER_READY, env=env
     )
     if service.teachers == "auto":
-        named = {"min": service.min_teachers, "max": service.max_teachers}
-        given = ",".join(f"{key}={one}" for key, one in named.items() if one is not None)
-        bounds = ("--teachers", given) if given else ()
+        bounds_by_key = {"min": service.min_teachers, "max": service.max_teachers}
+        bounds_text = ",".join(
+            f"{key}={value}" for key, value in bounds_by_key.items() if value is not None
+        )
+        bounds = ("--teachers", bounds_text) if bounds_text else ()
         more = ("--teacher-options", service.options) if options else ()
         argv = ("agent", "--local", *common, *bounds, *more)
-        late_s += _MARGIN_S
+        grace_s += _EXIT_MARGIN_S
         fleet = f"{name}-fleet"
-        return [replace(teacher, name=fleet, grace_s=late_s, argv=argv, ready=_FLEET_READY)]
-    found = []
+        return [replace(teacher, name=fleet, grace_s=grace_s, argv=argv, ready=_FLEET_READY)]
+    teachers = []
     for member in (f"{name}-{number}" for number in range(1, service.teachers + 1)):
         argv = ("teacher", "serve", *common, "--teacher-id", f"{member}{tag}", *options)
-        found.append(replace(teacher, name=member, argv=argv))
-    return found
+        teachers.append(replace(teacher, name=member, argv=argv))
+    return teachers
 
 
 def _students(
-    file: MeshFile, name: str, student: StudentSpec, checkpoints: Path, place: str
+    file: MeshFile, name: str, student: StudentSpec, checkpoints: Path, location: str
 ) -> list[ProcessSpec]:
     if student.trains:
         argv = ("student", "train", *_training(name, student, checkpoints))
     else:
-        argv = program(file, student, place)
+        argv = program(file, student, location)
     env = {"PATH": search_path(), **student.env}
-    found = []
+    students = []
     for number in range(1, student.nodes + 1):
         spec = ProcessSpec(
             name if student.nodes == 1 else f"{name}-{number}",
@@ -195,19 +200,19 @@ def _students(
             is_edl=student.trains,
             env={"EDL_STUDENT": name, "EDL_STUDENT_NODE": str(number), **env},
         )
-        found.append(spec)
-    return found
+        students.append(spec)
+    return students
 
 
 def _training(name: str, student: StudentSpec, checkpoints: Path) -> list[str]:
     argv = shlex.split(student.train)
-    given = _options(tuple(argv))
+    options = _options(tuple(argv))
     argv += ["--redis", URL]
-    if "--job" not in given:
+    if "--job" not in options:
         argv += ["--job", name]
-    if "--nodes" not in given and student.nodes > 1:
+    if "--nodes" not in options and student.nodes > 1:
         argv += ["--nodes", f"1:{student.nodes}"]
-    if "--checkpoint" not in given:  # a restarted training needs one
+    if "--checkpoint" not in options:  # a restarted training needs checkpoints
         argv += ["--checkpoint", str(checkpoints / name)]
     return argv
 
@@ -216,9 +221,9 @@ def _hide_password(argv: tuple[str, ...], url: str) -> tuple[tuple[str, ...], di
     """Move a URL with a password to a variable, as all users can read command lines."""
     if masked(url) != url:
         variable = "EDL_REDIS" if argv[0] == COORDINATOR else "EDL_COORDINATOR"
-        for at, pair in enumerate(pairwise(argv)):
+        for index, pair in enumerate(pairwise(argv)):
             if pair == ("--redis", url):
-                return (*argv[:at], *argv[at + 2 :]), {variable: url}
+                return (*argv[:index], *argv[index + 2 :]), {variable: url}
     return argv, {}
 
 

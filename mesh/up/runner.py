@@ -48,33 +48,33 @@ class MeshRunner:
         self._rng = random.Random()
         self._mesh = initial_state(plan.processes, keep)
         self._latest_runs: dict[str, ProcessRun] = {}
-        self._has_ready = threading.Event()
+        self._ready_event = threading.Event()
         self._url = plan.redis
         self._up_s: float | None = None
-        self._unrecorded = False
-        self._began_s = time.monotonic()
+        self._record_failed = False
+        self._start_s = time.monotonic()
 
     def run(self, stop: Stop) -> MeshView:
         """Run until the mesh has ended; return the final view.
 
         The mesh ends when all students have ended, when it fails, or when `stop` is requested.
         """
-        self._began_s = time.monotonic()
+        self._start_s = time.monotonic()
         try:
             while not self._mesh.over:
                 self._step(stop)
         finally:  # leave no process after an error
-            left = [one.process for one in self._latest_runs.values() if one.process is not None]
-            stop_all([process for process in left if process.alive], 0.0)
+            processes = [run.process for run in self._latest_runs.values()]
+            stop_all([p for p in processes if p is not None and p.alive], 0.0)
         return self._view()
 
     def _step(self, stop: Stop) -> None:
-        """Wait briefly for events, and act on them."""
+        """Wait briefly for a process that becomes ready; then handle all events and act."""
         before = self._mesh
-        self._has_ready.wait(_POLL_S)
-        self._has_ready.clear()
-        self._note_ready()
-        self._note_ended()
+        self._ready_event.wait(_POLL_S)
+        self._ready_event.clear()
+        self._handle_ready()
+        self._handle_ended()
         if stop.requested and not (self._mesh.stopping and self._mesh.urgent >= stop.urgent):
             self._set_state(stop_requested(self._mesh, stop.urgent))
         now = time.monotonic()
@@ -83,14 +83,14 @@ class MeshRunner:
         for name in actions.start:
             self._start(name)
         for name in actions.terminate:
-            self._process(name).terminate()
+            self._running_process(name).terminate()
         for name in actions.kill:
-            self._process(name).kill()
+            self._running_process(name).kill()
         if self._up_s is None and self._mesh.up:
-            self._up_s = time.monotonic() - self._began_s
+            self._up_s = time.monotonic() - self._start_s
             self._display.say(up_line(self._plan.summary(), self._up_s, masked(self._url or "")))
         view = self._display.view = self._view()
-        if self._mesh != before or self._unrecorded:
+        if self._mesh != before or self._record_failed:
             self._try_to_record(view)
 
     def _try_to_record(self, view: MeshView) -> None:
@@ -98,11 +98,11 @@ class MeshRunner:
         try:
             self._record(view)
         except UsageError as error:
-            if not self._unrecorded:
+            if not self._record_failed:
                 self._display.say(f"the mesh continues, but its record cannot be written: {error}")
-            self._unrecorded = True
+            self._record_failed = True
         else:
-            self._unrecorded = False
+            self._record_failed = False
 
     def _view(self) -> MeshView:
         return MeshView(
@@ -125,7 +125,7 @@ class MeshRunner:
             self._display.print_output(name, line)
             if spec.ready and (match := re.search(spec.ready, line)):
                 run.ready = match
-                self._has_ready.set()
+                self._ready_event.set()
 
         run = self._latest_runs[name] = ProcessRun(None, None, now)
         try:
@@ -138,12 +138,12 @@ class MeshRunner:
         if not spec.ready:
             self._set_state(ready(self._mesh, name, now))
 
-    def _process(self, name: str) -> Process:
+    def _running_process(self, name: str) -> Process:
         process = self._latest_runs[name].process
         assert process is not None, "decide() acts only on processes that run"
         return process
 
-    def _note_ready(self) -> None:
+    def _handle_ready(self) -> None:
         for name, run in self._latest_runs.items():
             if run.ready is None or self._mesh.of(name).phase != "starting":
                 continue
@@ -153,7 +153,7 @@ class MeshRunner:
             run.address = groups[-1]
             self._set_state(ready(self._mesh, name, time.monotonic()))
 
-    def _note_ended(self) -> None:
+    def _handle_ended(self) -> None:
         now = time.monotonic()
         for name, run in self._latest_runs.items():
             process = run.process

@@ -54,7 +54,7 @@ class CoordinatorSpec:
         words = check_words("options", self.options, ("--redis",), "redis")
         _check_url("options", self.options)
         if "--redis-port=0" in words or ("--redis-port", "0") in pairwise(words):
-            raise ValueError("options: without --redis-port it is any free port: leave it out")
+            raise ValueError("options: the default of --redis-port is any free port: leave it out")
         check_env(self.env)
 
 
@@ -97,7 +97,7 @@ class ServiceSpec:
         check_env(self.env)
         bounds = (self.min_teachers, self.max_teachers)
         if self.teachers != "auto" and bounds != (None, None):
-            raise ValueError("min_teachers, max_teachers: are for `teachers: auto`")
+            raise ValueError("min_teachers, max_teachers: only for `teachers: auto`")
         least, most = bounds
         if least is not None and most is not None and least > most:
             raise ValueError(f"max_teachers: expects min_teachers ({least}) or more, got {most}")
@@ -183,45 +183,46 @@ def read_mesh(path: Path) -> MeshFile:
             raise UsageError(f"{path}: coordinator.redis: {error}") from error
     for name, service in spec.services.items():
         if not (
-            service.is_factory or _is_model(spec.folder / service.model) or _is_named(service.model)
+            service.is_factory
+            or _is_model(spec.folder / service.model)
+            or _is_library_model(service.model)
         ):
             raise UsageError(
                 f"{path}: services.{name}.model: there is no {spec.folder / service.model}, and"
                 " it is neither module:function nor the name of a library's model (timm/NAME)"
             )
     for name, student in spec.students.items():
-        place = f"{path}: students.{name}"
+        location = f"{path}: students.{name}"
         if student.trains:
-            check_job_file(f"{place}.train", spec.folder, student.train)
+            check_job_file(f"{location}.train", spec.folder, student.train)
         else:
-            program(spec, student, place)
+            program(spec, student, location)
     return spec
 
 
-def program(spec: MeshFile, student: StudentSpec, place: str) -> tuple[str, ...]:
+def program(spec: MeshFile, student: StudentSpec, location: str) -> tuple[str, ...]:
     """Return the path of a student's program, and its arguments.
 
     Args:
         spec: the mesh.
         student: the student, with a `command`.
-        place: file and key, for errors.
+        location: file and key, for errors.
 
     Raises:
         UsageError: there is no such program.
     """
     first, *rest = shlex.split(student.command)
     search = student.env.get("PATH", search_path())
-    named = str(spec.folder / first) if "/" in first else first
-    found = shutil.which(named, path=search)
-    if found is None:
-        raise UsageError(f"{place}.command: there is no program {first!r}")
-    return (found, *rest)
+    path = shutil.which(str(spec.folder / first) if "/" in first else first, path=search)
+    if path is None:
+        raise UsageError(f"{location}.command: there is no program {first!r}")
+    return (path, *rest)
 
 
 def search_path() -> str:
     """Return PATH with the folder of this interpreter first, so that `python` starts it."""
-    own = str(Path(sys.executable).parent)
-    return os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
+    interpreter_folder = str(Path(sys.executable).parent)
+    return os.pathsep.join([interpreter_folder, os.environ.get("PATH", os.defpath)])
 
 
 def _check_url(key: str, text: str) -> None:
@@ -230,7 +231,7 @@ def _check_url(key: str, text: str) -> None:
         raise ValueError(f"{key}: {URL} is for `command`; edl's own programs get the URL anyway")
 
 
-def _is_named(model: str) -> bool:
+def _is_library_model(model: str) -> bool:
     from ...teacher.backends.model_source import is_named  # slow to import, and rarely needed
 
     return is_named(model)

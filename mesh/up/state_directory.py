@@ -1,9 +1,8 @@
 """The files of a mesh that `edl up FILE` runs: pid file, logs and checkpoints.
 
 Their names consist of the name of FILE and a hash of its path, so `edl down FILE` finds them. The
-process that runs the mesh holds a lock on the pid file, which contains the record of the mesh; the
-system releases the lock when that process ends in any way. A record is only valid while its
-processes run.
+process that runs the mesh locks the pid file, which contains the record of the mesh. The operating
+system releases the lock when that process ends. A record is only valid while its processes run.
 """
 
 from __future__ import annotations
@@ -94,14 +93,14 @@ class StateDirectory:
     """The state directory of one mesh.
 
     Attributes:
-        folder: folder with logs, and checkpoints of trainings that name no folder.
+        folder: folder with logs, and with checkpoints of trainings without --checkpoint.
     """
 
     folder: Path
 
     @classmethod
     def of(cls, file: Path, base: Path) -> Self:
-        """Return the directory for a file, which need not exist.
+        """Return the directory for a mesh's file. The file need not exist.
 
         Args:
             file: path of the mesh's file.
@@ -119,7 +118,7 @@ class StateDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """Default folder of checkpoints; they stay until `edl down`."""
+        """Default folder of checkpoints, which stay until `edl down`."""
         return self.folder / "checkpoints"
 
     @property
@@ -129,11 +128,11 @@ class StateDirectory:
 
     @property
     def pid_file(self) -> Path:
-        """Path of the pid file; it is beside the folder, which `edl down` deletes."""
+        """Path of the pid file: beside the folder, because `edl down` deletes the folder."""
         return self.folder.with_name(f"{self.folder.name}.pid")
 
     def read(self) -> MeshRecord | None:
-        """Return the record; None: there is no valid one."""
+        """Return the record; None: there is no valid record."""
         try:
             return MeshRecord.from_json(self.pid_file.read_text())
         except (OSError, UnicodeDecodeError):
@@ -145,7 +144,7 @@ class StateDirectory:
         Raises:
             UsageError: the directory cannot be written.
         """
-        with _writing(self.folder):
+        with _translated_errors(self.folder):
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
             return self.background_log.open("w+b", buffering=0)
 
@@ -155,7 +154,7 @@ class StateDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[LockedPidFile | None]:
-        """Hold the lock while the body runs; yield None if another process holds it.
+        """Hold the lock while the body runs; yield None if another process has locked the file.
 
         Afterwards the pid file is removed, unless processes in it still run.
 
@@ -163,9 +162,9 @@ class StateDirectory:
             UsageError: the pid file cannot be written.
         """
         path = self.pid_file
-        with _writing(path.parent):
+        with _translated_errors(path.parent):
             path.parent.mkdir(0o700, parents=True, exist_ok=True)
-            file = _locked(path)
+            file = _open_locked(path)
         if file is None:
             yield None
             return
@@ -188,9 +187,9 @@ class LockedPidFile:
         """Replace the pid file with a new locked one that contains `record`.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the file cannot be written.
         """
-        with _writing(self._path.parent), ExitStack() as undo:
+        with _translated_errors(self._path.parent), ExitStack() as undo:
             file = undo.enter_context(_open(self._part, "w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.write(record.to_json())
@@ -202,15 +201,16 @@ class LockedPidFile:
 
     def close(self, remove: bool) -> None:
         """Release the lock; if `remove`, remove the file first."""
-        if remove and _is_at(self._path, self._file):
+        if remove and _is_same_file(self._path, self._file):
             with contextlib.suppress(OSError):  # a stale record does no harm
-                self._part.unlink(missing_ok=True)  # a process was killed while it wrote
+                # Left by a process that was killed while it wrote.
+                self._part.unlink(missing_ok=True)
                 self._path.unlink()
         self._file.close()
 
 
-def _locked(path: Path) -> IO[str] | None:
-    """Return the file with its lock held; None: another process holds it."""
+def _open_locked(path: Path) -> IO[str] | None:
+    """Open and lock the file; return None if another process has locked it."""
     while True:
         file = _open(path, "a")
         try:
@@ -218,7 +218,7 @@ def _locked(path: Path) -> IO[str] | None:
         except BlockingIOError:
             file.close()
             return None
-        if _is_at(path, file):
+        if _is_same_file(path, file):
             return file
         file.close()  # the former holder has replaced or removed it
 
@@ -228,7 +228,7 @@ def _open(path: Path, mode: str) -> IO[str]:
     return open(path, mode, opener=partial(os.open, mode=0o600))
 
 
-def _is_at(path: Path, file: IO[str]) -> bool:
+def _is_same_file(path: Path, file: IO[str]) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except OSError:
@@ -236,7 +236,7 @@ def _is_at(path: Path, file: IO[str]) -> bool:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _translated_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -248,8 +248,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def recorded_meshes(base: Path) -> list[tuple[StateDirectory, MeshRecord]]:
     """Return all meshes of this user that have a record."""
-    found = [StateDirectory(path.with_suffix("")) for path in sorted(base.glob("*.pid"))]
-    return [(place, state) for place in found if (state := place.read()) is not None]
+    directories = [StateDirectory(path.with_suffix("")) for path in sorted(base.glob("*.pid"))]
+    return [(each, record) for each in directories if (record := each.read()) is not None]
 
 
 def relative_path(file: Path) -> str:
