@@ -71,7 +71,7 @@ def demo(
 
 
 def check_installed() -> None:
-    """Raise UsageError, which says what to install, if a package of the demo is missing."""
+    """Raise UsageError if a package of the demo, or a Redis server, is not installed."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise UsageError(f"the demo needs {', '.join(missing)}: {install_command('demo')}")
     server_program()  # fail now instead of after a minute of training

@@ -16,7 +16,7 @@ class CoreAssignment:
 
     Attributes:
         student: the single core of the training process, in all modes but "online_all_cores".
-        others: cores of all other processes; the student's core if there is only one.
+        others: cores of all other processes; the student's core if the machine has only one core.
     """
 
     student: frozenset[int]
@@ -62,7 +62,7 @@ class CpuMeter:
     def seconds(self, role: str) -> float:
         """Return the core-seconds of a role at the last sample."""
         return sum(
-            used - self._baseline.get((own, process), 0.0)
-            for (own, process), used in self._latest.items()
-            if own == role
+            used_s - self._baseline.get((process_role, process), 0.0)
+            for (process_role, process), used_s in self._latest.items()
+            if process_role == role
         )

@@ -73,20 +73,20 @@ def choose_labelled(label: Labels, count: int, seed: int) -> npt.NDArray[np.int6
     classes = int(label.max()) + 1
     order = np.random.default_rng([seed, classes]).permutation(len(label))
     by_class = [order[label[order] == number] for number in range(classes)]
-    share, rest = divmod(count, classes)
-    return np.concatenate([own[: share + (n < rest)] for n, own in enumerate(by_class)])
+    share, remainder = divmod(count, classes)
+    return np.concatenate([rows[: share + (n < remainder)] for n, rows in enumerate(by_class)])
 
 
 def augment(rng: np.random.Generator, image: Images, *, shift_pixels: int, noise: float) -> Images:
     """Shift each image by up to `shift_pixels` in each direction, and add Gaussian noise.
 
-    `noise` is its standard deviation; a pixel is 0 to 255.
+    `noise` is the standard deviation of the noise; a pixel is 0 to 255.
     """
     count, span = len(image), 2 * shift_pixels + 1
     padded = np.pad(image[:, 0], ((0, 0), (shift_pixels,) * 2, (shift_pixels,) * 2))
     windows = np.lib.stride_tricks.sliding_window_view(padded, image.shape[2:], axis=(1, 2))
-    at = np.arange(count), rng.integers(0, span, count), rng.integers(0, span, count)
-    shifted = windows[at].astype(np.float32)
+    index = np.arange(count), rng.integers(0, span, count), rng.integers(0, span, count)
+    shifted = windows[index].astype(np.float32)
     shifted += rng.normal(0, noise, shifted.shape).astype(np.float32)
     return np.clip(shifted, 0, 255).astype(np.uint8)[:, np.newaxis]
 
@@ -97,7 +97,7 @@ def augmentation_of(settings: DemoSettings) -> Augmentation:
 
 
 class BatchSource:
-    """All batches of a mode: all steps of the first student, then those of the next one.
+    """All batches of a mode: all steps of the first student, then those of the next student.
 
     Each iteration yields the same batches, as a batch depends only on the seed and the step. So
     modes are comparable, and labels can be checked.

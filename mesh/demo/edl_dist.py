@@ -27,6 +27,7 @@ TEACHERS_TIMEOUT_S = 30.0
 POLL_S = 0.05
 SAMPLE_EVERY_BATCHES = 5
 METER_EVERY_BATCHES = 100
+#: Alignment in bytes of the arrays in the reader's buffer.
 RECORD_ALIGNMENT = 64
 
 
@@ -50,7 +51,7 @@ class EdlDistResult:
     """Result of the EDL-Dist mode.
 
     Attributes:
-        result: result in the form of the other modes.
+        result: result as of the other modes.
         reader: statistics of the reader at the end of the training.
         timeline: the buffer over time.
         events: events of teachers.
@@ -69,6 +70,7 @@ class EdlDistResult:
 def batch_bytes(settings: DemoSettings) -> int:
     """Return the bytes of one labelled batch in the reader's buffer."""
     rows = settings.batch_size
+    # Images, hard labels, number, soft labels.
     fields = (rows * settings.size**2, rows * 8, 8, rows * CLASSES * 4)
     return sum(-(-size // RECORD_ALIGNMENT) * RECORD_ALIGNMENT for size in fields)
 
@@ -90,7 +92,7 @@ def run_edl_dist(
         digits: the data set.
         settings: seeds, steps, thresholds.
         cores: cores of the student, and of its engine and the new teacher.
-        display: shows the events of teachers; its check may end the run.
+        display: shows the events of teachers; an exception of `display.check` ends the run.
         stage: shows the number of batches and the reader's state.
 
     Raises:
@@ -186,15 +188,15 @@ def open_reader(
     mesh: LocalMesh, digits: DigitDataset, settings: DemoSettings, cores: CoreAssignment
 ) -> Iterator[DistilReader]:
     """Open a reader; its engine runs on the mesh's cores, this process on the student's core."""
-    one = batch_bytes(settings)
+    one_batch_bytes = batch_bytes(settings)
     with children_on(cores.others):
         reader = DistilReader(
             BatchSource(digits, settings),
             service=SERVICE,
             coordinator=mesh.url,
             feeds=[0],
-            upper_bytes=settings.upper_batches * one,
-            lower_bytes=settings.lower_batches * one,
+            upper_bytes=settings.upper_batches * one_batch_bytes,
+            lower_bytes=settings.lower_batches * one_batch_bytes,
             job=JOB,
             profiles=None,
             # Ask for all teachers at once: adapting n would take half of this short run. Ask for

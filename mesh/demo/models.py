@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def load_paddle() -> Any:
     """Import Paddle without its log, and restore Python's handler of SIGTERM."""
-    paddle = import_paddle()  # it resets the handler in the operating system, not in Python
+    paddle = import_paddle()  # Paddle resets the handler in the operating system, not in Python
     handler = signal.getsignal(signal.SIGTERM)
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
@@ -166,23 +166,23 @@ def obtain_teacher(
 
     Raises:
         UsageError: the model cannot be written.
-        ModelError: the outputs of the exported model differ from those of the trained one.
+        ModelError: the outputs of the exported model differ from those of the trained model.
     """
     folder = cache / cache_key(digits, settings)
-    if not fresh and (found := read_cached(folder)) is not None:
-        return found
+    if not fresh and (cached := read_cached(folder)) is not None:
+        return cached
     with _writing_to(folder):  # before the training, which takes a minute
         cache.mkdir(parents=True, exist_ok=True)
     network = train_teacher(teacher_network, digits, settings, augmentation_of(settings), on_step)
-    measured = accuracy(network, digits.test_image, digits.test_label)
+    test_accuracy = accuracy(network, digits.test_image, digits.test_label)
     with _writing_to(folder):
-        _export(network, measured, digits, settings, folder)
-    return TeacherModel(folder / NAME, measured, cached=False)
+        _export(network, test_accuracy, digits, settings, folder)
+    return TeacherModel(folder / NAME, test_accuracy, cached=False)
 
 
 @contextlib.contextmanager
 def _writing_to(folder: Path) -> Iterator[None]:
-    """Raise errors of the block as an error that says what the user can do."""
+    """Translate errors of the block into a UsageError that says what the user can do."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: Paddle on a full disk
@@ -262,7 +262,7 @@ def export(network: Any, image: npt.NDArray[Any], path: Path) -> None:
 
     Args:
         network: a layer of Paddle.
-        image: some inputs.
+        image: inputs, of which only shape and data type matter.
         path: prefix of the files.
     """
     paddle = load_paddle()
@@ -272,17 +272,17 @@ def export(network: Any, image: npt.NDArray[Any], path: Path) -> None:
 
 
 def _export(
-    network: Any, measured: float, digits: DigitDataset, settings: DemoSettings, folder: Path
+    network: Any, test_accuracy: float, digits: DigitDataset, settings: DemoSettings, folder: Path
 ) -> None:
     """Write the model to a temporary folder, which replaces `folder`."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new_folder = Path(temporary) / folder.name
         new_folder.mkdir()
-        new = new_folder / NAME
-        export(network, digits.test_image, new)
-        _check_export(new, network, digits, settings)
+        prefix = new_folder / NAME
+        export(network, digits.test_image, prefix)
+        _check_export(prefix, network, digits, settings)
         files = {path.name: _sha256(path) for path in sorted(new_folder.iterdir())}
-        manifest = {"accuracy": measured, "files": files}
+        manifest = {"accuracy": test_accuracy, "files": files}
         (new_folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
         if folder.exists():
             shutil.rmtree(folder)
@@ -296,10 +296,10 @@ def _check_export(path: Path, network: Any, digits: DigitDataset, settings: Demo
     with paddle.no_grad():
         expected = network(paddle.to_tensor(image)).numpy()
     predictor = Predictor(path, micro_batch=settings.micro_batch, device=settings.device)
-    given = predictor(image)
-    if not np.allclose(given, expected, rtol=1e-3, atol=1e-3):
+    outputs = predictor(image)
+    if not np.allclose(outputs, expected, rtol=1e-3, atol=1e-3):
         raise ModelError(
-            f"the model exported to {path} computes other outputs than the trained one"
+            f"the model exported to {path} computes other outputs than the trained model"
         )
 
 

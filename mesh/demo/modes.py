@@ -25,8 +25,8 @@ class StreamSummary:
     Attributes:
         batches: number of batches.
         samples: number of rows in all batches.
-        duplicates: batches with a number that had arrived before.
-        out_of_order: batches with a number that was not higher than the previous one.
+        duplicates: number of batches with a number that had arrived before.
+        out_of_order: number of batches with a number that is not higher than the previous number.
         sha256: hash of image, label and soft label of all batches, in the order of arrival.
     """
 
@@ -38,10 +38,7 @@ class StreamSummary:
 
 
 class StreamCheck:
-    """Counts and hashes the batches of a stream.
-
-    Field 2 of each batch is its number.
-    """
+    """Counts and hashes the batches of a stream. Field 2 of each batch is its number."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
@@ -82,7 +79,7 @@ TITLES: dict[Mode, str] = {
 #: The weights of student s are initialized with seed FIRST_SEED + s.
 FIRST_SEED = 1000
 
-#: Called after each batch with the number of batches trained so far.
+#: Called after each batch with the number of batches that `StudentTraining.run` has trained so far.
 OnBatch = Callable[[int], None]
 
 
@@ -125,7 +122,7 @@ class ModeResult:
 
 
 class StudentTraining:
-    """Trains the students of one mode, one per seed, on consecutive parts of one stream.
+    """Trains the students of one mode, one per seed, on consecutive parts of a stream.
 
     Args:
         mode: name of the mode.
@@ -185,7 +182,7 @@ class StudentTraining:
             teacher_core_s,
         )
 
-    def _train_student(self, before: int, on_batch: OnBatch) -> None:
+    def _train_student(self, batches_before: int, on_batch: OnBatch) -> None:
         settings = self._settings
         if self._framework == "paddle":
             load_paddle()
@@ -194,7 +191,7 @@ class StudentTraining:
         optimizer = _adam(self._framework, student, settings.learning_rate)
 
         def after_step(report: StepReport) -> None:
-            on_batch(before + report.step)
+            on_batch(batches_before + report.step)
 
         Trainer(student, self._loss, optimizer, on_step=[after_step]).fit(
             self._stream, steps=settings.steps

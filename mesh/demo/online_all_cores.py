@@ -1,6 +1,6 @@
 """Online training on all cores of the machine, in a child process.
 
-A child is needed as Paddle reads its number of threads at import; in the demo's process it is one.
+A child is needed, because Paddle reads its number of threads at import: 1 in the demo's process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run_online_on_all_cores(
     Raises:
         ProcessFailed: the child exited without a result.
     """
-    used = cores.student | cores.others
+    all_cores = cores.student | cores.others
     done = 0
 
     def echo(line: str) -> None:
@@ -58,15 +58,15 @@ def run_online_on_all_cores(
         __name__,
         json.dumps(asdict(settings)),
         teacher,
-        env={"OMP_NUM_THREADS": str(len(used))},
+        env={"OMP_NUM_THREADS": str(len(all_cores))},
     )
-    with children_on(used):
+    with children_on(all_cores):
         process = start(command, echo=echo)
     try:
-        found = json.loads(process.expect(RESULT, math.inf, lambda: on_batch(done))[1])
+        values = json.loads(process.expect(RESULT, math.inf, lambda: on_batch(done))[1])
     finally:
         process.stop()
-    return from_plain(ModeResult, found)
+    return from_plain(ModeResult, values)
 
 
 def main(settings_json: str, teacher: str) -> None:

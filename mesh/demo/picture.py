@@ -42,9 +42,9 @@ def draw(report: DemoReport, path: Path) -> None:
 
 def _headline(report: DemoReport) -> str:
     stream = report.modes["edl_dist"].stream
-    whole = stream.batches == report.settings.batches and report.same_bytes
+    complete = stream.batches == report.settings.batches and report.same_bytes
     killed = f"{report.edl_dist.killed} teacher killed" if report.edl_dist.killed else ""
-    lost = "no batch lost or repeated" if whole else "BATCHES LOST, REPEATED OR MISLABELLED"
+    lost = "no batch lost or repeated" if complete else "BATCHES LOST, REPEATED OR MISLABELLED"
     ratio = "" if report.disturbed else f"{report.ratio_to_online:.1f} times the speed of Online"
     return ", ".join(part for part in (ratio, killed, lost) if part)
 
@@ -72,13 +72,13 @@ def _draw_throughput(axes: Any, report: DemoReport) -> None:
 
 
 def _draw_accuracy(axes: Any, report: DemoReport) -> None:
-    modes = [mode for mode, found in report.modes.items() if mode != "online_all_cores"]
-    for at, mode in enumerate(modes):
+    modes = [mode for mode in report.modes if mode != "online_all_cores"]
+    for x, mode in enumerate(modes):
         values = [100 * value for value in report.modes[mode].accuracy]
         mean = statistics.mean(values)
-        axes.plot([at] * len(values), values, "o", color=COLOURS[mode], alpha=0.6, markersize=8)
-        axes.plot([at - 0.25, at + 0.25], [mean, mean], color=COLOURS[mode], linewidth=3)
-        axes.annotate(f"{mean:.1f}", (at + 0.28, mean), va="center")
+        axes.plot([x] * len(values), values, "o", color=COLOURS[mode], alpha=0.6, markersize=8)
+        axes.plot([x - 0.25, x + 0.25], [mean, mean], color=COLOURS[mode], linewidth=3)
+        axes.annotate(f"{mean:.1f}", (x + 0.28, mean), va="center")
     axes.axhline(100 * report.teacher.accuracy, color="#444444", linestyle=":", linewidth=1)
     axes.annotate("teacher", (-0.45, 100 * report.teacher.accuracy), va="bottom", fontsize=10)
     axes.set_xlim(-0.5, len(modes) - 0.2)
@@ -104,10 +104,10 @@ def _draw_buffer(axes: Any, edl: EdlDistResult) -> None:
         if event.kind in EVENT_LABELS:
             _mark_event(axes, event, times[-1] if times else 0.0)
     teachers = axes.twinx()
-    held = [moment.teachers for moment in edl.timeline]
-    teachers.step(times, held, where="post", color=TEACHERS_COLOUR, linewidth=2)
-    teachers.set_ylim(0, 2 * max([*held, 1]))
-    teachers.set_yticks(range(max([*held, 1]) + 1))
+    counts = [moment.teachers for moment in edl.timeline]
+    teachers.step(times, counts, where="post", color=TEACHERS_COLOUR, linewidth=2)
+    teachers.set_ylim(0, 2 * max([*counts, 1]))
+    teachers.set_yticks(range(max([*counts, 1]) + 1))
     teachers.set_ylabel("teachers", color=TEACHERS_COLOUR)
     axes.set_ylabel("buffer, MiB", color=COLOURS["edl_dist"])
     axes.set_xlabel("seconds of the EDL-Dist run")
@@ -118,6 +118,8 @@ def _draw_buffer(axes: Any, edl: EdlDistResult) -> None:
 def _mark_event(axes: Any, event: TeacherEvent, end_s: float) -> None:
     colour = EVENT_COLOURS[event.kind]
     axes.axvline(event.at_s, color=colour, linewidth=1.5)
-    side = "right" if event.at_s > 0.8 * end_s else "left"  # so that it stays inside the picture
+    side = (
+        "right" if event.at_s > 0.8 * end_s else "left"
+    )  # so that the text stays inside the picture
     text = f" {event.teacher} {EVENT_LABELS[event.kind]} "
     axes.annotate(text, (event.at_s, axes.get_ylim()[1]), va="top", ha=side, color=colour)

@@ -15,7 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-#: Without bars, a line is printed after each of this many parts of a stage.
+#: Number of equal parts of a stage. Without bars, a line is printed after each part.
 PLAIN_PARTS = 4
 
 

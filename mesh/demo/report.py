@@ -73,11 +73,11 @@ class DemoReport:
         """Largest share of a mode's time in which other programs used the student's core."""
         shares = [0.0]
         for mode in ("n_training", "online", "edl_dist"):
-            found = self.modes[mode]
-            own_s = found.student_core_s + found.starved_s
+            result = self.modes[mode]
+            own_s = result.student_core_s + result.starved_s
             if mode == "online":
-                own_s += found.teacher_core_s
-            shares.append(1 - own_s / found.seconds)
+                own_s += result.teacher_core_s
+            shares.append(1 - own_s / result.seconds)
         return max(shares)
 
     @property
@@ -129,7 +129,7 @@ class DemoReport:
     def gains(self) -> list[float]:
         """Accuracy of EDL-Dist minus that of N-training, for each seed."""
         plain, distilled = self.modes["n_training"].accuracy, self.modes["edl_dist"].accuracy
-        return [own - base for own, base in zip(distilled, plain, strict=True)]
+        return [edl - base for edl, base in zip(distilled, plain, strict=True)]
 
 
 def sample_std(values: Sequence[float]) -> float:
@@ -143,7 +143,7 @@ def results_table(report: DemoReport) -> Table:
     all_cores = ""
     if ALL_CORES in report.modes:
         all_cores = " Online (all): on all cores, only to measure its speed."
-    result = Table(
+    table = Table(
         title="The same student, trained in each mode"
         f" ({settings.seeds} x {settings.steps} steps of {settings.batch_size} images)",
         caption="±: standard deviation over the seeds. core-ms: core-milliseconds per step of the"
@@ -155,12 +155,12 @@ def results_table(report: DemoReport) -> Table:
         padding=0,
     )
     online = report.modes["online"]
-    result.add_column("mode", no_wrap=True)
+    table.add_column("mode", no_wrap=True)
     for heading in _cells(online, online):
-        result.add_column(heading, justify="right", no_wrap=True)
-    for mode, found in report.modes.items():
-        result.add_row(TITLES[mode], *_cells(found, online).values())
-    return result
+        table.add_column(heading, justify="right", no_wrap=True)
+    for mode, result in report.modes.items():
+        table.add_row(TITLES[mode], *_cells(result, online).values())
+    return table
 
 
 def summary_lines(report: DemoReport) -> list[str]:
@@ -181,7 +181,7 @@ def summary_lines(report: DemoReport) -> list[str]:
         f" {'equal' if report.same_bytes else 'DIFFER FROM'} those of the model without a mesh.",
         f"Soft labels gain {statistics.mean(gains):+.1f} ± {sample_std(gains):.1f} points of"
         f" accuracy here (by seed: {', '.join(f'{gain:+.1f}' for gain in gains)})."
-        + (" So short a training proves little." if short else ""),
+        + (" Such a short training proves little." if short else ""),
     ]
 
 
@@ -313,10 +313,10 @@ def _placement(report: DemoReport) -> str:
     if report.shared_device:
         return "This machine has one core: student, teachers and mesh share it in every mode."
     others = len(report.cores.others)
-    where = f"{others} other {'core' if others == 1 else 'cores'}"
+    location = f"{others} other {'core' if others == 1 else 'cores'}"
     return (
         "N-training, Online and the student of EDL-Dist use the same single core. EDL-Dist runs"
-        f" its teachers, the reader's engine and the coordinator on {where}."
+        f" its teachers, the reader's engine and the coordinator on {location}."
     )
 
 

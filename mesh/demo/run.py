@@ -33,7 +33,7 @@ INTRODUCTION = (
     "Trains the same student without a teacher (N-training), with the teacher in its process"
     " (Online: on one core, and on all), and with teachers in other processes (EDL-Dist)."
 )
-#: TTL of leases in seconds. A reader notices a teacher's death earlier, as its connection closes.
+#: TTL of leases in seconds. A reader notices the death of a teacher earlier, by its connection.
 TTL_S = 3.0
 #: Batches between updates of the bar: an update costs as much as a small step.
 SHOW_EVERY_BATCHES = 10
@@ -123,23 +123,23 @@ class _DemoRun:
     ) -> tuple[dict[modes.Mode, modes.ModeResult], EdlDistResult]:
         """Train all modes, one after another.
 
-        Some students of Online and N-training are trained before EDL-Dist and the others after it,
-        as the speed of a shared machine changes within a minute.
+        About half of the students of Online and N-training are trained before EDL-Dist, the others
+        after it, as the speed of a shared machine may change within a minute.
         """
         settings = self.settings
         results: dict[modes.Mode, modes.ModeResult] = {}
         if settings.device == "cpu" and self.cores.student != self.cores.others:
             # Half a training of one seed is enough to measure the throughput.
-            part = replace(settings, seeds=1, steps=settings.steps // 2)
-            with self._bar(ALL_CORES, part.batches) as stage:
+            short = replace(settings, seeds=1, steps=settings.steps // 2)
+            with self._bar(ALL_CORES, short.batches) as stage:
                 results[ALL_CORES] = run_online_on_all_cores(
-                    part, teacher.path, self.cores, stage.reach
+                    short, teacher.path, self.cores, stage.reach
                 )
         predictor = Predictor(
             teacher.path, micro_batch=settings.micro_batch, device=settings.device
         )
         online = modes.online_training(self.digits, settings, predictor)
-        plain = modes.n_training(self.digits, settings)
+        n_training = modes.n_training(self.digits, settings)
         spec = TeacherSpec(
             SERVICE,
             str(teacher.path),
@@ -147,18 +147,18 @@ class _DemoRun:
             ttl_s=TTL_S,
             options=() if settings.device == "cpu" else ("--devices", settings.device),
         )
-        after = settings.seeds // 2
-        before = settings.seeds - after
+        seeds_after = settings.seeds // 2
+        seeds_before = settings.seeds - seeds_after
         with self._mesh(spec) as mesh:  # idle teachers take hardly any CPU
-            self._train(online, before)
-            self._train(plain, before)
+            self._train(online, seeds_before)
+            self._train(n_training, seeds_before)
             with self._bar("edl_dist", settings.batches) as stage:
                 edl_dist = run_edl_dist(
                     mesh, spec, self.digits, settings, self.cores, self.display, stage
                 )
-        self._train(plain, after)
-        self._train(online, after)
-        for result in (online.result, plain.result, edl_dist.result):
+        self._train(n_training, seeds_after)
+        self._train(online, seeds_after)
+        for result in (online.result, n_training.result, edl_dist.result):
             results[result.mode] = result
         return {mode: results[mode] for mode in modes.TITLES if mode in results}, edl_dist
 

@@ -15,7 +15,7 @@ class DemoSettings:
         device: device of the student and of the teachers: "cpu" or "gpu:0".
         seeds: students per mode; each has its own weights, labelled digits and augmentation.
         steps: optimizer steps of each student.
-        batch_size: digits per step, drawn with repetition from the labelled ones.
+        batch_size: digits per step, drawn with repetition from the labelled digits.
         labelled: digits with a hard label, balanced over the classes.
         shift_pixels: largest shift of the augmentation, in each direction.
         noise: standard deviation of the augmentation's noise; a pixel is 0 to 255.

@@ -34,15 +34,15 @@ class TeacherEvent:
 
 
 class TeacherChurn:
-    """Kills a teacher after two fifths of a run and starts another one. Driven by `update`.
+    """Kills a teacher after two fifths of a run and starts another teacher. Driven by `update`.
 
     The new teacher starts once the reader has sent requests again, or after two thirds of the run.
     While it starts, the student trains from the reader's buffer and with the other teachers.
 
     The killed teacher should have requests in flight. So a teacher with requests in flight is
     suspended (SIGSTOP) until the reader's statistics are certainly newer than the suspension. If
-    they show none in flight, because the buffer is full, the teacher is resumed (SIGCONT), and the
-    next try follows. After three fifths of the run a teacher is killed in any case.
+    they show no requests in flight, because the buffer is full, the teacher is resumed (SIGCONT),
+    and the procedure starts again. After three fifths of the run a teacher is killed in any case.
 
     Args:
         suspend: suspends a teacher by teacher_id.
