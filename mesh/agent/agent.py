@@ -26,10 +26,10 @@ from .teacher_host import TeacherHost
 
 log = logging.getLogger(__name__)
 
-#: Seconds between checks for a request to yield.
+#: Seconds between checks whether to yield.
 _TICK_S: Final = 0.1
 #: Seconds between measurements of the load of other processes.
-_LOAD_S: Final = 1.0
+_LOAD_INTERVAL_S: Final = 1.0
 
 
 def run_agent(settings: AgentSettings, stop: Stop, say: Callable[[str], None]) -> None:
@@ -84,10 +84,10 @@ class _Agent:
         lending = settings.lending
         self._other_load = OtherLoad() if lending.max_load is not None else None
         self._load = 0.0
-        self._measured_s = 0.0
+        self._load_measured_s = 0.0
         self._memory_bytes = memory_bytes()
-        self._cached: tuple[str, ...] = cache.contents()
-        self._sent: Report | None = None
+        self._cached_models: tuple[str, ...] = cache.contents()
+        self._sent_report: Report | None = None
         self._written_state = ""
         self._beat_due_s = 0.0
         self._redis_answers = True
@@ -121,12 +121,12 @@ class _Agent:
 
     def _leave(self) -> None:
         """Drain the teacher without following new orders, then end the registration."""
-        ending = threading.Thread(target=self._host.stop, name="edl-host-end", daemon=True)
-        ending.start()
-        while ending.is_alive():
+        stop_thread = threading.Thread(target=self._host.stop, name="edl-host-end", daemon=True)
+        stop_thread.start()
+        while stop_thread.is_alive():
             with contextlib.suppress(LeaseSuperseded):  # a newer agent sends the heartbeats
                 self._report_if_due(leaving=True)
-            ending.join(_TICK_S)
+            stop_thread.join(_TICK_S)
         try:
             self._board.leave(self._settings.machine_id, self._incarnation)
         except (UnavailableError, AccessError) as error:
@@ -136,8 +136,8 @@ class _Agent:
     def _check_lending(self) -> None:
         """Update `_lending`, with a new measurement of the load if one is due."""
         now = time.monotonic()
-        if self._other_load is not None and now - self._measured_s >= _LOAD_S:
-            self._load, self._measured_s = self._other_load.cores(), now
+        if self._other_load is not None and now - self._load_measured_s >= _LOAD_INTERVAL_S:
+            self._load, self._load_measured_s = self._other_load.cores(), now
         yield_left_s, before = self._directory.yield_left_s(), self._lending
         self._lending, self._lending_memory = decide_lending(
             self._load, yield_left_s, self._lending_memory, now, self._settings.lending
@@ -151,13 +151,15 @@ class _Agent:
         if report.state != self._written_state:
             self._directory.write_state(report.state)
             self._written_state = report.state
-        changed = self._sent is None or _urgent_fields(report) != _urgent_fields(self._sent)
+        changed = self._sent_report is None or _urgent_fields(report) != _urgent_fields(
+            self._sent_report
+        )
         # While Redis does not answer, changes wait for the next heartbeat.
         if now < self._beat_due_s and not (changed and self._redis_answers):
             return
         self._beat_due_s = now + self._settings.beat_s
         try:
-            self._send_beat(report if report != self._sent else None)
+            self._send_beat(report if report != self._sent_report else None)
             if not self._redis_answers:
                 log.info("Redis answers again")
             self._redis_answers = True
@@ -172,7 +174,7 @@ class _Agent:
         if order is None:
             self._join()
             return
-        self._sent = report or self._sent
+        self._sent_report = report or self._sent_report
         # Order number 0 means no order: Redis is empty, or no manager has been leader yet.
         if order.number and order != self._order:
             self._order = order
@@ -182,12 +184,12 @@ class _Agent:
     def _join(self) -> None:
         report, settings = self._report(False), self._settings
         self._board.join(settings.machine_id, self._incarnation, report, settings.ttl_s)
-        self._sent, self._beat_due_s = report, 0.0
+        self._sent_report, self._beat_due_s = report, 0.0
 
     def _report(self, leaving: bool) -> Report:
         status, settings = self._host.status, self._settings
         if status.state != "fetching":
-            self._cached = self._cache.contents()
+            self._cached_models = self._cache.contents()
         if not self._lending.lent:
             state = "yielded" if self._host.is_empty else status.state
             status = replace(status, state=state, why=self._lending.why)
@@ -201,7 +203,7 @@ class _Agent:
             order=self._order.number,
             load=round(self._lending_memory.load, 1),
             until_s=round(self._lending.left_s),
-            cached=self._cached,
+            cached=self._cached_models,
             leaving=leaving or not self._lending.lent,
         )
 

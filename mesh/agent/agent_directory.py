@@ -45,12 +45,12 @@ class AgentDirectory:
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = (self._folder / "lock").open("w")
+            lock_file = (self._folder / "lock").open("w")
         except OSError as error:
             raise UsageError(f"{self._folder} cannot be written: {error.strerror}") from None
-        with lock:
+        with lock_file:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UsageError(
                     f"an agent named {self.machine_id} already runs on this machine: give another"
@@ -63,8 +63,8 @@ class AgentDirectory:
     def runs(self) -> bool:
         """Whether an agent of this name runs."""
         try:
-            with (self._folder / "lock").open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with (self._folder / "lock").open("r+") as lock_file:
+                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         except OSError:

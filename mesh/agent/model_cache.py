@@ -44,7 +44,7 @@ class _Download:
 
     def __init__(self, url: str, into: Path, room: int, say: Callable[[str], None]) -> None:
         self._url, self._into, self._room, self._say = url, into, room, say
-        self._ended: Future[None] = Future()
+        self._result: Future[None] = Future()
         self._aborted = threading.Event()
         self._last_s = time.monotonic()  # time of the latest bytes
         threading.Thread(target=self._run, name="edl-fetch", daemon=True).start()
@@ -58,14 +58,14 @@ class _Download:
             UsageError: the URL needs a library that is not installed.
         """
         try:
-            while not wait([self._ended], _CHECK_S).done:
+            while not wait([self._result], _CHECK_S).done:
                 check()
                 if time.monotonic() - self._last_s > _SILENT_S:
                     raise ModelUnavailable(
                         f"the model at {self._url} cannot be fetched now: no data arrived"
                         f" for {_SILENT_S:g} s"
                     )
-            self._ended.result()
+            self._result.result()
             check()
         except BaseException:
             self._aborted.set()
@@ -73,12 +73,12 @@ class _Download:
 
     def _run(self) -> None:
         try:
-            with _translated(self._url):
+            with _translated_errors(self._url):
                 self._fetch()
         except BaseException as error:
-            self._ended.set_exception(error)
+            self._result.set_exception(error)
         else:
-            self._ended.set_result(None)
+            self._result.set_result(None)
         if self._aborted.is_set():
             shutil.rmtree(self._into, ignore_errors=True)
 
@@ -86,23 +86,23 @@ class _Download:
         fs, root = _open_file_system(self._url)
         files = _model_files(fs, self._url, root)
         sizes = {path: _size(fs, path, self._url) for path in files.values()}
-        known = sum(size or 0 for size in sizes.values())
-        if known > self._room:
+        known_bytes = sum(size or 0 for size in sizes.values())
+        if known_bytes > self._room:
             raise ModelUnavailable(
-                f"the model at {self._url} takes {known:,} bytes, and there is room for "
+                f"the model at {self._url} takes {known_bytes:,} bytes, and there is room for "
                 f"{self._room:,} in {self._into.parent}: make room, raise gib= of --cache, or name "
                 "another folder by --cache"
             )
         if not self._aborted.is_set():
-            self._say(f"fetching {self._url}: {len(files)} files, {known:,} bytes")
-        room = self._room - known  # for files of unknown size
+            self._say(f"fetching {self._url}: {len(files)} files, {known_bytes:,} bytes")
+        room = self._room - known_bytes  # left for files of unknown size
         for name, path in files.items():
             size = sizes[path]
             copied = self._copy(fs, path, self._into / name, room if size is None else size)
             if size is None:
                 room -= copied
 
-    def _copy(self, fs: Any, path: str, to: Path, most: int) -> int:
+    def _copy(self, fs: Any, path: str, to: Path, max_bytes: int) -> int:
         """Copy a file; return its number of bytes."""
         to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         copied = 0
@@ -112,10 +112,10 @@ class _Download:
                     raise InterruptedError
                 self._last_s = time.monotonic()
                 copied += len(block)
-                if copied > most:
+                if copied > max_bytes:
                     raise ModelUnavailable(
                         f"{path} is larger than its stated size, or than the free space in"
-                        f" {self._into.parent} ({most:,} bytes)"
+                        f" {self._into.parent} ({max_bytes:,} bytes)"
                     )
                 target.write(block)
         return copied
@@ -174,7 +174,7 @@ def checked_name(name: str, url: str) -> str:
 
 
 @contextlib.contextmanager
-def _translated(url: str) -> Iterator[None]:
+def _translated_errors(url: str) -> Iterator[None]:
     """Translate exceptions of fsspec and its libraries into EdlErrors."""
     try:
         yield
@@ -197,7 +197,7 @@ _FREE_SHARE: Final = 0.95
 #: Seconds after its last use during which a model is not removed.
 _RECENT_S: Final = 3600.0
 #: Prefix of the name of a folder into which a model is downloaded.
-_PART: Final = ".part-"
+_PART_PREFIX: Final = ".part-"
 
 
 class ModelCache:
@@ -284,11 +284,11 @@ class ModelCache:
         Its name is new, as an aborted download may still write to its own folder for a moment.
         """
         try:
-            part = Path(tempfile.mkdtemp(prefix=_PART, dir=self._folder))
+            part = Path(tempfile.mkdtemp(prefix=_PART_PREFIX, dir=self._folder))
         except OSError as error:
             raise ModelUnavailable(f"{self._folder} cannot be written: {error.strerror}") from None
         try:
-            stack.enter_context(_locked(part))
+            stack.enter_context(_lock_folder(part))
         except (BlockingIOError, FileNotFoundError):
             return None
         except OSError:  # the file system has no locks
@@ -303,8 +303,8 @@ class ModelCache:
         """
         from ...teacher.backends.selection import content_of
 
-        steps = [value for name, value in deployment.options if name == "preprocess"]
-        content_id = content_of(str(folder), steps)
+        preprocessing = [value for name, value in deployment.options if name == "preprocess"]
+        content_id = content_of(str(folder), preprocessing)
         if content_id != deployment.content_id:
             raise ContentMismatch(
                 f"the model at {deployment.model_url} has content {content_id}, and service "
@@ -337,21 +337,21 @@ class ModelCache:
                 for entry in models
             }
             for entry in models:
-                recent = time.time() - entry.stat().st_mtime < _RECENT_S
-                if sum(sizes.values()) <= self._most_bytes or entry == keep or recent:
+                is_recent = time.time() - entry.stat().st_mtime < _RECENT_S
+                if sum(sizes.values()) <= self._most_bytes or entry == keep or is_recent:
                     continue
                 shutil.rmtree(entry, ignore_errors=True)
                 del sizes[entry]
 
     def _remove_leftovers(self) -> None:
         """Remove partial downloads of agents that were killed. Running downloads are locked."""
-        for entry in self._folder.glob(f"{_PART}*"):
-            with contextlib.suppress(OSError), _locked(entry):
+        for entry in self._folder.glob(f"{_PART_PREFIX}*"):
+            with contextlib.suppress(OSError), _lock_folder(entry):
                 shutil.rmtree(entry, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; the end of this process releases it too.
 
     Files with process ids could not replace it: containers that share a folder may use equal ids.

@@ -55,8 +55,8 @@ class AgentSettings:
     @property
     def beat_relay(self) -> Path:
         """Path of the heartbeat relay's socket, shared by agents with this cache and Redis URL."""
-        mesh = hashlib.sha256(self.coordinator.encode()).hexdigest()[:8]
-        return self.cache / "beats" / mesh
+        mesh_hash = hashlib.sha256(self.coordinator.encode()).hexdigest()[:8]
+        return self.cache / "beats" / mesh_hash
 
     @property
     def beat_s(self) -> float:

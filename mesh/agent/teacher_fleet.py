@@ -182,8 +182,8 @@ class LocalFleetRunner:
         self.teachers: list[FleetTeacher] = []
         self.ready: set[str] = set()
         self._pause = RetryPause()
-        self._wanted = 0
-        self._started = 0
+        self._wanted_count = 0
+        self._start_count = 0
 
     def run(self, stop: Stop) -> None:
         """Run the fleet until `stop` is requested; then drain all teachers.
@@ -207,15 +207,15 @@ class LocalFleetRunner:
         fleet, desired = self._fleet, self._service.desired
         if desired is not None:
             count = fleet_size(desired, fleet.least, fleet.most)
-            if count != self._wanted:
+            if count != self._wanted_count:
                 bound = "" if count == desired else f" ({desired} desired)"
                 log.info("%s: %d teachers wanted%s", fleet.teacher.service, count, bound)
-            self._wanted = count
+            self._wanted_count = count
         processes = [
             FleetProcess(teacher.name, teacher.name in self.ready, teacher.leaving)
             for teacher in self.teachers
         ]
-        self._apply(fleet_change(processes, self._wanted, self._pause, now), now)
+        self._apply(fleet_change(processes, self._wanted_count, self._pause, now), now)
 
     def _kill_overdue(self, now: float) -> None:
         """Kill teachers that start or drain for too long, or that hang."""
@@ -257,11 +257,11 @@ class LocalFleetRunner:
         log.info("%s drains", teacher.name)
 
     def _start(self, now: float) -> None:
-        name = f"{self._fleet.prefix}-{self._started + 1}"
+        name = f"{self._fleet.prefix}-{self._start_count + 1}"
         ready = re.compile(TEACHER_READY)
         command = self._fleet.command(name)
         process = start(command, echo=lambda line: self._note_ready(name, ready.search(line)))
-        self._started += 1
+        self._start_count += 1
         self.teachers.append(FleetTeacher(name, process, now, now))
         log.info("%s starts", name)
 

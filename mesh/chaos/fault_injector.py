@@ -21,7 +21,7 @@ DELAY_S = 0.2
 #: After the healing, a fault counts as active for its settle time, but at most for these seconds.
 LATE_SETTLE_S = 2.0
 #: Kinds that are healed as soon as they are injected.
-_INSTANT = ("break-teacher", "kill-engine")
+_INSTANT_KINDS = ("break-teacher", "kill-engine")
 
 
 class FaultInjector:
@@ -66,7 +66,7 @@ class FaultInjector:
             skipped = "earlier faults last longer than planned"
         if skipped:
             self._record(fault, healed_s=self._clock(), skipped=skipped)
-        elif fault.kind in _INSTANT:
+        elif fault.kind in _INSTANT_KINDS:
             self._record_healed(fault)
         return skipped
 

@@ -117,10 +117,14 @@ def labels_correct(trace: RunTrace) -> InvariantResult:
     """Samples, and labels of samples and calls, are correct, except for undetected wrong labels."""
     broken, undetected = [], 0
     for name, student_trace in trace.students.items():
-        differ = np.array([at for chunk in _wrong_rows(student_trace) for at in chunk], np.int64)
-        excused = _may_be_undetected(trace, student_trace, student_trace.samples["at_s"][differ])
+        wrong_rows = np.array(
+            [at for chunk in _wrong_rows(student_trace) for at in chunk], np.int64
+        )
+        excused = _may_be_undetected(
+            trace, student_trace, student_trace.samples["at_s"][wrong_rows]
+        )
         undetected += int(excused.sum())
-        wrong = differ[~excused]
+        wrong = wrong_rows[~excused]
         if len(wrong):
             ids = student_trace.samples["id"]
             examples = ", ".join(
@@ -242,20 +246,24 @@ def memory_bounded(trace: RunTrace) -> InvariantResult:
     for name, student_trace in trace.students.items():
         points = [one for one in student_trace.stats if one.trainer_bytes and one.engine_bytes]
         first_seen = {one.engine_pid: one.at_s for one in reversed(student_trace.stats)}
-        both = [
+        both_points = [
             (one.at_s, one.trainer_bytes + one.engine_bytes - one.volume_bytes, one.engine_pid)
             for one in points
             if one.at_s - first_seen[one.engine_pid] >= ENGINE_WARM_UP_S
         ]
-        trainer = [
+        trainer_points = [
             (one.at_s, one.trainer_bytes - one.volume_bytes / 2, 0)
             for one in points
             if one.at_s - student_trace.began_s >= WARM_UP_S
         ]
         minutes = max(student_trace.ended_s - student_trace.began_s, 60.0) / 60
         for processes, slope, limit in (
-            ("trainer and engine", _median_slope(both), MAX_GROWTH),
-            ("trainer", _median_slope(trainer), max(MAX_GROWTH_OF_LONG_RUN, MAX_GROWTH / minutes)),
+            ("trainer and engine", _median_slope(both_points), MAX_GROWTH),
+            (
+                "trainer",
+                _median_slope(trainer_points),
+                max(MAX_GROWTH_OF_LONG_RUN, MAX_GROWTH / minutes),
+            ),
         ):
             if slope is None:
                 continue
@@ -336,14 +344,14 @@ def _median_slope(points: Sequence[tuple[float, float, int]]) -> float | None:
     """
     if len(points) < MIN_POINTS:
         return None
-    times_s, sizes, lives = np.array(points).T
+    times_s, sizes, engines = np.array(points).T
     slopes = []
     for at in range(1, len(points)):
         distance_s = times_s[at] - times_s[:at]
-        usable = (lives[:at] == lives[at]) & (distance_s >= MIN_DISTANCE_S)
+        usable = (engines[:at] == engines[at]) & (distance_s >= MIN_DISTANCE_S)
         slopes.append((sizes[at] - sizes[:at][usable]) / distance_s[usable])
-    joined = np.concatenate(slopes)
-    return float(np.median(joined)) if len(joined) >= MIN_POINTS else None
+    all_slopes = np.concatenate(slopes)
+    return float(np.median(all_slopes)) if len(all_slopes) >= MIN_POINTS else None
 
 
 def _describe(one: InjectedFault) -> str:

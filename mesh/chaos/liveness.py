@@ -132,11 +132,11 @@ def _sends_to(stats: tuple[StudentStats, ...], teacher: str, times: Array) -> Ar
     """Return for each time whether the latest statistics are recent and name the teacher."""
     if not stats:
         return np.zeros(len(times), bool)
-    written = np.array([one.at_s for one in stats])
-    named = np.array([teacher in one.teachers for one in stats])
-    latest = np.searchsorted(written, times, side="right") - 1
-    recent = (latest >= 0) & (times - written[latest] <= MAX_STATS_AGE_S)
-    return np.asarray(named[latest] & recent)
+    written_s = np.array([one.at_s for one in stats])
+    names_teacher = np.array([teacher in one.teachers for one in stats])
+    latest = np.searchsorted(written_s, times, side="right") - 1
+    recent = (latest >= 0) & (times - written_s[latest] <= MAX_STATS_AGE_S)
+    return np.asarray(names_teacher[latest] & recent)
 
 
 def _affected(times: Array, trace: RunTrace, target: str | None, after_s: float = 0.0) -> Array:
@@ -146,8 +146,8 @@ def _affected(times: Array, trace: RunTrace, target: str | None, after_s: float 
     """
     mask = np.zeros_like(times, bool)
     for one in trace.faults:
-        control = KIND_BY_NAME[one.fault.kind].target is FaultTarget.CONTROL_PLANE
-        if not one.skipped and (control if target is None else one.fault.target == target):
+        is_control_plane = KIND_BY_NAME[one.fault.kind].target is FaultTarget.CONTROL_PLANE
+        if not one.skipped and (is_control_plane if target is None else one.fault.target == target):
             mask |= (times >= one.at_s) & (times < one.ends_s + after_s)
     return mask
 
@@ -192,9 +192,9 @@ def _target_recovered(
         case FaultTarget.GUEST:
             return target not in snapshot.teachers
         case FaultTarget.STUDENT:
-            former, now = _latest_stats(trace.students[target], injected.at_s), latest.get(target)
-            killed = None if former is None else former.engine_pid
-            return now is not None and now.engine_pid != killed and bool(now.teachers)
+            before, after = _latest_stats(trace.students[target], injected.at_s), latest.get(target)
+            killed_pid = None if before is None else before.engine_pid
+            return after is not None and after.engine_pid != killed_pid and bool(after.teachers)
         case FaultTarget.CONTROL_PLANE:
             return (
                 set(trace.students) <= snapshot.students

@@ -79,8 +79,8 @@ class MeshMonitor:
             MembershipSnapshot(
                 self._clock(),
                 frozenset(one.member for one in teachers),
-                frozenset(_job(one.member) for one in students),
-                {_job(name): frozenset(row.teachers) for name, row in rows.items()},
+                frozenset(_job_name(one.member) for one in students),
+                {_job_name(name): frozenset(row.teachers) for name, row in rows.items()},
             )
         )
 
@@ -92,7 +92,7 @@ class MeshMonitor:
         self._last_check_s = now
 
 
-def _job(student_id: str) -> str:
+def _job_name(student_id: str) -> str:
     """Return the job of a student id `job/rank`; each job of a run has one rank."""
     return student_id.partition("/")[0]
 
@@ -117,11 +117,11 @@ class LeftoverCheck:
     def leftovers(self, settle_s: float = 5.0) -> tuple[str, ...]:
         """Describe what the run left behind, after up to `settle_s` seconds for it to disappear."""
         deadline = time.monotonic() + settle_s
-        while (found := self._find()) and time.monotonic() < deadline:
+        while (found := self._find_leftovers()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         return found
 
-    def _find(self) -> tuple[str, ...]:
+    def _find_leftovers(self) -> tuple[str, ...]:
         new = _segments() - self.segments
         segments = sorted(new - _segments_in_use()) if new else []
         memory = (f"shared memory {SHARED_MEMORY / name}" for name in segments)

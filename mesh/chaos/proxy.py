@@ -79,8 +79,8 @@ class ChaosProxy:
         with self._lock:
             sockets = list(self._sockets)
             self.effects += len(sockets) // 2  # each connection has two sockets
-        for one in sockets:
-            _shut_down(one)
+        for sock in sockets:
+            _shut_down(sock)
 
     def close(self) -> None:
         """Stop listening, close all connections and join the threads. Idempotent."""
@@ -114,8 +114,8 @@ class ChaosProxy:
         ):
             server.settimeout(None)
             pair = (client, server)
-            for one in pair:
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for sock in pair:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._sockets.update(pair)
             if self._closed.is_set():  # `close` may have missed these sockets
@@ -137,11 +137,11 @@ class ChaosProxy:
                 if self._delay_s:
                     self._closed.wait(self._delay_s)
                 sink.sendall(transform(data))
-        for one in (source, sink):
-            _shut_down(one)
+        for sock in (source, sink):
+            _shut_down(sock)
 
 
-def _shut_down(one: socket.socket) -> None:
+def _shut_down(sock: socket.socket) -> None:
     """Shut a socket down: unlike closing, this wakes threads that wait for it."""
     with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
+        sock.shutdown(socket.SHUT_RDWR)

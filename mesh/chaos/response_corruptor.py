@@ -143,14 +143,14 @@ class _ResponseStream:
         return frame if corrupted is None else corrupted
 
 
-def _nan(result: ResultFrame, rng: Random) -> bytes:
+def _set_nan(result: ResultFrame, rng: Random) -> bytes:
     labels = bytearray(result.labels)
     at = rng.randrange(len(labels) // _FLOAT_BYTES) * _FLOAT_BYTES
     labels[at : at + _FLOAT_BYTES] = np.float32("nan").tobytes()
     return replace(result, labels=bytes(labels)).to_bytes()
 
 
-def _flip(result: ResultFrame, rng: Random) -> bytes:
+def _flip_bit(result: ResultFrame, rng: Random) -> bytes:
     frame = bytearray(result.to_bytes())
     offsets = [at for at in range(len(frame) - len(result.labels)) if at not in _REQUEST_NUMBER]
     bit = rng.randrange(8 * len(offsets))
@@ -158,20 +158,20 @@ def _flip(result: ResultFrame, rng: Random) -> bytes:
     return bytes(frame)
 
 
-def _shape(result: ResultFrame, rng: Random) -> bytes:
+def _drop_row(result: ResultFrame, rng: Random) -> bytes:
     rows, *others = result.shape
     labels = result.labels[result.row_bytes :]
     return replace(result, shape=(rows - 1, *others), labels=labels).to_bytes()
 
 
-def _instance(result: ResultFrame, rng: Random) -> bytes:
+def _change_incarnation(result: ResultFrame, rng: Random) -> bytes:
     parameters = dict(result.description.parameters)
     parameters["incarnation"] = str(int(parameters["incarnation"]) + 1)
     description = replace(result.description, parameters=parameters)
     return replace(result, description=description).to_bytes()
 
 
-def _other(result: ResultFrame, rng: Random) -> bytes:
+def _rotate_labels(result: ResultFrame, rng: Random) -> bytes:
     """Rotate the labels by one row; labels of a single row by one class."""
     labels = result.labels
     step = result.row_bytes if len(labels) > result.row_bytes else _FLOAT_BYTES
@@ -180,9 +180,9 @@ def _other(result: ResultFrame, rng: Random) -> bytes:
 
 #: Corruptions by the name of the fault kind.
 CORRUPTIONS: dict[str, Corruption] = {
-    "answer-nan": _nan,
-    "answer-flip": _flip,
-    "answer-shape": _shape,
-    "answer-instance": _instance,
-    "answer-other": _other,
+    "answer-nan": _set_nan,
+    "answer-flip": _flip_bit,
+    "answer-shape": _drop_row,
+    "answer-instance": _change_incarnation,
+    "answer-other": _rotate_labels,
 }

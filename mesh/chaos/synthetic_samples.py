@@ -20,7 +20,7 @@ CLASSES = 256
 INPUT, OUTPUT = "x", "soft"
 #: Environment variable that makes a teacher refuse every sample.
 REFUSES = "EDL_CHAOS_REFUSES"
-_MIX = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)
+_HASH_MULTIPLIERS = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)
 
 
 def samples_of(ids: Array) -> Array:
@@ -28,10 +28,12 @@ def samples_of(ids: Array) -> Array:
 
     Values are integers of 12 bits, so that float32 holds every sum of a row exactly.
     """
-    columns = np.arange(FEATURES, dtype=np.uint32) * np.uint32(_MIX[1])
-    mixed = (ids.astype(np.uint32)[:, None] + np.uint32(1)) * np.uint32(_MIX[0]) + columns
+    columns = np.arange(FEATURES, dtype=np.uint32) * np.uint32(_HASH_MULTIPLIERS[1])
+    mixed = (ids.astype(np.uint32)[:, None] + np.uint32(1)) * np.uint32(
+        _HASH_MULTIPLIERS[0]
+    ) + columns
     mixed ^= mixed >> np.uint32(15)
-    mixed *= np.uint32(_MIX[2])
+    mixed *= np.uint32(_HASH_MULTIPLIERS[2])
     return (mixed >> np.uint32(20)).astype(np.float32)
 
 

@@ -313,10 +313,10 @@ def _placement(report: DemoReport) -> str:
     if report.shared_device:
         return "This machine has one core: student, teachers and mesh share it in every mode."
     others = len(report.cores.others)
-    location = f"{others} other {'core' if others == 1 else 'cores'}"
+    others_text = f"{others} other {'core' if others == 1 else 'cores'}"
     return (
         "N-training, Online and the student of EDL-Dist use the same single core. EDL-Dist runs"
-        f" its teachers, the reader's engine and the coordinator on {location}."
+        f" its teachers, the reader's engine and the coordinator on {others_text}."
     )
 
 

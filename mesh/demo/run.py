@@ -130,10 +130,10 @@ class _DemoRun:
         results: dict[modes.Mode, modes.ModeResult] = {}
         if settings.device == "cpu" and self.cores.student != self.cores.others:
             # Half a training of one seed is enough to measure the throughput.
-            short = replace(settings, seeds=1, steps=settings.steps // 2)
-            with self._bar(ALL_CORES, short.batches) as stage:
+            short_settings = replace(settings, seeds=1, steps=settings.steps // 2)
+            with self._training_stage(ALL_CORES, short_settings.batches) as stage:
                 results[ALL_CORES] = run_online_on_all_cores(
-                    short, teacher.path, self.cores, stage.reach
+                    short_settings, teacher.path, self.cores, stage.reach
                 )
         predictor = Predictor(
             teacher.path, micro_batch=settings.micro_batch, device=settings.device
@@ -152,7 +152,7 @@ class _DemoRun:
         with self._mesh(spec) as mesh:  # idle teachers take hardly any CPU
             self._train(online, seeds_before)
             self._train(n_training, seeds_before)
-            with self._bar("edl_dist", settings.batches) as stage:
+            with self._training_stage("edl_dist", settings.batches) as stage:
                 edl_dist = run_edl_dist(
                     mesh, spec, self.digits, settings, self.cores, self.display, stage
                 )
@@ -164,7 +164,7 @@ class _DemoRun:
 
     def _train(self, training: modes.StudentTraining, seeds: int) -> None:
         if seeds:
-            with self._bar(training.mode, seeds * self.settings.steps) as stage:
+            with self._training_stage(training.mode, seeds * self.settings.steps) as stage:
                 training.run(seeds, stage.reach)
 
     @contextlib.contextmanager
@@ -184,7 +184,9 @@ class _DemoRun:
                     stage.reach(ready)
             yield mesh
 
-    def _bar(self, mode: modes.Mode, batches: int) -> AbstractContextManager[ProgressStage]:
+    def _training_stage(
+        self, mode: modes.Mode, batches: int
+    ) -> AbstractContextManager[ProgressStage]:
         title = f"Train: {modes.TITLES[mode]}"
         return self.display.stage(title, batches, every=SHOW_EVERY_BATCHES)
 

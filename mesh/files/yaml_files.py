@@ -87,7 +87,7 @@ def parse_kinds(text: str, kinds: Mapping[str, type[T]], name: str) -> list[T]:
         if not named:
             expected = _join_or([f"`kind: {kind}`" for kind in kinds])
             location.fail(root, f"'kind' is missing: expects {expected}")
-        kind = kinds[_word(named[0][1], tuple(kinds), location.of("kind"))]
+        kind = kinds[_literal(named[0][1], tuple(kinds), location.of("kind"))]
         root.value.remove(named[0])
         values.append(_dataclass(root, kind, location))
     return values
@@ -117,7 +117,7 @@ def _value(node: yaml.Node, kind: Any, location: FileLocation) -> Any:
 def _compound(node: yaml.Node, kind: Any, location: FileLocation) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
-        return _word(node, arguments, location)
+        return _literal(node, arguments, location)
     if origin in (Union, types.UnionType):
         return _union(node, arguments, location)
     if origin is tuple:
@@ -183,7 +183,7 @@ def _tuple(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> t
     )
 
 
-def _word(node: yaml.Node, words: tuple[Any, ...], location: FileLocation) -> Any:
+def _literal(node: yaml.Node, words: tuple[Any, ...], location: FileLocation) -> Any:
     """Convert a node to one of several words, even if YAML parses it as another type."""
     text = node.value if isinstance(node, yaml.ScalarNode) else None
     for word in words:
@@ -195,14 +195,14 @@ def _word(node: yaml.Node, words: tuple[Any, ...], location: FileLocation) -> An
 
 def _union(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> Any:
     """Convert a node to the first type that fits. If none fits, the error names all types."""
-    empty = node.tag == "tag:yaml.org,2002:null"
-    rest = [kind for kind in kinds if kind is not type(None)]
-    if empty and len(rest) < len(kinds):
+    is_null = node.tag == "tag:yaml.org,2002:null"
+    value_kinds = [kind for kind in kinds if kind is not type(None)]
+    if is_null and len(value_kinds) < len(kinds):
         return None
     if isinstance(node, yaml.SequenceNode):  # report an error in the item of the list
-        rest = [kind for kind in rest if get_origin(kind) is tuple] or rest
+        value_kinds = [kind for kind in value_kinds if get_origin(kind) is tuple] or value_kinds
     errors: list[UsageError] = []
-    for kind in rest:
+    for kind in value_kinds:
         try:
             return _value(node, kind, location)
         except UsageError as error:
@@ -232,7 +232,9 @@ def write(path: str | os.PathLike[str], value: object, heading: str = "") -> Non
         UsageError: the file cannot be written.
     """
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
-    text = comment + yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True, width=100)
+    text = comment + yaml.safe_dump(
+        _to_plain(value), sort_keys=False, allow_unicode=True, width=100
+    )
     with replacing(Path(path)) as part:
         part.write_text(text, encoding="utf-8")
 
@@ -242,17 +244,17 @@ def _default(field: Field[Any]) -> Any:
     return field.default if factory is MISSING else factory()
 
 
-def _plain(value: object) -> Any:
+def _to_plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            field.name: _plain(getattr(value, field.name))
+            field.name: _to_plain(getattr(value, field.name))
             for field in fields(value)
             if field.init and getattr(value, field.name) != _default(field)
         }
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     return value

@@ -208,17 +208,17 @@ def read_progress(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
     """
     reports = [one.facts for one in board.reports(job)]
     generation = board.generation(job)
-    stepped = [facts for facts in reports if _count(facts.get("step"))]
-    if not stepped or generation is None:
+    with_steps = [facts for facts in reports if _step_count(facts.get("step"))]
+    if not with_steps or generation is None:
         return TrainingProgress()
-    step = max(_count(facts.get("step")) for facts in stepped)
-    steps = max(_count(facts.get("steps")) for facts in stepped)
-    world = generation.body.get("nodes")
-    steady = isinstance(world, list) and len(world) == nodes
+    step = max(_step_count(facts.get("step")) for facts in with_steps)
+    steps = max(_step_count(facts.get("steps")) for facts in with_steps)
+    members = generation.body.get("nodes")
+    steady = isinstance(members, list) and len(members) == nodes
     return TrainingProgress(min(step, steps) / steps if steps else None, steady)
 
 
-def _count(value: object) -> int:
+def _step_count(value: object) -> int:
     """Return a number of steps from Redis; 0 if it is missing or invalid."""
     return value if isinstance(value, int) and value > 0 else 0
 

@@ -154,8 +154,8 @@ class KubernetesBackend:
 
     def events(self, last: int) -> list[TimelineEntry]:
         resources = self._resources()
-        about = f"involvedObject.kind={DISTILL_JOB.kind}"
-        entries = entries_of(resources, self._client.list(EVENT, fields=about))
+        fields = f"involvedObject.kind={DISTILL_JOB.kind}"
+        entries = entries_of(resources, self._client.list(EVENT, fields=fields))
         return entries[-last:]  # for 0, [-0:] returns all
 
     def close(self) -> None:

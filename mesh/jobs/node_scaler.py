@@ -110,11 +110,11 @@ class Slots:
         }
         for name, count in counts.items():
             self.reserved[name] += self.free[: count - len(self.reserved[name])]
-        before = self.complete
+        complete_before = self.complete
         self.complete = frozenset(
             name for name, count in counts.items() if len(self.reserved[name]) >= count
         )
-        return [name for name in counts if name in self.complete - before]
+        return [name for name in counts if name in self.complete - complete_before]
 
     def lacks_slots(self, reservations: Sequence[Reservation]) -> bool:
         """Whether a reservation still waits for slots that nodes use."""

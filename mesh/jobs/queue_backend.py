@@ -65,9 +65,9 @@ class QueueBackend:
         jobs, runner = self._board.jobs(), self._board.runner()
         reservations, head = self._board.reservations(), fleet_line(runner)
         if runner is not None:
-            kept = runner.facts.get("kept", {})
+            kept_slots = runner.facts.get("kept", {})
             for one in reservations:
-                count = len(kept.get(one.name, ()))
+                count = len(kept_slots.get(one.name, ()))
                 head += f"; reservation {one.name} has {count} of {one.slots} slots"
         return Listing(
             jobs,
@@ -97,14 +97,14 @@ class QueueBackend:
         return found.progress if found.progress.ended else None
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
-        since = ""
+        last_id = ""
 
         def read_new() -> list[str]:
-            nonlocal since
+            nonlocal last_id
             # Redis may keep a few more than PIECES_KEPT.
-            pieces = self._board.read_log(job.name, since, 2 * PIECES_KEPT)
+            pieces = self._board.read_log(job.name, last_id, 2 * PIECES_KEPT)
             if pieces:
-                since = pieces[-1].entry_id
+                last_id = pieces[-1].entry_id
             return [str(line) for piece in pieces for line in piece.body.get("lines", ())]
 
         return follow_log(self, job, read_new, lambda: _LOG_POLL_S, follow)
@@ -178,12 +178,12 @@ def _describe_free_slots(board: QueueBoard, name: str, slots: int) -> str:
     runner = board.runner()
     if runner is None:
         return ""
-    kept = runner.facts.get("kept", {}).get(name, [])
-    if len(kept) < slots:
+    kept_slots = runner.facts.get("kept", {}).get(name, [])
+    if len(kept_slots) < slots:
         return ""
     cores = runner.facts.get("cores", [])
     parts = []
-    for slot in kept:
+    for slot in kept_slots:
         numbers = ", ".join(map(str, cores[slot])) if slot < len(cores) else ""
         parts.append(f"slot {slot}" + (f" (cores {numbers})" if numbers else ""))
     return ", ".join(parts) + (" is" if len(parts) == 1 else " are")

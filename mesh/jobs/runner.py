@@ -105,7 +105,7 @@ class JobRunner:
             try:
                 if self._lead():
                     return True
-                other = self._queue.runner()
+                leader = self._queue.runner()
             except EdlError as error:
                 if not is_waiting:
                     raise
@@ -114,10 +114,10 @@ class JobRunner:
                 self._redis_down = True
             else:
                 self._redis_down = False
-                if other is not None and not is_waiting:
+                if leader is not None and not is_waiting:
                     is_waiting = True
-                    host = other.facts.get("host", "?")
-                    log.info("runner %s on %s leads the queue: standing by", other.runner_id, host)
+                    host = leader.facts.get("host", "?")
+                    log.info("runner %s on %s leads the queue: standing by", leader.runner_id, host)
             if stop.wait(TICK_S):
                 return False
 
@@ -148,9 +148,9 @@ class JobRunner:
     def _beat(self, now_s: float) -> None:
         is_due = now_s - self._last_beat_s >= self._config.ttl_s / _BEATS_PER_TTL
         if (is_due or self._facts() != self._sent_facts) and not self._lead():
-            other = self._queue.runner()
+            leader = self._queue.runner()
             raise LeaseSuperseded(
-                f"runner {other.runner_id if other else '?'} took over the queue after"
+                f"runner {leader.runner_id if leader else '?'} took over the queue after"
                 f" {self._config.ttl_s:g} s without a heartbeat of this runner; ending its nodes"
             )
 

@@ -39,24 +39,23 @@ _MIN_BYTES: Final = 1 << 20
 
 def _check_resource(name: str, amount: str) -> None:
     """Raise ValueError if the name or the quantity of a resource is invalid."""
-    where = f"resources.{name}"
+    key = f"resources.{name}"
     if name == "cpu":
         if not _CPU_AMOUNT.fullmatch(amount):
-            raise ValueError(f"{where}: expects cores, `2`, `0.5` or `500m`, got {amount!r:.60}")
+            raise ValueError(f"{key}: expects cores, `2`, `0.5` or `500m`, got {amount!r:.60}")
     elif name in ("memory", "ephemeral-storage"):
         if not _BYTES_AMOUNT.fullmatch(amount):
             raise ValueError(
-                f"{where}: expects bytes in Kubernetes notation, `4Gi` or `512Mi`, got"
-                f" {amount!r:.60}"
+                f"{key}: expects bytes in Kubernetes notation, `4Gi` or `512Mi`, got {amount!r:.60}"
             )
         if quantity(amount) < _MIN_BYTES:
-            raise ValueError(f"{where}: {amount!r} is less than 1Mi: it needs a unit, as in `4Gi`")
+            raise ValueError(f"{key}: {amount!r} is less than 1Mi: it needs a unit, as in `4Gi`")
     elif name != "gpu" and not _FULL_NAME.fullmatch(name):
         raise ValueError(
-            f"{where}: expects {', '.join(_SHORT_NAMES)}, or a full name such as amd.com/gpu"
+            f"{key}: expects {', '.join(_SHORT_NAMES)}, or a full name such as amd.com/gpu"
         )
     elif not _WHOLE_AMOUNT.fullmatch(amount):
-        raise ValueError(f"{where}: expects a whole number, got {amount!r:.60}")
+        raise ValueError(f"{key}: expects a whole number, got {amount!r:.60}")
 
 
 #: Options of `edl student train` that `train` may not have. The runner sets them; --dry-run would

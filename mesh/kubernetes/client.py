@@ -179,7 +179,7 @@ class Client:
             KubernetesObjectMissing: the cluster does not know the kind (`unknown_kind`).
         """
         selectors = {"labelSelector": labels, "fieldSelector": fields}
-        query: dict[str, str | int] = {"limit": _PAGE, **_given(selectors)}
+        query: dict[str, str | int] = {"limit": _PAGE, **_non_empty(selectors)}
         path = self._path(kind, namespace)
         objects: Objects = []
         while True:
@@ -201,7 +201,7 @@ class Client:
             KubernetesObjectMissing: the namespace or the kind does not exist.
         """
         path = self._path(kind, namespace or body["metadata"].get("namespace"))
-        return self._json("POST", path, body=_typed(kind, body))
+        return self._json("POST", path, body=_with_type(kind, body))
 
     def patch(
         self,
@@ -261,7 +261,9 @@ class Client:
         meta = body["metadata"]
         path = self._path(kind, meta.get("namespace"), meta["name"])
         query = {"fieldManager": OPERATOR, "force": "true"}
-        return self._json("PATCH", path, query, _typed(kind, body), "application/apply-patch+yaml")
+        return self._json(
+            "PATCH", path, query, _with_type(kind, body), "application/apply-patch+yaml"
+        )
 
     def replace(self, kind: Kind, body: Mapping[str, Any]) -> Object:
         """Replace an object by a changed copy.
@@ -300,7 +302,7 @@ class Client:
         options: Object = {"propagationPolicy": "Background"}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        if preconditions := _given({"uid": uid, "resourceVersion": resource_version}):
+        if preconditions := _non_empty({"uid": uid, "resourceVersion": resource_version}):
             options["preconditions"] = preconditions
         try:
             self._json("DELETE", self._path(kind, namespace, name), body=options)
@@ -331,7 +333,7 @@ class Client:
         from urllib3.exceptions import HTTPError
 
         options = {"sinceTime": since_time, "container": container, "tailLines": tail_lines}
-        query = {"timestamps": "true", **_given(options)}
+        query = {"timestamps": "true", **_non_empty(options)}
         response = self._send("GET", self._path(POD, None, pod, "log"), query, stream=True)
         incomplete = b""
         try:
@@ -413,12 +415,12 @@ class Client:
         return response
 
 
-def _typed(kind: Kind, body: Mapping[str, Any]) -> Object:
+def _with_type(kind: Kind, body: Mapping[str, Any]) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.kind, **body}
 
 
-def _given(values: Mapping[str, str | int | None]) -> dict[str, str | int]:
-    """Return the values that are given: neither None nor empty."""
+def _non_empty(values: Mapping[str, str | int | None]) -> dict[str, str | int]:
+    """Return the values that are neither None nor an empty text."""
     return {key: value for key, value in values.items() if value not in (None, "")}
 
 

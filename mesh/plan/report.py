@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def plan_lines(plan: MeshPlan) -> Iterator[str]:
     """Yield the lines of the planned mesh."""
-    each = f", batch {plan.rows} each" if plan.students > 1 else f", batch {plan.rows}"
-    yield f"students    {plan.students} x {plan.student}{each}"
+    batch_text = f", batch {plan.rows} each" if plan.students > 1 else f", batch {plan.rows}"
+    yield f"students    {plan.students} x {plan.student}{batch_text}"
     if plan.mesh is None or plan.prediction is None:
         yield f"teachers    none: {plan.way('mesh').why_not}"
         return
@@ -33,13 +33,15 @@ def plan_lines(plan: MeshPlan) -> Iterator[str]:
     )
     for kind, rows in plan.micro_batches.items():
         yield f"            {kind}: --micro-batch {rows}"
-    limits = plan.prediction.thresholds
+    thresholds = plan.prediction.thresholds
     yield (
-        f"buffer      ut {limits.upper} batches (upper_bytes={plan.upper_bytes},"
-        f" {format_bytes(plan.upper_bytes)}), lt {limits.lower} (lower_bytes={plan.lower_bytes})"
+        f"buffer      ut {thresholds.upper} batches (upper_bytes={plan.upper_bytes},"
+        f" {format_bytes(plan.upper_bytes)}), lt {thresholds.lower}"
+        f" (lower_bytes={plan.lower_bytes})"
     )
-    if limits.upper < limits.ideal:
-        yield f"            ut {limits.ideal} would be better, but buffer_bytes does not allow it"
+    if thresholds.upper < thresholds.ideal:
+        ideal = thresholds.ideal
+        yield f"            ut {ideal} would be better, but buffer_bytes does not allow it"
     way, currency = plan.way("mesh"), plan.currency
     yield (
         f"predicted   {format_rate(way.samples_per_s)} samples/s,"
@@ -50,16 +52,16 @@ def plan_lines(plan: MeshPlan) -> Iterator[str]:
         f" {money(way.cost_per_hour * way.epoch_s / 3600)} {currency} an epoch,"
         f" {money(way.cost)} {currency} in all"
     )
-    first, second = plan.prediction.stages[:2]
+    bottleneck, next_stage = plan.prediction.stages[:2]
     lost = (
         f"; {100 * plan.prediction.lost:.2g} % of it is lost"
         if plan.prediction.lost > 0.002
         else ""
     )
-    rate = format_rate(first.samples_per_s)
-    yield f"limited by  {first.name} ({rate} samples/s{lost}): {first.remedy}"
-    rate = format_rate(second.samples_per_s)
-    yield f"next        {second.name} ({rate} samples/s): {second.remedy}"
+    rate = format_rate(bottleneck.samples_per_s)
+    yield f"limited by  {bottleneck.name} ({rate} samples/s{lost}): {bottleneck.remedy}"
+    rate = format_rate(next_stage.samples_per_s)
+    yield f"next        {next_stage.name} ({rate} samples/s): {next_stage.remedy}"
 
 
 def verdict_lines(plan: MeshPlan) -> Iterator[str]:

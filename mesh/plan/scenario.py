@@ -33,7 +33,7 @@ def scenario_of(
     rows, limits = mesh.rows, prediction.thresholds
     student_rate = job.rate("student", mesh.student)
     source_s = 0.0 if job.source_samples_per_s is None else rows / job.source_samples_per_s
-    teachers = [_group(cluster, job, mesh, team) for team in mesh.teams]
+    teachers = [_teacher_group(cluster, job, mesh, team) for team in mesh.teams]
     total = sum(group.count for group in teachers)
     share = max(1, -(-total // mesh.students))
     students = StudentGroup(
@@ -51,7 +51,7 @@ def scenario_of(
         together=job.synchronous and mesh.students > 1,
         input_bytes=job.sample_bytes,
         label_bytes=job.label_bytes,
-        link=_link(cluster.kind(mesh.student).link),
+        link=_network_link(cluster.kind(mesh.student).link),
     )
     batch_s = rows * mesh.students / prediction.samples_per_s
     return Scenario(
@@ -65,7 +65,7 @@ def scenario_of(
     )
 
 
-def _group(
+def _teacher_group(
     cluster: Cluster, job: Distillation, mesh: PlannedMesh, team: DeviceGroup
 ) -> TeacherGroup:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
@@ -75,10 +75,10 @@ def _group(
         t_t_s=rate.sample_s,
         batch_overhead_s=rate.batch_overhead_s + TEACHER_BATCH_S,
         jitter=rate.jitter,
-        link=_link(kind.link),
+        link=_network_link(kind.link),
         price_per_hour=kind.price_per_hour,
     )
 
 
-def _link(link: DeviceLink) -> NetworkLink:
+def _network_link(link: DeviceLink) -> NetworkLink:
     return NetworkLink(LINK_SHARE * link.bandwidth_bytes_per_s, link.latency_s, link.jitter)

@@ -65,12 +65,18 @@ def parse_sweep(text: str, cluster: Cluster, job: Distillation) -> Sweep:
             f"--what-if {text}: expects KEY=A..B or KEY=A..B/STEP, such as teachers=40..56 or"
             " p4.bandwidth_bytes_per_s=1 Gbit/s..10 Gbit/s"
         )
-    known = _variables(cluster, job)
-    if key not in known:
-        raise UsageError(f"--what-if {key}: {unknown_key(key, known)}")
-    integer, number, _ = known[key]
-    first, last = (_bound(text, match[name].strip(), integer, number) for name in ("first", "last"))
-    step = None if match["step"] is None else _bound(text, match["step"], integer, Number(above=0))
+    variables = _variables(cluster, job)
+    if key not in variables:
+        raise UsageError(f"--what-if {key}: {unknown_key(key, variables)}")
+    integer, rule, _ = variables[key]
+    first, last = (
+        _parse_bound(text, match[name].strip(), integer, rule) for name in ("first", "last")
+    )
+    step = (
+        None
+        if match["step"] is None
+        else _parse_bound(text, match["step"], integer, Number(above=0))
+    )
     if last < first:
         raise UsageError(f"--what-if {text}: the range is empty: write the lower bound first")
     return Sweep(key, tuple(_values(text, first, last, step, integer)))
@@ -92,7 +98,7 @@ def plan_points(
             yield SweepPoint(value, planned)
 
 
-def _bound(text: str, written: str, integer: bool, rule: Number) -> float:
+def _parse_bound(text: str, written: str, integer: bool, rule: Number) -> float:
     value = parse_number(written, rule)
     if value is None or not rule.takes(value) or (integer and not value.is_integer()):
         kind = "a whole number" if integer else "a number"
@@ -116,8 +122,8 @@ def _values(
     wide = first > 0 and last / first > WIDE_RANGE
     seen = set()
     for index in range(POINTS):
-        part = index / (POINTS - 1)
-        value = first * (last / first) ** part if wide else first + part * (last - first)
+        fraction = index / (POINTS - 1)
+        value = first * (last / first) ** fraction if wide else first + fraction * (last - first)
         value = float(round(value)) if integer else value
         if value not in seen:
             seen.add(value)

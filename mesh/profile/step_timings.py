@@ -262,10 +262,10 @@ def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
     distill = parts.distill
     if distill is None or not distill.needs_labels:
         return {}
-    draw, tensor = np.random.default_rng(0), parts.spec.framework.tensor
+    rng, tensor = np.random.default_rng(0), parts.spec.framework.tensor
 
     def uniform(*shape: int) -> Any:
-        return tensor(draw.random(shape, np.float32))
+        return tensor(rng.random(shape, np.float32))
 
     shape = list(logits_of(outputs, distill).shape)
     if distill.top_k:
@@ -275,7 +275,7 @@ def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
         values, indices, tail = distill.parts_of_main
         return {
             values: uniform(*shape[:-1], k) / k,
-            indices: tensor(draw.integers(0, shape[-1], [*shape[:-1], k])),
+            indices: tensor(rng.integers(0, shape[-1], [*shape[:-1], k])),
             tail: uniform(*shape[:-1]),
         }
     noise = uniform(*shape)
@@ -294,7 +294,9 @@ def _samples(feed: Any, rows: int) -> int:
     return len(feed) * rows if hasattr(feed, "__len__") else 0
 
 
-def _time(cores: Sequence[int], say: Callable[[str], None], **settings: Any) -> dict[str, Any]:
+def _run_request(
+    cores: Sequence[int], say: Callable[[str], None], **settings: Any
+) -> dict[str, Any]:
     """Time steps in the child."""
     prepare_process(cores)
     # Paddle warns about its build.
@@ -303,4 +305,4 @@ def _time(cores: Sequence[int], say: Callable[[str], None], **settings: Any) -> 
 
 
 if __name__ == "__main__":
-    serve_task(lambda request, say: _time(**request, say=say))
+    serve_task(lambda request, say: _run_request(**request, say=say))

@@ -31,9 +31,9 @@ class _Members(ResourceKind):
             members = getattr(service_status, self.plural)
             known |= {self._id(member) for member in members}
             if name:
-                kept = [member for member in members if self._id(member) == name]
+                matching = [member for member in members if self._id(member) == name]
                 del members[:]
-                members.extend(kept)
+                members.extend(matching)
         if name and name not in known:
             raise self.not_found(name, known)
         return status
@@ -146,7 +146,7 @@ class MachineKind(ResourceKind):
             raise AccessError("this user may not read machines: use a URL of an operator")
         if not name:
             return state
-        kept = [one for one in state.machines if one.machine_id == name]
-        if not kept:
+        matching = [one for one in state.machines if one.machine_id == name]
+        if not matching:
             raise self.not_found(name, (one.machine_id for one in state.machines))
-        return replace(state, machines=kept)
+        return replace(state, machines=matching)

@@ -50,8 +50,8 @@ def print_report(report: SimulationReport) -> None:
     """Print the report to stdout."""
     scenario, result, console = report.scenario, report.result, report_console()
     say = partial(console.print, soft_wrap=True)
-    students = _count(sum(group.count for group in scenario.students), "student")
-    teachers = _count(sum(group.started for group in result.teachers), "teacher")
+    students = _counted(sum(group.count for group in scenario.students), "student")
+    teachers = _counted(sum(group.started for group in result.teachers), "teacher")
     virtual = format_duration(result.virtual_s)
     say(f"{scenario.name}: {students}, {teachers}, {virtual} of virtual time, seed {scenario.seed}")
     say("simulated, not measured")
@@ -149,7 +149,7 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _count(count: int, noun: str) -> str:
+def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

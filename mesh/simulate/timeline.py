@@ -75,8 +75,8 @@ class _Tracks:
         key = group, name, number
         if key not in self._known:
             self._known[key] = _FIRST_TRACK + len(self._known)
-            shown = f"{name} ({number + 1})" if number else name
-            self._file.name_track("thread_name", shown, group, self._known[key])
+            track_name = f"{name} ({number + 1})" if number else name
+            self._file.name_track("thread_name", track_name, group, self._known[key])
         return self._known[key]
 
 
@@ -112,34 +112,34 @@ def _counters(points: Iterable[MeshSample]) -> Iterator[TraceEvent]:
 
 
 def _mesh_events(result: SimulationResult) -> Iterator[TraceEvent]:
-    for one in result.happenings:
-        name, args = f"{one.kind} {one.subject}", {"subject": one.subject, "text": one.text}
-        yield _event(name, "i", MESH, _EVENTS, one.at_s, s="t", cat=one.kind, args=args)
+    for event in result.happenings:
+        name, args = f"{event.kind} {event.subject}", {"subject": event.subject, "text": event.text}
+        yield _event(name, "i", MESH, _EVENTS, event.at_s, s="t", cat=event.kind, args=args)
 
 
-def _request(one: LabelledRequest, tracks: _Tracks) -> TraceEvent:
-    track = tracks.teacher(one.teacher, one.began_s, one.ended_s)
+def _request(item: LabelledRequest, tracks: _Tracks) -> TraceEvent:
+    track = tracks.teacher(item.teacher, item.began_s, item.ended_s)
     args = {
-        "student": one.student,
-        "batch": one.batch,
-        "rows": one.rows,
-        "waited_s": round(one.began_s - one.sent_s, 6),
-        "travelled_s": round(one.answered_s - one.ended_s, 6),
-        "used": one.used,
+        "student": item.student,
+        "batch": item.batch,
+        "rows": item.rows,
+        "waited_s": round(item.began_s - item.sent_s, 6),
+        "travelled_s": round(item.answered_s - item.ended_s, 6),
+        "used": item.used,
     }
-    return _slice(f"{one.student} batch {one.batch}", TEACHERS, track, one, args)
+    return _slice(f"{item.student} batch {item.batch}", TEACHERS, track, item, args)
 
 
-def _step(one: Stepped, tracks: _Tracks) -> TraceEvent:
-    track = tracks.student(one.student)
-    return _slice(f"step {one.batch}", STUDENTS, track, one, {"batch": one.batch})
+def _step(item: Stepped, tracks: _Tracks) -> TraceEvent:
+    track = tracks.student(item.student)
+    return _slice(f"step {item.batch}", STUDENTS, track, item, {"batch": item.batch})
 
 
 def _slice(
-    name: str, group: int, track: int, one: LabelledRequest | Stepped, args: Mapping[str, Any]
+    name: str, group: int, track: int, item: LabelledRequest | Stepped, args: Mapping[str, Any]
 ) -> TraceEvent:
-    dur = _us(max(one.ended_s - one.began_s, 0.0))
-    return _event(name, "X", group, track, one.began_s, dur=dur, args=args)
+    dur = _us(max(item.ended_s - item.began_s, 0.0))
+    return _event(name, "X", group, track, item.began_s, dur=dur, args=args)
 
 
 def _event(name: str, phase: str, group: int, track: int, at: float, **more: Any) -> TraceEvent:

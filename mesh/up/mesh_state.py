@@ -235,7 +235,7 @@ def decide(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
     if not mesh.stopping and _finished(mesh):
         mesh = stop_requested(mesh)
     if mesh.stopping:
-        return _leave(mesh, now)
+        return _stop_roles(mesh, now)
     start = tuple(
         process.spec.name
         for process in mesh.processes
@@ -262,7 +262,7 @@ def _may_start(mesh: MeshState, spec: ProcessSpec) -> bool:
     return spec.role == "teacher" or served == {process.spec.group for process in teachers}
 
 
-def _leave(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
+def _stop_roles(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
     """Stop students first, then teachers, then the coordinator; start nothing."""
     alive = [process.spec.role for process in mesh.processes if process.alive]
     last = max(alive, key=ROLES.index, default=None)
@@ -288,8 +288,10 @@ def _leave(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
 
 
 def _overdue(mesh: MeshState, now: float) -> tuple[str, ...]:
-    timed = (process for process in mesh.processes if process.phase in ("starting", "leaving"))
-    return tuple(process.spec.name for process in timed if now > process.due_s)
+    with_deadline = (
+        process for process in mesh.processes if process.phase in ("starting", "leaving")
+    )
+    return tuple(process.spec.name for process in with_deadline if now > process.due_s)
 
 
 def _ending(process: ProcessState, code: int) -> NodeEnding:

@@ -25,7 +25,7 @@ COORDINATOR: Final = "coordinator"
 #: Pattern of the line that a fleet prints when it runs; the fleet may have no teachers yet.
 _FLEET_READY: Final = r"fleet ready: (\S+), (\d+ to \d+ teachers)"
 #: Condition for the start of each role, for display.
-_ORDER: Final = {
+_START_CONDITIONS: Final = {
     "coordinator": "coordinator: first",
     "teacher": "teachers: as soon as the coordinator is ready",
     "student": "students: as soon as each service has a teacher",
@@ -122,7 +122,7 @@ def command_lines(plan: LaunchPlan) -> list[str]:
     for process in plan.processes:
         if process.role != role:
             role = process.role
-            lines.append(f"# {_ORDER[role]}")
+            lines.append(f"# {_START_CONDITIONS[role]}")
         argv = plan.argv(process, plan.redis and masked(plan.redis))
         env = [f"{key}={shlex.quote(value)}" for key, value in process.env.items() if key != "PATH"]
         lines.append(" ".join([*env, shlex.join(("edl", *argv) if process.is_edl else argv)]))

@@ -21,7 +21,7 @@ from .plan import COORDINATOR, LaunchPlan
 #: Seconds between checks of the processes.
 _POLL_S: Final = 0.1
 #: Exit code of shells for a command that cannot be started.
-_NOT_STARTED: Final = 127
+_NOT_STARTED_CODE: Final = 127
 
 
 class MeshRunner:
@@ -132,7 +132,7 @@ class MeshRunner:
             run.process = start(self._plan.command(spec, self._url, self._logs), echo=on_line)
         except ProcessFailed as error:
             run.last = str(error)
-            self._set_state(ended(self._mesh, name, _NOT_STARTED, 0.0, now, self._rng))
+            self._set_state(ended(self._mesh, name, _NOT_STARTED_CODE, 0.0, now, self._rng))
             return
         run.identity = identity_of(run.process.pid)
         if not spec.ready:
