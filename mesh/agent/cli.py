@@ -28,7 +28,7 @@ from ..output import cache_folder
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 _LENDING = "When the machine is given back"
-_TEACHERS = "Its teachers"
+_TEACHERS = "Teachers of this machine"
 _LOCAL = "Teachers of one service, as many as it needs (--local)"
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 #: Seconds that `edl agent yield` waits in addition to the grace period of teachers.
@@ -39,7 +39,7 @@ Name = Annotated[
     typer.Option(
         "--machine",
         envvar="EDL_MACHINE",
-        help="Name of this machine in the mesh, and of its teachers. Default: the host's.",
+        help="Name of this machine in the mesh, and of its teachers. Default: the host name.",
     ),
 ]
 CacheFolder = Annotated[
@@ -63,7 +63,9 @@ class CacheKeys:
     ] = None
     gib: Annotated[
         float | None,
-        Key("size limit; the least recently used are removed. Default: none.", at_least=0.001),
+        Key(
+            "size limit; the least recently used models are removed. Default: none.", at_least=0.001
+        ),
     ] = None
 
 
@@ -123,7 +125,7 @@ def agent(
         ),
     ] = "",
     teachers: Annotated[
-        list[Given] | None, TEACHERS.option("Their number, as in max=4.", panel=_LOCAL)
+        list[Given] | None, TEACHERS.option("Number of teachers, as in max=4.", panel=_LOCAL)
     ] = None,
     teacher_options: Annotated[
         str,
@@ -142,8 +144,8 @@ def agent(
         str | None,
         typer.Option(
             envvar="EDL_DEVICES",
-            help="Devices of its teacher: cpu, cpu:CORES, gpu:N, separated by commas. Default: all "
-            "GPUs, or all cores if there are none.",
+            help="Devices of the teacher: cpu, cpu:CORES, gpu:N, separated by commas. Default: all "
+            "GPUs, or all cores if there is no GPU.",
         ),
     ] = None,
     cache: Annotated[list[Given] | None, CACHE.option("Where fetched models are kept.")] = None,
@@ -211,8 +213,8 @@ def agent(
     `edl apply` deploys services; only their declared content is served. SIGTERM and Ctrl-C drain
     the teacher. `edl agent yield` gives the machine back to its owner.
 
-    With --local it starts teachers of one service when students need them, replaces those that die,
-    and drains those that are not needed any more: all, if there is no student.
+    With --local it starts teachers of one service when students need them, replaces teachers that
+    die, and drains teachers that are no longer needed: all of them if there is no student.
     """
     if ctx.invoked_subcommand is not None:
         return

@@ -62,7 +62,7 @@ class OtherLoad:
         self._last_own = self._own_ticks()
 
     def cores(self) -> float:
-        """Return the average of busy cores since the last call; if unknown, the last result."""
+        """Return the mean number of busy cores since the last call; if unknown, the last result."""
         try:
             busy, own = self._busy_ticks(), self._own_ticks()
         except (OSError, ValueError, IndexError):

@@ -83,7 +83,7 @@ def decide_lending(
     memory = _update_average(load, memory, now, config)
     memory = _update_overload(memory, now, config)
     if yield_left_s is not None:
-        why = "'edl agent yield' or 'edl drain' has taken it out of the mesh"
+        why = "'edl agent yield' or 'edl drain' has taken the machine out of the mesh"
         return LendingDecision(False, why, 0.0 if yield_left_s == inf else yield_left_s), memory
     if memory.overloaded:
         why = (

@@ -49,7 +49,7 @@ class AgentSettings:
         max_load = self.lending.max_load
         if max_load is not None and not 0 < max_load <= 1 << 16:
             raise UsageError(
-                f"--load is a number of CPU cores from above 0 to 65536, not {max_load:g}"
+                f"--load is a number of CPU cores above 0, at most 65536, not {max_load:g}"
             )
 
     @property

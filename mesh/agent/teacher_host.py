@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between checks whether the teacher has ended.
 _POLL_S: Final = 0.1
-#: Base and limit in seconds of the growing pause before a retry: after a UsageError, which needs
-#: a person's change, and after other failures.
+#: Base and limit in seconds of the growing pause before a retry: after a UsageError, which only a
+#: user can fix, and after other failures.
 _USAGE_ERROR_PAUSE_S: Final = (30.0, 600.0)
 _FAILURE_PAUSE_S: Final = (5.0, 300.0)
 #: Seconds after the grace period before a teacher is killed, and the longest wait for a killed one.

@@ -43,7 +43,7 @@ Deceive = Annotated[
     typer.Option(
         "--deceive",
         help="Also answer with labels of other samples, which only a comparison of teachers "
-        "reveals. Starts six teachers: three are needed to tell which one is wrong.",
+        "reveals. Starts six teachers: three are needed to tell which teacher is wrong.",
     ),
 ]
 

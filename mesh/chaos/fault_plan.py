@@ -253,7 +253,8 @@ class Fault:
 def make_plan(settings: ChaosSettings) -> tuple[Fault, ...]:
     """Draw the faults of a run, ordered by start; equal settings give equal plans.
 
-    - A target is struck again only once its last fault has settled (`Fault.target_free_s`).
+    - A target is struck again only once its last fault has settled and its cooldown has passed
+      (`Fault.target_free_s`).
     - At most `settings.max_concurrent_faults` teachers and control-plane processes are faulty at
       once.
     - Kinds come in random order; their frequencies are proportional to their weights.

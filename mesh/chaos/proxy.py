@@ -18,7 +18,7 @@ StreamFilter = Callable[[bytes], bytes]
 
 
 class ChaosProxy:
-    """TCP proxy on a free port of 127.0.0.1; at first forwards all bytes at once. Thread-safe.
+    """TCP proxy on a free port of 127.0.0.1 that can hold back or delay data. Thread-safe.
 
     Args:
         name: name for the threads.

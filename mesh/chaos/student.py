@@ -38,7 +38,7 @@ from .synthetic_samples import INPUT, OUTPUT, digest_of_call, digests_of, sample
 
 log = logging.getLogger(__name__)
 
-#: Batches have 1 to `MAX_ROWS` rows; two consecutive batches never have equally many.
+#: Batches have 1 to `MAX_ROWS` rows; two consecutive batches never have equally many rows.
 MAX_ROWS = 12
 EPOCH_BATCHES = 200
 #: Threads that call for labels, and the pause of each between two calls.

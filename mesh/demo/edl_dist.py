@@ -25,6 +25,7 @@ JOB = "demo"
 #: Longest wait for teachers, in seconds.
 TEACHERS_TIMEOUT_S = 30.0
 POLL_S = 0.05
+#: Batches between samples of the buffer, and between samples of CPU times.
 SAMPLE_EVERY_BATCHES = 5
 METER_EVERY_BATCHES = 100
 #: Alignment in bytes of the arrays in the reader's buffer.

@@ -346,5 +346,5 @@ def _bottleneck(edl: ModeResult) -> str:
         return "The student was the bottleneck: it hardly ever waited for labels."
     return (
         f"Its teachers were the bottleneck: the student waited for labels {share:.0%} of the time."
-        " They share the cores of this one machine."
+        " They share the cores of this machine."
     )

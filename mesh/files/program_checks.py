@@ -68,7 +68,7 @@ def check_words(
     except ValueError as error:
         raise ValueError(f"{key}: expects words in shell syntax: {error}") from None
     if "\0" in text:
-        raise ValueError(f"{key}: no program can be given a NUL character")
+        raise ValueError(f"{key}: arguments of a program cannot contain a NUL character")
     for option in (word.split("=")[0] for word in words):
         if option in reserved_options:
             raise ValueError(f"{key}: {option} is set from {set_by_keys} of the file: remove it")
@@ -109,4 +109,4 @@ def check_env(env: Mapping[str, str]) -> None:
     if invalid := [name for name in env if not _VARIABLE.fullmatch(name)]:
         raise ValueError(f"env: expects names of variables, got {invalid[0]!r:.100}")
     if invalid := [name for name, value in env.items() if "\0" in value]:
-        raise ValueError(f"env: no program can be given a NUL character: {invalid[0]} has one")
+        raise ValueError(f"env: a variable cannot contain a NUL character: {invalid[0]} has one")

@@ -1,6 +1,6 @@
-"""Interface of the commands for jobs to their backends: a queue in Redis, a Kubernetes cluster.
+"""Interface between commands for jobs and their backends: a queue in Redis, a Kubernetes cluster.
 
-Both represent a job as `QueuedJob`, so tables, JSON and the timeline are the same.
+Both backends represent a job as `QueuedJob`, so tables, JSON and the timeline are the same.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def _step_count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-#: Most last lines of a failed node, and most characters, in the reason of its job.
+#: Number of last lines of a failed node in the reason of its job; most characters of the reason.
 _LAST_LINES: Final = 3
 _REASON_CHARS: Final = 600
 

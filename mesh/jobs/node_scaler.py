@@ -26,7 +26,7 @@ class JobRunnerConfig:
         host: name of its machine, for display.
         coordinator: Redis URL for the nodes of jobs.
         cores: cores of each slot; its length is the number of slots.
-        folder: folder for logs, and for checkpoints of jobs that name no folder.
+        folder: folder for logs, and for checkpoints of jobs without --checkpoint.
         elastic: rules by which jobs share the slots.
         yield_s: seconds after which a leaving node is killed if a reservation needs its slot.
         ttl_s: seconds without a heartbeat after which another runner may take over.
@@ -198,7 +198,7 @@ class NodeScaler:
         slots = len(self._config.cores)
         reserved = min(slots, sum(one.slots for one in reservations))
         leaving = sum(one.nodes.leaving for one in jobs if one.name not in views)
-        # Nodes of stopping jobs still have slots: count them for a dummy job that gets no more.
+        # Nodes of stopping jobs still have slots: a dummy job, which gets no more nodes, has them.
         stopping_job = ElasticJob(
             _STOPPING, slots + 1, slots + 1, 0, leaving, submitted_s=float("inf")
         )

@@ -20,7 +20,7 @@ from .mesh_state import ProcessSpec
 from .spec import URL, MeshFile, ServiceSpec, StudentSpec, program, search_path
 
 #: Redis URL to show before the coordinator has reported the real URL.
-UNKNOWN: Final = "redis://127.0.0.1:PORT"
+_UNKNOWN_URL: Final = "redis://127.0.0.1:PORT"
 COORDINATOR: Final = "coordinator"
 #: Pattern of the line that a fleet prints when it runs; the fleet may have no teachers yet.
 _FLEET_READY: Final = r"fleet ready: (\S+), (\d+ to \d+ teachers)"
@@ -60,7 +60,7 @@ class LaunchPlan:
         }
         counts["teacher"] -= len(fleets)
         parts = [f"{count} {role}{'s' * (count != 1)}" for role, count in counts.items() if count]
-        parts += [f"teachers of {name} as they are desired" for name in fleets]
+        parts += [f"teachers of {name} as needed" for name in fleets]
         return ", ".join(["coordinator", *parts])
 
     def command(self, process: ProcessSpec, url: str | None, logs: Path) -> Command:
@@ -85,7 +85,7 @@ class LaunchPlan:
 
     def argv(self, process: ProcessSpec, url: str | None) -> tuple[str, ...]:
         """Return the command line of a process; `url` None: the Redis URL is unknown."""
-        argv = tuple(word.replace(URL, url or UNKNOWN) for word in process.argv)
+        argv = tuple(word.replace(URL, url or _UNKNOWN_URL) for word in process.argv)
         if process.role != "coordinator" or self.redis or "--redis-port" in _options(argv):
             return argv
         # A restarted coordinator keeps its port, which all other processes know.

@@ -31,7 +31,7 @@ class MeshRunner:
         plan: the processes.
         logs: folder for the output of each process.
         display: display of the mesh.
-        record: called with each changed view; after a UsageError, also with the next view.
+        record: called with each changed view; if it raises UsageError, called with the next view.
         keep: stay up when all students have ended.
     """
 

@@ -63,7 +63,8 @@ class ServiceSpec:
     """A service and its teachers.
 
     Attributes:
-        model: model of the teachers: a path relative to the folder, or `module:function`.
+        model: model of the teachers: a path relative to the folder, `module:function`, or the name
+            of a library's model (timm/NAME).
         teachers: number of teachers; auto: as many as the coordinator wants (`edl agent --local`).
         min_teachers: least number with auto, unless no teacher is wanted.
         max_teachers: greatest number with auto; None: one per core.

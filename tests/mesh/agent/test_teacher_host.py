@@ -93,7 +93,7 @@ def test_pauses_grow_though_each_start_of_the_teacher_takes_long(
     passed_s: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(passed_s))
     monkeypatch.setattr(teacher_host, "time", clock)
-    monkeypatch.setattr(teacher_host, "_FAILED_S", (0.001, 1000.0))
+    monkeypatch.setattr(teacher_host, "_FAILURE_PAUSE_S", (0.001, 1000.0))
     monkeypatch.setattr(teacher_host, "start", lambda _: _CrashingTeacher(passed_s.append))
     monkeypatch.setattr(ModelCache, "fetch", lambda *_: tmp_path)
     host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))

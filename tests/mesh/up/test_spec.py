@@ -112,8 +112,11 @@ AUTO = "services: {a: {model: 'm:n', teachers: auto, "
         ("students: {a: {command: 'no-such-thing x'}}", "there is no program 'no-such-thing'"),
         ('students: {a: {command: "sh \'x"}}', "command: expects words in shell syntax"),
         ("students: {a: {command: ls, env: {A-B: x}}}", "env: expects names of variables, got"),
-        ('students: {a: {command: "ls \\0"}}', "command: no program can be given a NUL character"),
-        ('students: {a: {command: ls, env: {A: "\\0"}}}', "env: no program can be given a NUL"),
+        (
+            'students: {a: {command: "ls \\0"}}',
+            "command: arguments of a program cannot contain a NUL",
+        ),
+        ('students: {a: {command: ls, env: {A: "\\0"}}}', "env: a variable cannot contain a NUL"),
         ("students: {a: {command: ls}}\nfolder: gone", "folder: there is no folder "),
         ("services: {a: {model: 'm:n'}}\nstudents: {a-1: {command: ls}}", "be called 'a-1'"),
     ],
