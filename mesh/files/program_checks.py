@@ -45,6 +45,8 @@ def check_program(
         )
     check_words("command", command)
     words = check_words("train", train, reserved_options, set_by_keys)
+    if "--dry-run" in words:
+        raise ValueError("train: --dry-run starts no rank: remove it")
     if words and words[0].startswith("-"):
         raise ValueError(f"train: expects the job file first, got {words[0]!r}")
 
@@ -71,7 +73,9 @@ def check_words(
         raise ValueError(f"{key}: arguments of a program cannot contain a NUL character")
     for option in (word.split("=")[0] for word in words):
         if option in reserved_options:
-            raise ValueError(f"{key}: {option} is set from {set_by_keys} of the file: remove it")
+            raise ValueError(
+                f"{key}: {option} is set from {set_by_keys} of the file, or by edl: remove it"
+            )
     return words
 
 

@@ -58,9 +58,8 @@ def _check_resource(name: str, amount: str) -> None:
         raise ValueError(f"{key}: expects a whole number, got {amount!r:.60}")
 
 
-#: Options of `edl student train` that `train` may not have. The runner sets them; --dry-run would
-#: train nothing.
-_FORBIDDEN_OPTIONS: Final = ("--nodes", "--job", "--redis", "--dry-run")
+#: Options of `edl student train` that the runner sets, so that `train` may not have them.
+_RUNNER_OPTIONS: Final = ("--nodes", "--job", "--redis")
 _CLUSTER_ONLY: Final = ("image", "resources", "checkpoint_claim", "coordinator")
 
 
@@ -104,7 +103,7 @@ class QueuedJobSpec:
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
-        check_program(self.train, self.command, _FORBIDDEN_OPTIONS, "min_nodes, max_nodes, name")
+        check_program(self.train, self.command, _RUNNER_OPTIONS, "min_nodes, max_nodes, name")
         check_env(self.env)
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ValueError(

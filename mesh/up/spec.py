@@ -131,7 +131,7 @@ class StudentSpec:
     grace_s: Grace = 30.0
 
     def __post_init__(self) -> None:
-        reserved_options = ("--redis", "--dry-run", "--teachers")
+        reserved_options = ("--redis", "--teachers")
         check_program(self.train, self.command, reserved_options, "the coordinator")
         _check_url("train", self.train)
         check_env(self.env)

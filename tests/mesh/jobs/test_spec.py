@@ -79,6 +79,7 @@ def test_a_spec_travels_as_json(tmp_path: Path) -> None:
         ('name: a\ncommand: x\nenv: {A: "\\0"}\n', "env: a variable cannot contain a NUL"),
         ("name: a\ntrain: y.py --nodes 3\n", "train: --nodes is set from "),
         ("name: a\ntrain: y.py --job=b\n", "train: --job is set from "),
+        ("name: a\ntrain: y.py --dry-run\n", "train: --dry-run starts no rank: remove it"),
         ("name: a\ntrain: --epochs 3 y.py\n", "train: expects the job file first, got '--epochs'"),
         ("name: a\ntrain: none.py\n", "train: there is no file"),
         ("name: a\ncommand: x\nfolder: nowhere\n", "folder: there is no folder"),
