@@ -112,7 +112,7 @@ def _count_unmanaged(status: pb.ServiceStatus) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LocalFleetConfig:
-    """Settings of a fleet.
+    """Settings of a fleet. Raises UsageError unless 0 <= least <= most.
 
     Attributes:
         teacher: settings of the teachers.

@@ -73,6 +73,7 @@ def expected_digests(ids: Array) -> Array:
     return digests_of(x, labels_of(x))
 
 
+#: Function that labels a batch, specs of its inputs, and specs of its outputs.
 Network = tuple[Callable[[Mapping[str, Array]], dict[str, Any]], list[str], list[str]]
 
 

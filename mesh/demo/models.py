@@ -99,6 +99,12 @@ class Predictor:
     The demo's mode "online", in which teacher and student share one process, uses it. Its labels
     are the reference for the labels of the mesh.
 
+    Args:
+        path: prefix of the files of the exported model.
+        micro_batch: most images in a run of the model.
+        device: device of the model: "cpu" or "gpu:0".
+        threads: CPU threads of a run.
+
     Attributes:
         cpu_s: core-seconds of its calls so far.
     """

@@ -19,7 +19,7 @@ from .job_run import JobRun, progress_or_unknown
 
 @dataclass(frozen=True, slots=True)
 class JobRunnerConfig:
-    """Settings of a runner of jobs.
+    """Settings of a runner of jobs. Raises UsageError if slots or cards are missing.
 
     Attributes:
         runner_id: unique name of the runner.

@@ -107,7 +107,7 @@ def excluded_lines(plan: MeshPlan) -> Iterator[str]:
 
 
 def sweep_table(key: str, points: Sequence[SweepPoint]) -> Table:
-    """Make the table of the plans of a sweep."""
+    """Make the table of the plans of a sweep over `key`."""
     first = "requested" if key == "teachers" else key
     table = _table(first, "teachers", "samples/s", "epoch", "cost", "take", "limited by")
     for point in points:
@@ -145,7 +145,10 @@ def _table(*names: str) -> Table:
 
 
 def as_json(plan: MeshPlan, key: str = "", points: Sequence[SweepPoint] = ()) -> dict[str, Any]:
-    """Return the plan as JSON values; infinite numbers become null."""
+    """Return the plan, and the points of a sweep over `key`, as JSON values.
+
+    Infinite numbers become null. An empty `key` means that there is no sweep.
+    """
     values: dict[str, Any] = {"plan": _finite(asdict(plan))}
     if key:
         values["what_if"] = {"key": key, "points": _finite([asdict(point) for point in points])}
@@ -194,7 +197,13 @@ COLOURS: dict[Method, str] = {
 
 
 def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> None:
-    """Write the plot to `path`, in the format of its suffix.
+    """Write the plot of a sweep to `path`, in the format of its suffix.
+
+    Args:
+        plan: the plan, for the title.
+        key: key of the sweep.
+        points: points of the sweep.
+        path: path of the file.
 
     Raises:
         UsageError: the file cannot be written.

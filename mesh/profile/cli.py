@@ -143,7 +143,7 @@ def _time_teacher(
     return run_offline("bench", config, _say, sizes=sizes, runs=20, seconds=seconds)
 
 
-def _profile(timings: Any, bench: Any, rows: int | None, on: tuple[str, str]) -> Profile:
+def _profile(timings: Any, bench: Any, rows: int | None, kinds: tuple[str, str]) -> Profile:
     import platform
 
     from ..plan.job_file import Profile
@@ -156,7 +156,7 @@ def _profile(timings: Any, bench: Any, rows: int | None, on: tuple[str, str]) ->
             measured["left out"] = f"hints: {', '.join(timings.left_out)}"
         result = replace(
             result,
-            student={on[0]: student_rate(timings)},
+            student={kinds[0]: student_rate(timings)},
             samples=timings.samples or None,
             sample_bytes=timings.sample_bytes,
             source_samples_per_s=source_rate(timings),
@@ -164,7 +164,7 @@ def _profile(timings: Any, bench: Any, rows: int | None, on: tuple[str, str]) ->
     if bench is not None:
         measured["teacher"] = f"{bench['model']} on {bench['device']}, {bench['threads']} threads"
         measured["content_id"] = bench["content_id"]
-        teacher = {on[1]: teacher_rate(bench["rows"], rows)}
+        teacher = {kinds[1]: teacher_rate(bench["rows"], rows)}
         result = replace(result, teacher=teacher, label_bytes=label_bytes(bench["outputs"]))
     return result
 
