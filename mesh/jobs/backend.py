@@ -39,7 +39,7 @@ class Listing:
         jobs: jobs in the order of submission.
         now_ms: current time in milliseconds, by the clock of the jobs' times.
         head: one line about the fleet or cluster.
-        place: "queue NAME" or "namespace NAME", for messages.
+        location: "queue NAME" or "namespace NAME", for messages.
         more: further keys of the JSON output.
         lost: names of jobs whose fleet no longer answers.
         stop_note: text to append to "job NAME is to stop"; usually empty.
@@ -48,7 +48,7 @@ class Listing:
     jobs: Sequence[QueuedJob]
     now_ms: int
     head: str
-    place: str
+    location: str
     more: Mapping[str, Any] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
     stop_note: str = ""
@@ -58,7 +58,7 @@ class Listing:
         for job in self.jobs:
             if job.name == name:
                 return job
-        raise UsageError(f"there is no job {name!r} in {self.place}: 'edl get jobs' shows all")
+        raise UsageError(f"there is no job {name!r} in {self.location}: 'edl get jobs' shows all")
 
 
 class JobBackend(Protocol):

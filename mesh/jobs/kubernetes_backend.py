@@ -66,8 +66,8 @@ class KubernetesBackend:
                 self._create(resource)
             except KubernetesObjectExists:  # another user has submitted a job meanwhile
                 raise not_ended(spec.name) from None
-        place = f"namespace {self._client.namespace} of {self._host}"
-        return [f"job {spec.name} is in {place}", *notes(spec)]
+        location = f"namespace {self._client.namespace} of {self._host}"
+        return [f"job {spec.name} is in {location}", *notes(spec)]
 
     def _create(self, resource: Object) -> None:
         try:

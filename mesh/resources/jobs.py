@@ -36,7 +36,7 @@ class JobKind(ResourceKind):
             listing = backend.listing()
         if name:
             listing = replace(listing, jobs=[listing.find(name)])
-        no_job = Text(f"no job in {listing.place}: 'edl apply -f JOB.yaml' adds one")
+        no_job = Text(f"no job in {listing.location}: 'edl apply -f JOB.yaml' adds one")
         table = views.table(listing) if listing.jobs else no_job
         return ResourceList(views.to_json(listing), Group(Text(listing.head), table))
 
