@@ -1,8 +1,8 @@
-"""One heartbeat message for all teachers of a host: the relay, and the registry that uses it.
+"""Sends the heartbeats of all teachers of a host in one message: the relay, and its client.
 
-The teachers of a host send heartbeats at the same times, as they share its monotonic clock. They
-send them to the relay over a Unix socket, which forwards them in one message. A teacher that gets
-no reply in time sends its heartbeat itself, so no lease depends on the relay.
+Teachers of a host send their heartbeats at the same moments of its monotonic clock, to the relay,
+over a Unix socket. The relay forwards them to Redis in one message. A teacher that gets no reply in
+time sends its heartbeat itself, so no lease depends on the relay.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 _GATHER_S: Final = 0.05
 #: Seconds between attempts to become the relay of the host.
 _RETRY_S: Final = 1.0
-#: Share of the TTL for which a teacher waits for the relay, and the most seconds.
-_WAIT_TTLS, _MOST_WAIT_S = 0.1, 1.0
-_LONGEST_PATH: Final = 100  # bytes; the limit of Linux for Unix sockets is 107
+#: A teacher waits for the relay's reply for this share of its TTL, at most this many seconds.
+_WAIT_TTLS, _MAX_WAIT_S = 0.1, 1.0
+_MAX_PATH_BYTES: Final = 100  # the limit of Linux for Unix sockets is 107
 
 
 class RelayedRegistry(Registry):
@@ -57,9 +57,9 @@ class RelayedRegistry(Registry):
         self._relay: socket.socket | None = None
 
     def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
-        # News for managers is not delayed.
-        routine = kind == "teachers" and not beat.noted
-        answer = self._ask(service, beat, ttl_s) if routine else None
+        # A change that managers have to see is not delayed by the relay.
+        relayed = kind == "teachers" and not beat.noted
+        answer = self._beat_by_relay(service, beat, ttl_s) if relayed else None
         return super().beat(kind, service, beat, ttl_s) if answer is None else answer
 
     def close(self) -> None:
@@ -67,8 +67,9 @@ class RelayedRegistry(Registry):
             self._disconnect()
         super().close()
 
-    def _ask(self, service: str, beat: MemberBeat, ttl_s: float) -> Beat | None:
-        wait_s = min(_WAIT_TTLS * ttl_s, _MOST_WAIT_S) if self._wait_s is None else self._wait_s
+    def _beat_by_relay(self, service: str, beat: MemberBeat, ttl_s: float) -> Beat | None:
+        """Return the relay's reply; None: there was none in time, or it could not send."""
+        wait_s = min(_WAIT_TTLS * ttl_s, _MAX_WAIT_S) if self._wait_s is None else self._wait_s
         until_s = time.monotonic() + wait_s
         message = {"service": service, "ttl_s": ttl_s, "until_s": until_s, "beat": asdict(beat)}
         with self._lock:
@@ -84,7 +85,7 @@ class RelayedRegistry(Registry):
                     return Beat(int(answer))
             except (OSError, ValueError) as error:
                 log.debug("the relay of this host does not answer: %s", error)
-            self._disconnect()  # a late reply must not be taken for that of the next heartbeat
+            self._disconnect()  # else a late reply would count as the reply to the next heartbeat
             return None
 
     def _disconnect(self) -> None:
@@ -94,21 +95,31 @@ class RelayedRegistry(Registry):
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _PendingBeat:
+    """A heartbeat that a teacher has sent to the relay.
+
+    Attributes:
+        service: service of the teacher.
+        ttl_s: seconds to live of its lease.
+        until_s: time of the host's monotonic clock after which the teacher sends it itself.
+        beat: the heartbeat.
+        answer: gets the reply of Redis; None: the relay could not send the heartbeat.
+    """
+
     service: str
     ttl_s: float
-    until_s: float  # by the host's monotonic clock; afterwards its teacher sends it
+    until_s: float
     beat: MemberBeat
     answer: queue.SimpleQueue[Beat | None] = field(default_factory=queue.SimpleQueue)
 
 
 class BeatRelay:
-    """Forwards heartbeats of a host's teachers. Of several with the same path, one is active.
+    """Forwards the heartbeats of a host's teachers. Of several relays with one path, one is active.
 
     Args:
         registry: sends the heartbeats; the caller closes it.
         path: socket of the relay, in a private folder.
-        pause: called with the seconds to wait for further heartbeats.
+        pause: sleeps for the given seconds; tests pass another one.
     """
 
     def __init__(
@@ -117,7 +128,7 @@ class BeatRelay:
         self._registry = registry
         self._path = path
         self._pause = pause
-        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[_PendingBeat | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._listen, name="edl-beat-listen", daemon=True),
@@ -127,17 +138,20 @@ class BeatRelay:
     @property
     def waiting(self) -> int:
         """Number of heartbeats that wait to be sent."""
-        return self._waiting.qsize()
+        return self._pending.qsize()
 
     def start(self) -> None:
-        """Start; call it once. Without a socket, teachers send heartbeats themselves."""
+        """Start the threads; call it once.
+
+        If the socket cannot be opened, a warning is logged and teachers send heartbeats themselves.
+        """
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
         """Stop, so that another relay takes over. Idempotent."""
         self._stopping.set()
-        self._waiting.put(None)
+        self._pending.put(None)
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(2 * _RETRY_S)
@@ -151,7 +165,7 @@ class BeatRelay:
             log.warning("cannot start the relay of heartbeats at %s: %s", self._path, error)
 
     def _serve(self) -> None:
-        if len(str(self._path).encode()) > _LONGEST_PATH:
+        if len(str(self._path).encode()) > _MAX_PATH_BYTES:
             raise OSError("its path is too long for a socket")
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with ExitStack() as stack:
@@ -168,7 +182,7 @@ class BeatRelay:
             server = stack.enter_context(_Server(str(new_path), _TeacherConnection))
             server.reply_to = self._reply_to
             new_path.chmod(0o600)
-            new_path.rename(self._path)  # the server accepts connections by now
+            new_path.rename(self._path)  # it accepts connections already
             serving = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
             serving.start()
             self._stopping.wait()
@@ -178,60 +192,61 @@ class BeatRelay:
     def _reply_to(self, line: bytes) -> Beat | None:
         """Forward one heartbeat and return its reply; None: it could not be sent."""
         try:
-            waiting = _parse(line)
+            pending = _parse(line)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, EdlError) as error:
             log.warning("an invalid heartbeat: %s", error)
             return None
         if self._stopping.is_set():
             return None
-        self._waiting.put(waiting)
+        self._pending.put(pending)
         with suppress(queue.Empty):
-            return waiting.answer.get(timeout=waiting.ttl_s)
+            return pending.answer.get(timeout=pending.ttl_s)
         return None
 
     # -- the sending thread
 
     def _send_all(self) -> None:
         while not self._stopping.is_set():
-            if (first := self._waiting.get()) is None:
+            if (first := self._pending.get()) is None:
                 break
             self._pause(_GATHER_S)
             gathered = [first]
             with suppress(queue.Empty):
-                while (one := self._waiting.get_nowait()) is not None:
-                    gathered.append(one)
-            now = time.monotonic()  # a late heartbeat could overwrite newer facts of its teacher
-            timely = [one for one in gathered if now < one.until_s]
-            for ttl_s in dict.fromkeys(one.ttl_s for one in timely):
-                self._send([one for one in timely if one.ttl_s == ttl_s], ttl_s)
+                while (pending := self._pending.get_nowait()) is not None:
+                    gathered.append(pending)
+            # After `until_s` the teacher may have sent newer facts, which must not be overwritten.
+            now = time.monotonic()
+            timely = [pending for pending in gathered if now < pending.until_s]
+            for ttl_s in dict.fromkeys(pending.ttl_s for pending in timely):
+                self._send([pending for pending in timely if pending.ttl_s == ttl_s], ttl_s)
         with suppress(queue.Empty):
-            while (left := self._waiting.get_nowait()) is not None:
-                left.answer.put(None)
+            while (unsent := self._pending.get_nowait()) is not None:
+                unsent.answer.put(None)
 
-    def _send(self, together: Sequence[_Waiting], ttl_s: float) -> None:
-        answers: Sequence[Beat | None] = [None] * len(together)
+    def _send(self, group: Sequence[_PendingBeat], ttl_s: float) -> None:
+        answers: Sequence[Beat | None] = [None] * len(group)
         try:
-            beats = [(one.service, one.beat) for one in together]
+            beats = [(pending.service, pending.beat) for pending in group]
             answers = self._registry.beat_many("teachers", beats, ttl_s)
         except EdlError as error:
             log.debug("heartbeats of this host's teachers could not be sent: %s", error)
         except Exception:
             log.exception("a bug: heartbeats of this host's teachers were not sent")
-        for one, answer in zip(together, answers, strict=True):
-            one.answer.put(answer)
+        for pending, answer in zip(group, answers, strict=True):
+            pending.answer.put(answer)
 
 
-def _parse(line: bytes) -> _Waiting:
-    """Parse a message. An invalid one raises here, as it would fail all that are sent with it."""
+def _parse(line: bytes) -> _PendingBeat:
+    """Parse a message. Raises if it is invalid: heartbeats sent with it would fail, too."""
     message = json.loads(line)
     beat = MemberBeat(**message["beat"])
     check_member("teachers", beat.member)
-    texts = [part for pair in beat.facts.items() for part in pair]
+    names_and_values = [part for pair in beat.facts.items() for part in pair]
     typed = type(beat.incarnation) is int and type(beat.noted) is type(beat.volatile) is bool
-    if not (typed and all(isinstance(text, str) for text in texts)):
+    if not (typed and all(isinstance(part, str) for part in names_and_values)):
         raise TypeError(f"a field of the heartbeat of {beat.member} has a wrong type")
     service, ttl_s = check_service(message["service"]), check_ttl(float(message["ttl_s"]))
-    return _Waiting(service, ttl_s, float(message["until_s"]), beat)
+    return _PendingBeat(service, ttl_s, float(message["until_s"]), beat)
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):

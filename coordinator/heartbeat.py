@@ -1,4 +1,4 @@
-"""Keeps a lease alive: registers, sends heartbeats, goes on after outages of the registry."""
+"""Keeps a lease alive: registers, sends heartbeats, and goes on after outages of the registry."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ log = logging.getLogger(__name__)
 
 #: TTL in seconds of a lease that is given up: long enough for managers to notice it.
 _LAST_TTL_S: Final = 0.2
-#: Most characters of the reason that the registry keeps.
+#: Most characters of the reason for giving up a lease, as written to the registry.
 _MAX_WHY: Final = 300
 #: Attempts per TTL while the registry does not answer.
 _ATTEMPTS_PER_TTL: Final = 6
-#: A heartbeat may come early by this share of the interval and still count for its moment.
+#: Share of the interval by which the thread may wake before a common moment and still count as on
+#: time, so that it does not send twice.
 _EARLY: Final = 0.05
 
 
 class Heartbeat:
     """One lease, and the thread that renews it.
 
-    The first heartbeat comes at a random time within the first interval. Otherwise members that
-    start together, or register again in an emptied registry, would send heartbeats in waves.
+    The first heartbeat is sent at a random time within the first interval, so that members that
+    start together do not send theirs in waves. If the registry gathers heartbeats, members of one
+    host send theirs at the same moments instead.
 
     Args:
         registry: where the lease is; the caller closes it.
@@ -41,11 +43,11 @@ class Heartbeat:
         service: service of the member; "" for managers.
         member: id of the member.
         facts: returns the facts of the member; called in the heartbeat's thread before each
-            heartbeat. `incarnation` is required and must not change. Only changes are sent, and
-            facts that change with every batch once in two TTLs.
-        ttl_s: the member is dead after so many seconds without a heartbeat.
+            heartbeat. `incarnation` is required and must not change. Only changed facts are sent;
+            those that change with every batch are sent once in two TTLs.
+        ttl_s: seconds without a heartbeat after which the member counts as dead.
         on_superseded: called once, in the heartbeat's thread, after a newer incarnation has taken
-            the id; the heartbeat has ended then.
+            the id and the heartbeats have ended.
         on_drain: called once, in the heartbeat's thread, when the member is asked to drain.
             Heartbeats go on.
     """
@@ -70,8 +72,8 @@ class Heartbeat:
         self._ttl_s = ttl_s
         self._on_superseded = on_superseded
         self._on_drain = on_drain
-        self._sent: dict[str, str] = {}
-        self._noted: dict[str, str] = {}
+        self._sent_facts: dict[str, str] = {}
+        self._noted_facts: dict[str, str] = {}  # as managers last saw them
         self._facts_sent_s = 0.0
         self._registered = False
         self._answering = True
@@ -102,19 +104,20 @@ class Heartbeat:
         self._wake.set()
 
     def give_up(self, why: str, timeout_s: float = 5.0) -> None:
-        """End the heartbeats, and the lease as if its owner had died. Idempotent; never raises.
+        """End the heartbeats and the lease, as if the member had died. Idempotent; never raises.
 
-        Students send at once to others what they have in flight at this member; after `stop` they
-        wait for its answers. `why` goes into the log of the service.
+        Students send their requests in flight at this member to others at once; after `stop` they
+        would wait for its answers. `why` is written to the service's log.
         """
         if self._stopping:
             return
         self.stop(leave=False, timeout_s=timeout_s)
         if self._registered:
             with contextlib.suppress(RedisUnavailable, AccessError, LeaseSuperseded):
-                # Managers have to see it; a plain heartbeat shortens no lease.
+                # Noted: managers have to see it, and a plain heartbeat could not shorten the lease.
                 facts = {GIVEN_UP: why[:_MAX_WHY]}
-                beat = MemberBeat(self._member, int(self._sent["incarnation"]), facts, noted=True)
+                incarnation = int(self._sent_facts["incarnation"])
+                beat = MemberBeat(self._member, incarnation, facts, noted=True)
                 self._registry.beat(self._kind, self._service, beat, _LAST_TTL_S)
 
     def stop(self, leave: bool = True, timeout_s: float = 5.0) -> None:
@@ -131,28 +134,28 @@ class Heartbeat:
         if leave and self._registered:
             with contextlib.suppress(RedisUnavailable, AccessError):
                 self._registry.leave(
-                    self._kind, self._service, self._member, int(self._sent["incarnation"])
+                    self._kind, self._service, self._member, int(self._sent_facts["incarnation"])
                 )
 
     def _run(self) -> None:
         interval_s = self._ttl_s / BEATS_PER_TTL
         due = time.monotonic() + random.random() * interval_s
         if self._registry.gathers_beats:
-            due = self._next_s(time.monotonic(), interval_s)
+            due = self._next_moment(time.monotonic(), interval_s)
         while True:
             self._wake.wait(max(0.0, due - time.monotonic()))
             self._wake.clear()
             if self._stopping:
                 return
-            beats = BEATS_PER_TTL if self._beat() else _ATTEMPTS_PER_TTL
+            per_ttl = BEATS_PER_TTL if self._beat() else _ATTEMPTS_PER_TTL
             if not self._registered:
                 return
-            due = self._next_s(time.monotonic(), self._ttl_s / beats)
+            due = self._next_moment(time.monotonic(), self._ttl_s / per_ttl)
 
-    def _next_s(self, now: float, interval_s: float) -> float:
+    def _next_moment(self, now: float, interval_s: float) -> float:
         if not self._registry.gathers_beats:
             return now + interval_s
-        # All members of this host beat at the same moments; slightly early counts as the moment.
+        # All members of this host send at multiples of the interval.
         return (math.floor(now / interval_s + _EARLY) + 1) * interval_s
 
     def _beat(self) -> bool:
@@ -166,7 +169,7 @@ class Heartbeat:
             return False
         except LeaseSuperseded as error:
             self._registered = False
-            log.warning("%s; its heartbeat ends", error)
+            log.warning("%s; its heartbeats end", error)
             if self._on_superseded is not None:
                 self._on_superseded(error)
             return True
@@ -176,22 +179,24 @@ class Heartbeat:
         return True
 
     def _latest_facts(self) -> dict[str, str]:
-        """Return the facts; those sent last if the callback fails, as the member is alive."""
+        """Return the present facts; if the callback fails, the last sent ones: the member lives."""
         try:
             return dict(self._facts())
         except Exception:
             log.exception("the facts of %s cannot be read; its heartbeats go on", self._member)
-            return self._sent
+            return self._sent_facts
 
     def _renew(self, facts: dict[str, str]) -> None:
-        changed = {name: value for name, value in facts.items() if self._sent.get(name) != value}
+        changed = {
+            name: value for name, value in facts.items() if self._sent_facts.get(name) != value
+        }
         now = time.monotonic()
         volatile = are_volatile(changed)
         if volatile and now - self._facts_sent_s < self._ttl_s * PLAIN_TTLS:
-            changed, facts = {}, self._sent
-        concerns = concerns_managers(self._kind, changed, self._noted)
+            changed, facts = {}, self._sent_facts
+        noted = concerns_managers(self._kind, changed, self._noted_facts)
         incarnation = int(facts["incarnation"])
-        beat = MemberBeat(self._member, incarnation, changed, concerns, volatile)
+        beat = MemberBeat(self._member, incarnation, changed, noted, volatile)
         answer = self._registry.beat(self._kind, self._service, beat, self._ttl_s)
         if answer is Beat.UNKNOWN:
             self._register(facts)
@@ -201,11 +206,11 @@ class Heartbeat:
                 self._member,
             )
             return
-        self._sent = facts
+        self._sent_facts = facts
         if changed or now - self._facts_sent_s >= self._ttl_s * PLAIN_TTLS:
             self._facts_sent_s = now
-        if concerns:
-            self._noted = facts
+        if noted:
+            self._noted_facts = facts
         if answer is Beat.DRAIN and self._on_drain is not None:
             begin_drain, self._on_drain = self._on_drain, None
             log.info("%s was asked to drain", self._member)
@@ -216,6 +221,6 @@ class Heartbeat:
 
     def _register(self, facts: dict[str, str]) -> None:
         self._registry.register(self._kind, self._service, self._member, facts, self._ttl_s)
-        self._sent = self._noted = facts
+        self._sent_facts = self._noted_facts = facts
         self._facts_sent_s = time.monotonic()
         self._registered = True

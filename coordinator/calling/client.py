@@ -152,7 +152,7 @@ def watch(
     Args:
         url: Redis URL of the mesh.
         service: name of one service; empty: all.
-        last: begin with at most this many existing events, the latest; 0: all.
+        last: begin with this many of the latest stored events; 0: with all of them.
         follow: continue with new events until the iterator is closed.
         security: how to call managers; None: neither TLS nor token.
 
@@ -216,10 +216,10 @@ def _ask_one(address: str, security: ClientSecurity | None, method: str, request
             answer = getattr(stub(channel), method)(request, timeout=_TIMEOUT_S)
             return list(answer) if isinstance(answer, Iterator) else answer
         except grpc.RpcError as error:
-            meaning = call_error(address, error)
-    if isinstance(meaning, CoordinatorUnavailable) and _CLOSED in str(meaning):
-        raise CoordinatorUnavailable(f"{meaning}: {_closed_hint(security)}")
-    raise UsageError(str(meaning)) if isinstance(meaning, RequestRefused) else meaning
+            failure = call_error(address, error)
+    if isinstance(failure, CoordinatorUnavailable) and _CLOSED in str(failure):
+        raise CoordinatorUnavailable(f"{failure}: {_closed_hint(security)}")
+    raise UsageError(str(failure)) if isinstance(failure, RequestRefused) else failure
 
 
 def _closed_hint(security: ClientSecurity | None) -> str:
@@ -242,7 +242,13 @@ def _closed_hint(security: ClientSecurity | None) -> str:
 
 @dataclass(slots=True)
 class _LogReader:
-    """Follows the log, and keeps the position in it, so that another manager repeats no event."""
+    """Follows the log, and keeps the position in it, so that another manager repeats no event.
+
+    Attributes:
+        begun: a manager has accepted the call.
+        seen: service -> position of its last yielded event.
+        first_ms: time of the first yielded event. Older events of other services are not yielded.
+    """
 
     url: str
     service: str
@@ -267,7 +273,7 @@ class _LogReader:
             except (UnavailableError, AccessError) as error:
                 if not self.begun:
                     raise
-                # Warn only if no other manager is found: the death of one is harmless.
+                # Warn only at the second failed attempt: the death of one manager is harmless.
                 level = logging.WARNING if attempt == 1 else logging.DEBUG
                 log.log(level, "cannot read the log now; trying again: %s", error)
             attempt += 1
@@ -275,7 +281,7 @@ class _LogReader:
 
     def _events(self) -> Iterator[pb.Event]:
         """Yield the events of one manager that were not yielded before."""
-        # Later calls read all existing events, which include the missed ones.
+        # Later calls read all stored events, which include the missed ones.
         last = 0 if self.begun else self.last
         request = pb.WatchRequest(service=self.service, last=last, follow=True)
         for address in _managers(self.url):

@@ -1,4 +1,4 @@
-"""Finds live managers, interprets errors of calls to them, names the metadata of streams."""
+"""Finds live managers, translates errors of calls to them, and names the metadata of streams."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from ..registry import Registry
 if TYPE_CHECKING:
     import grpc
 
-#: Pings detect a manager that hangs; one that died closes its connections.
+#: Pings detect a manager that hangs. Connections of a dead process close without them.
 CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 2000),
-    ("grpc.http2.ping_timeout_ms", 2000),  # its name in newer releases; default: a minute
+    ("grpc.http2.ping_timeout_ms", 2000),  # the same in newer gRPC, where the default is a minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 256 << 20),  # the status of 10,000 teachers
 )
 #: Seconds within which a manager must accept a stream.
 _ANSWER_S: Final = 4.0
-#: Initial metadata of a stream of the log: version of the protocol.
+#: Initial metadata of a log stream: version of the protocol.
 VERSION_METADATA: Final = "edl-protocol-version"
 #: Initial metadata of a subscription: seconds between the reports that renew the student's lease.
 BEAT_METADATA: Final = "edl-beat-s"
-#: Metadata of a subscription in both directions: proves that later streams are of that student.
+#: Metadata of a subscription in both directions: a secret by which the student proves that a later
+#: stream is its own.
 SECRET_METADATA: Final = "edl-secret"
 
 #: Codes that every manager would return; others may be a problem of one manager.
@@ -63,33 +64,33 @@ def live_managers(registry: Registry) -> list[str]:
 def call_error(address: str, error: grpc.RpcError) -> EdlError:
     """Return the error of a failed call to the manager at `address`.
 
-    A CoordinatorUnavailable concerns this manager alone: another may accept the call. Every manager
-    would return any other error.
+    After a CoordinatorUnavailable, another manager may accept the call. Any other error would come
+    from every manager.
     """
     import grpc
 
     code, details = grpc.StatusCode.UNKNOWN, ""
     if isinstance(error, grpc.Call):
         code, details = error.code(), error.details() or ""
-    meaning = from_status(code, details)
-    # All managers refuse what one refuses as too large, whatever the code.
-    if code.name in _LASTING or isinstance(meaning, RequestRefused):
-        return meaning
+    translated = from_status(code, details)
+    # A request that one manager refuses, for example as too large, every manager refuses.
+    if code.name in _LASTING or isinstance(translated, RequestRefused):
+        return translated
     if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED):
         return CoordinatorUnavailable(
             f"service manager {address} refuses the call for now: {details}"
         )
-    return CoordinatorUnavailable(f"service manager {address} does not answer ({meaning})")
+    return CoordinatorUnavailable(f"service manager {address} does not answer ({translated})")
 
 
 def initial_metadata(call: Any, address: str) -> dict[str, str]:
     """Wait until the manager at `address` accepts a stream; return its initial metadata.
 
     Raises:
-        CoordinatorUnavailable: it does not answer in time, 4 seconds.
+        CoordinatorUnavailable: it does not answer within 4 seconds.
         EdlError: it refuses the stream.
     """
-    # gRPC does not bound this wait, and the system accepts connections of a stopped process.
+    # gRPC has no timeout for this wait, and the system accepts connections for a stopped process.
     late = threading.Event()
 
     def give_up() -> None:

@@ -34,13 +34,14 @@ from .discovery import (
 
 log = logging.getLogger(__name__)
 
+#: Pauses between attempts, in seconds: the longest first pause, and the longest of all.
 _BASE_S: Final = 0.1
 _CAP_S: Final = 2.0
 #: Seconds for which a manager that failed is tried last.
 _SHUN_S: Final = 10.0
-#: Seconds between reports until the manager sends its interval, and the longest that is accepted.
+#: Seconds between reports until the manager sends its interval, and the longest accepted interval.
 _BEAT_S: Final = 1.0
-_MOST_BEAT_S: Final = 3600.0
+_MAX_BEAT_S: Final = 3600.0
 
 
 @dataclass(slots=True)
@@ -48,8 +49,8 @@ class _Stream:
     """The state of a stream to one manager.
 
     Attributes:
-        opened: the manager has sent the student's secret, so reports may be sent. Managers store
-            the secret with the first report, and the student has to know every stored one.
+        opened: the manager has sent the student's secret. Only then are reports sent: managers
+            store the secret with the first report, and later streams must prove that they know it.
         ended: the stream is over.
         beat_s: seconds between reports.
     """
@@ -60,23 +61,23 @@ class _Stream:
 
 
 def try_subscribing(address: str, security: ClientSecurity | None = None) -> None:
-    """Check that the manager at `address` accepts our subscriptions, without making one.
+    """Check that the manager at `address` accepts our subscriptions; create none.
 
     Raises:
         CoordinatorUnavailable: it does not answer in time.
         EdlError: it refuses them.
     """
-    over = threading.Event()
+    finished = threading.Event()
 
     def no_reports() -> Iterator[pb.StudentReport]:
-        over.wait()
+        finished.wait()
         yield from ()
 
     try:
         with open_channel(address, security, CHANNEL_OPTIONS) as channel:
             initial_metadata(stub(channel).Subscribe(no_reports()), address)
     finally:
-        over.set()
+        finished.set()
 
 
 def _beat_s(text: str) -> float:
@@ -85,7 +86,7 @@ def _beat_s(text: str) -> float:
         beat_s = float(text)
     except ValueError:
         return _BEAT_S
-    return beat_s if math.isfinite(beat_s) and 0.01 <= beat_s <= _MOST_BEAT_S else _BEAT_S
+    return beat_s if math.isfinite(beat_s) and 0.01 <= beat_s <= _MAX_BEAT_S else _BEAT_S
 
 
 class Subscription:
@@ -143,12 +144,12 @@ class Subscription:
 
     @property
     def why(self) -> str:
-        """Why it has no current assignment, as text; empty: it has one and receives changes."""
+        """Why the student receives no assignments now, as text; empty: it receives them."""
         return self._why
 
     @property
     def error(self) -> EdlError | None:
-        """The error that ended it; None: it goes on.
+        """The error that ended the subscription; None: there was none.
 
         One of LeaseSuperseded, VersionMismatch, RequestRefused, AccessError; UsageError: `url` is
         invalid.
@@ -226,7 +227,7 @@ class Subscription:
             self._stopping.wait(delay_s(attempt, self._rng, base_s=_BASE_S, cap_s=_CAP_S))
 
     def _choose(self, registry: Registry) -> str:
-        """Return the first manager in this student's order; those that failed lately come last."""
+        """Return the first manager in this student's order; recently failed ones come last."""
         now = time.monotonic()
         self._shunned = {a: until for a, until in self._shunned.items() if until > now}
         order = rank_servers(f"{self._service}/{self._student_id}", live_managers(registry))
@@ -246,10 +247,10 @@ class Subscription:
                 self._secret = metadata.get(SECRET_METADATA, "") or self._secret
                 stream.beat_s = _beat_s(metadata.get(BEAT_METADATA, ""))
                 stream.opened = True
-                self._wake()  # sends the first report
+                self._wake()  # `_next_report` returns the first report
                 try:
                     for assignment in call:
-                        self._take(assignment)
+                        self._accept(assignment)
                 except grpc.RpcError as error:
                     raise call_error(address, error) from None
         except EdlError:
@@ -264,7 +265,7 @@ class Subscription:
         if not self._stopping.is_set():
             self._why = f"service manager {address} ended the subscription; looking for another"
 
-    def _take(self, assignment: pb.Assignment) -> None:
+    def _accept(self, assignment: pb.Assignment) -> None:
         check_version(assignment.protocol_version)
         self._accepted, self._why, self._refused_for = True, "", ""
         epoch = (assignment.term, assignment.counter)
@@ -299,18 +300,18 @@ class Subscription:
     def _next_report(self, stream: _Stream, sent: int) -> tuple[int, pb.StudentReport] | None:
         """Wait for the next report to send, and return it with its number; None ends the stream.
 
-        It is a newer one than number `sent`, or after one interval the same one again.
+        That is a report newer than number `sent`, or after one interval the latest one again.
         """
 
-        def over() -> bool:
+        def ended() -> bool:
             return stream.ended or self._stopping.is_set()
 
         with self._changed:
             self._changed.wait_for(
-                lambda: over() or (stream.opened and self._number > sent),
+                lambda: ended() or (stream.opened and self._number > sent),
                 timeout=stream.beat_s if sent else None,
             )
-            if over() or self._latest is None:
+            if ended() or self._latest is None:
                 return None
             report = self._latest
             report.incarnation = report.incarnation or self._incarnation
