@@ -44,8 +44,10 @@ from .records import (
 )
 
 _LEADER_KEPT_S: Final = 86_400.0
+#: The sort key of a free shard is its epoch times this number, plus its start.
 _EPOCH_ROWS: Final = 1 << 32
 _SWEEP_LIMIT: Final = 1000
+#: Seconds for which the changes of a lease set are kept.
 _CHANGES_S: Final = 60.0
 
 
@@ -73,7 +75,7 @@ class MemoryStore:
 
     @classmethod
     def shared(cls, url: str, clock: Callable[[], float] = time.time) -> MemoryStore:
-        """Return the store named `url` of this process; created with that clock if it is new."""
+        """Return the store named `url` of this process; create it with `clock` if it is new."""
         return cls._named.setdefault(url, cls(clock, url))
 
     def now_s(self) -> float:
@@ -96,7 +98,7 @@ class MemoryStore:
     # --- values, with the lock held
 
     def value(self, key: str, empty: Callable[[], Any] = dict) -> Any:
-        """Return the value of a key; created if it does not exist or has expired."""
+        """Return the value of a key; if there is none, store an empty one."""
         self._expire(key)
         return self._values.setdefault(key, empty())
 
@@ -114,7 +116,7 @@ class MemoryStore:
         self._expires_s.pop(key, None)
 
     def keep(self, key: str, seconds: float, *, extend: bool = False) -> None:
-        """Set the expiry of a key; with `extend`, never to an earlier time."""
+        """Let a key expire after `seconds`; with `extend`, never before its present expiry."""
         if self.holds(key):
             former_s = self._expires_s.get(key, 0.0) if extend else 0.0
             self._expires_s[key] = max(former_s, self._clock() + seconds)
@@ -137,7 +139,7 @@ class MemoryStore:
     ) -> Leadership:
         registry_id = self.registry_id if identify else ""
         with self.lock:
-            now_ms, held = self.time_ms(), self.value(key)
+            now_ms, document = self.time_ms(), self.value(key)
             leader, token = self._leader(key)
             if leader not in ("", holder):
                 return Leadership(leader, token, "", registry_id, now_ms)
@@ -145,7 +147,7 @@ class MemoryStore:
             if not leader:
                 token = max(now_ms, token + 1)
             until_s = self.now_s() + ttl_s
-            held.update(holder=holder, token=str(token), until_s=repr(until_s), facts=facts)
+            document.update(holder=holder, token=str(token), until_s=repr(until_s), facts=facts)
             self.keep(key, _LEADER_KEPT_S)
             for kept, seconds in (keep_s or {}).items():
                 self.keep(kept, seconds)
@@ -156,10 +158,10 @@ class MemoryStore:
             holder, token = self._leader(key)
             if not holder:
                 return None
-            held = self.value(key)
-            left_s = float(held["until_s"]) - self.now_s()
+            document = self.value(key)
+            left_s = float(document["until_s"]) - self.now_s()
             return Leadership(
-                holder, token, time_ms=self.time_ms(), facts=held["facts"], expires_in_s=left_s
+                holder, token, time_ms=self.time_ms(), facts=document["facts"], expires_in_s=left_s
             )
 
     def resign(self, key: str, holder: str) -> bool:
@@ -170,9 +172,9 @@ class MemoryStore:
             return True
 
     def _leader(self, key: str) -> tuple[str, int]:
-        held = self.value(key)
-        leads = float(held.get("until_s", 0)) > self.now_s()
-        return held["holder"] if leads else "", number(held.get("token", ""))
+        document = self.value(key)
+        leads = float(document.get("until_s", 0)) > self.now_s()
+        return document["holder"] if leads else "", number(document.get("token", ""))
 
     # --- documents
 
@@ -182,8 +184,8 @@ class MemoryStore:
 
     def fields(self, key: str, names: Sequence[str]) -> list[str | None]:
         with self.lock:
-            held = self.peek(key)
-            return [held.get(name) for name in names]
+            document = self.peek(key)
+            return [document.get(name) for name in names]
 
     def changed_rows(
         self, key: str, changes: str, since: tuple[int, int] | None
@@ -253,8 +255,8 @@ class MemoryStore:
     def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
         start = log_position(after)
         with self.lock:
-            found = [one for one in self.peek(key) if log_position(one.id) > start]
-        return found[-last:] if last else found[:count] if count else found
+            records = [record for record in self.peek(key) if log_position(record.id) > start]
+        return records[-last:] if last else records[:count] if count else records
 
     def append(self, entry: Append) -> str:
         with self.lock:
@@ -269,17 +271,17 @@ class MemoryStore:
 
     def record_use(self, key: str, name: str, keep_s: float | None = None) -> None:
         with self.lock:
-            named = self.value(key)
-            named[name] = now_ms = self.time_ms()
+            uses = self.value(key)
+            uses[name] = now_ms = self.time_ms()
             if keep_s is not None:
-                oldest = now_ms - keep_s * 1000
-                for old in [one for one, at in named.items() if at < oldest]:
-                    del named[old]
+                oldest_ms = now_ms - keep_s * 1000
+                for old in [used for used, at_ms in uses.items() if at_ms < oldest_ms]:
+                    del uses[old]
 
     def used_names(self, key: str, since_ms: int | None = None) -> list[str]:
         with self.lock:
-            named = self.peek(key).items()
-            return sorted(name for name, at in named if since_ms is None or at >= since_ms)
+            uses = self.peek(key).items()
+            return sorted(name for name, at_ms in uses if since_ms is None or at_ms >= since_ms)
 
     def forget(self, key: str, name: str, age_s: float) -> None:
         with self.lock:
@@ -298,7 +300,7 @@ class MemoryStore:
         epoch: int,
         rank: int,
         request_number: int | None,
-        most: int | None,
+        max_rows: int | None,
         keep_s: float,
     ) -> tuple[int, int] | str | None:
         with self.lock:
@@ -306,8 +308,8 @@ class MemoryStore:
             if current != str(generation):
                 return current
             free, leased = self.value(keys.free), self.value(keys.leased)
-            asked, _, answer = leased.get(f"={rank}", "").partition(" ")
-            if request_number is not None and asked and request_number <= int(asked):
+            last_number, _, answer = leased.get(f"={rank}", "").partition(" ")
+            if request_number is not None and last_number and request_number <= int(last_number):
                 return _bounds(answer)
             first = epoch * _EPOCH_ROWS
             end = first + _EPOCH_ROWS
@@ -317,9 +319,9 @@ class MemoryStore:
             shard = min(in_epoch, key=lambda one: free[one])
             del free[shard]
             start, stop = _bounds(shard)
-            if most and stop - start > most:
-                free[f"{epoch}:{start + most}:{stop}"] = first + start + most
-                stop = start + most
+            if max_rows and stop - start > max_rows:
+                free[f"{epoch}:{start + max_rows}:{stop}"] = first + start + max_rows
+                stop = start + max_rows
                 shard = f"{epoch}:{start}:{stop}"
             if request_number is not None:
                 leased[f"={rank}"] = f"{request_number} {shard}"
@@ -327,11 +329,11 @@ class MemoryStore:
             return start, stop
 
 
-def _put(held: dict[str, str], fields: Mapping[str, str | int | None]) -> None:
+def _put(document: dict[str, str], fields: Mapping[str, str | int | None]) -> None:
     for name, value in fields.items():
-        held.pop(name, None)
+        document.pop(name, None)
         if value not in (None, ""):
-            held[name] = str(value)
+            document[name] = str(value)
 
 
 def _bounds(shard: str) -> tuple[int, int]:
@@ -340,7 +342,7 @@ def _bounds(shard: str) -> tuple[int, int]:
 
 
 class MemoryLeases:
-    """Has the methods of `RedisLeases`, with the values of a store."""
+    """Has the methods of `RedisLeases`; keeps its values in a `MemoryStore`."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -351,16 +353,16 @@ class MemoryLeases:
     ) -> bool:
         with self._store.lock:
             key, deadlines = leases.facts + member, self._deadlines(leases)
-            held = dict(self._store.peek(key))
+            stored = dict(self._store.peek(key))
             incarnation = int(facts["incarnation"])
-            if held and incarnation < int(held["incarnation"]):
+            if stored and incarnation < int(stored["incarnation"]):
                 return False
             values = {**facts, "incarnation": str(incarnation)}
             if not leases.changes:
                 values["joined"] = str(self._next_number())
             else:
-                if DRAIN in held and int(held["incarnation"]) == incarnation:
-                    values.setdefault(DRAIN, held[DRAIN])
+                if DRAIN in stored and int(stored["incarnation"]) == incarnation:
+                    values.setdefault(DRAIN, stored[DRAIN])
                 self._store.value(leases.changes).pop(left_entry(member), None)
             self._store.delete(key)
             self._store.value(key).update(values)
@@ -370,27 +372,28 @@ class MemoryLeases:
 
     def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
         with self._store.lock:
-            deadlines, held = self._deadlines(leases), self._store.peek(leases.facts + beat.member)
-            if beat.member not in deadlines or not held:
+            deadlines = self._deadlines(leases)
+            stored = self._store.peek(leases.facts + beat.member)
+            if beat.member not in deadlines or not stored:
                 return Beat.UNKNOWN
-            if held["incarnation"] != str(beat.incarnation):
+            if stored["incarnation"] != str(beat.incarnation):
                 return Beat.SUPERSEDED
-            held.update({**beat.facts, "incarnation": held["incarnation"]})
+            stored.update({**beat.facts, "incarnation": stored["incarnation"]})
             late = deadlines[beat.member] <= self._store.now_s()
             self._renew(leases, beat.member, deadlines, ttl_s)
             if beat.noted or late:
                 self._note(leases, beat.member)
-            return Beat.DRAIN if held.get(DRAIN) == "1" else Beat.KEPT
+            return Beat.DRAIN if stored.get(DRAIN) == "1" else Beat.KEPT
 
     def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
         return [self.beat(leases, beat, ttl_s) for leases, beat in beats]
 
     def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
         with self._store.lock:
-            deadlines, held = self._deadlines(leases), self._store.peek(leases.facts + member)
-            if held and incarnation is not None and held["incarnation"] != str(incarnation):
+            deadlines, stored = self._deadlines(leases), self._store.peek(leases.facts + member)
+            if stored and incarnation is not None and stored["incarnation"] != str(incarnation):
                 return False
-            if deadlines.pop(member, None) is None and not held:
+            if deadlines.pop(member, None) is None and not stored:
                 return False
             self._store.delete(leases.facts + member)
             if leases.changes:
@@ -400,17 +403,17 @@ class MemoryLeases:
 
     def request_drain(self, leases: LeaseSet, member: str) -> bool:
         with self._store.lock:
-            held = self._store.peek(leases.facts + member)
-            if member not in self._deadlines(leases) or not held:
+            stored = self._store.peek(leases.facts + member)
+            if member not in self._deadlines(leases) or not stored:
                 return False
-            held.update({DRAIN: "1", "state": "draining"})
+            stored.update({DRAIN: "1", "state": "draining"})
             self._note(leases, member)
             return True
 
     def members(self, leases: LeaseSet) -> list[Member]:
         with self._store.lock:
             known = self.read(leases, sorted(self._deadlines(leases)))
-            return [one for one in known if one.remaining_s > 0]
+            return [member for member in known if member.remaining_s > 0]
 
     def read(self, leases: LeaseSet, names: Sequence[str]) -> list[Member]:
         with self._store.lock:
@@ -430,14 +433,14 @@ class MemoryLeases:
             now_s, deadlines = self._store.now_s(), self._deadlines(leases)
             after, full = cursor or (now_s - _CHANGES_S) * 1e6, cursor == 0
             noted = self._store.value(leases.changes)
-            new = sorted((at, name) for name, at in noted.items() if at > after)
-            names, leavers = split_changes(name for _, name in new)
+            new = sorted((at_us, name) for name, at_us in noted.items() if at_us > after)
+            names, left = split_changes(name for _, name in new)
             members = self.members(leases) if full else self.read(leases, names)
-            present = {one.member for one in members} if full else set(deadlines)
+            present = {member.member for member in members} if full else set(deadlines)
             return Changes(
                 max([cursor, *noted.values()]) or int(now_s * 1e6),
-                tuple(one for one in members if one.member in deadlines),
-                tuple(leavers),
+                tuple(member for member in members if member.member in deadlines),
+                tuple(left),
                 tuple(name for name in names if name not in present),
                 full,
                 due_s=min(deadlines.values(), default=math.inf) - now_s,
@@ -481,9 +484,9 @@ class MemoryLeases:
             return
         noted = self._store.value(leases.changes)
         noted[member] = self._next_number()
-        oldest = (self._store.now_s() - _CHANGES_S) * 1e6
+        oldest_us = (self._store.now_s() - _CHANGES_S) * 1e6
         if len(noted) > 2 * len(self._deadlines(leases)) + 16:
-            for name in [name for name, at in noted.items() if at <= oldest]:
+            for name in [name for name, at in noted.items() if at <= oldest_us]:
                 del noted[name]
 
     def _next_number(self) -> int:

@@ -15,13 +15,13 @@ from ...runtime.errors import RedisUnavailable, UsageError
 if TYPE_CHECKING:
     from . import Store
 
-#: Facts expire this many TTLs after a full heartbeat: they outlive the deadline, so that a sweep
-#: can name the dead.
+#: Facts expire this many TTLs after a full heartbeat. They outlive the deadline, so that managers
+#: can describe the dead.
 FACTS_TTLS: Final = 5
-#: TTLs after a full heartbeat in which further ones only extend the deadline, unless there are
-#: facts to report: of five heartbeats one is full.
+#: For this many TTLs after a full heartbeat, further ones only raise the deadline unless they have
+#: facts to report. So every fifth heartbeat is full.
 PLAIN_TTLS: Final = 1.85
-#: Fact of a member that was requested to drain; its own `state` may follow later.
+#: Fact of a member: "1" if it was requested to drain; the member may report its `state` later.
 DRAIN: Final = "drain"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -31,17 +31,17 @@ _LEFT: Final = "="
 
 
 class WrongKeyType(RedisUnavailable):
-    """A key of the call holds a value of another type, which another program wrote."""
+    """A key of the call has a value of another type, written by another program."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSet:
     """The keys of a lease set.
 
-    Managers read the changes of a *followed* set: who joined, left or changed. Its leases end when
-    a sweep removes those past their deadline. Until then a late heartbeat renews them, so that an
-    outage of Redis ends no lease. Without `changes` there are no sweeps, and a lease ends at its
-    deadline.
+    Managers read the changes of a *followed* set: which members joined, left or changed. Its leases
+    end when a sweep removes those past their deadline. Until then a late heartbeat renews them, so
+    that an outage of Redis ends no lease. In a set without `changes` there are no sweeps, and a
+    lease ends at its deadline.
 
     Attributes:
         deadlines: zset member -> deadline, ms of Redis time.
@@ -53,7 +53,7 @@ class LeaseSet:
     facts: str
     changes: str = ""
 
-    def of(self, member: str) -> list[str]:
+    def keys_of(self, member: str) -> list[str]:
         """Return the keys for scripts on one member."""
         keys = [self.deadlines, self.facts + member]
         return [*keys, self.changes] if self.changes else keys
@@ -108,10 +108,10 @@ class MemberBeat:
 
     Attributes:
         member: its id.
-        incarnation: the one that it registered with.
+        incarnation: its incarnation when it registered.
         facts: changed facts.
-        noted: whether followers see the change.
-        volatile: the facts change all the time, so that a late or lost update is harmless.
+        noted: whether managers have to see the change.
+        volatile: the facts change all the time, so a late or lost update is harmless.
     """
 
     member: str
@@ -146,10 +146,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class SweepPermit:
-    """A permit to remove members whose lease has expired: all could send their heartbeats.
+    """Permits removing expired members, because all members could send their heartbeats.
 
     Attributes:
-        registry_id: the server process for which this is known; another one may hold old data.
+        registry_id: id of the server process for which this is known; another may have old data.
         until_ms: end of the permit, by the clock of that process. If the process hung, a sweep may
             run late, and before heartbeats that arrived in the meantime.
     """
@@ -164,14 +164,14 @@ LeadershipChange = Literal["", "kept", "gained", "first"]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A leadership as a call found it.
+    """A leadership as read or changed by a call.
 
     Attributes:
         holder: name of the leader.
         token: fencing token. It grows with each change of leadership, even if Redis lost its data.
             Every write of a leader carries it.
-        change: what the call did. "": nothing, another one leads; "kept": it renewed ours;
-            "gained": it took the leadership; "first": the same, and nobody led before.
+        change: what the call did. "": nothing, another holder leads; "kept": it renewed ours;
+            "gained": it took the leadership; "first": it took it, and nobody led before.
         registry_id: id of the server process, which changes after a restart or failover; empty if
             it was not requested.
         time_ms: the store's clock, milliseconds since 1970.
@@ -325,7 +325,7 @@ Change = Put | Stamp | PutRows | Delete | AddRanked | RemoveRanked | Append | Ke
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """An entry of a log; ids are ordered, and reads continue after one."""
+    """An entry of a log; ids grow, and a reader continues after the last id that it has read."""
 
     id: str
     fields: Mapping[str, str]
@@ -361,7 +361,7 @@ def is_member(member: str) -> bool:
 
 
 def check_member(what: str, member: str, hint: str = "") -> str:
-    """Return a valid id. Raises UsageError, which calls it `what`, if it is invalid."""
+    """Return `member`. Raises UsageError, which calls the id `what`, if it is invalid."""
     if not is_member(member):
         raise UsageError(
             f"{what} is 1 to 200 letters, digits or '._-:/@+[]', not {member!r:.240}{hint}"
@@ -370,12 +370,12 @@ def check_member(what: str, member: str, hint: str = "") -> str:
 
 
 def is_name(name: str) -> bool:
-    """Return whether a text is valid as a name of something with its own keys, like a service."""
+    """Return whether a text is a valid name: of a service, a job or a queue."""
     return _NAME.fullmatch(name) is not None
 
 
 def check_name(what: str, name: str, hint: str = "") -> str:
-    """Return a valid name. Raises UsageError, which calls it `what`, if it is invalid."""
+    """Return `name`. Raises UsageError, which calls the name `what`, if it is invalid."""
     if not is_name(name):
         raise UsageError(
             f"{what} is 1 to 128 letters, digits, '.', '_' or '-', not {name!r:.160}{hint}"
@@ -441,15 +441,15 @@ def dump_facts(facts: Facts) -> str:
 def load_facts(text: str) -> dict[str, Any]:
     """Parse the facts of `dump_facts`; {} if the text is invalid."""
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """An entry of a timeline or log; entry ids are ordered, and reads continue after one."""
+    """An entry of a timeline: a log whose entries have facts; see `LogRecord`."""
 
     entry_id: str
     at_ms: int
@@ -464,13 +464,13 @@ def timeline_entry(key: str, body: Facts, kept: int, keep_s: float) -> Append:
 def read_timeline(store: Store, key: str, since: str, count: int) -> list[TimelineEntry]:
     """Return the first `count` entries after id `since`, oldest first; "": from the start."""
     return [
-        TimelineEntry(one.id, one.time_ms, load_facts(one.fields.get("body", "")))
-        for one in store.log(key, since, count)
+        TimelineEntry(record.id, record.time_ms, load_facts(record.fields.get("body", "")))
+        for record in store.log(key, since, count)
     ]
 
 
 def check_ttl(ttl_s: float) -> float:
-    """Return a time to live in seconds. Raises UsageError if it is out of range."""
+    """Return `ttl_s`. Raises UsageError if it is not 0.001 to 86,400 seconds."""
     if not 0.001 <= ttl_s <= 86_400:
         raise UsageError(f"a time to live is 0.001 to 86400 seconds, not {ttl_s!r}")
     return ttl_s

@@ -25,7 +25,7 @@ CHUNK: Final = 500
 #: Seconds to wait for an answer without TLS after a TLS handshake failed.
 _PLAIN_S: Final = 0.5
 
-#: Start of a refusal -> its short name, what is wrong, what to do.
+#: Error code in the text of a refusal -> its short name, what is wrong, what to do.
 _REFUSALS: Final = {
     "READONLY": (
         "read_only",
@@ -108,10 +108,10 @@ class RedisConnection:
         for start in range(0, len(calls), CHUNK):
             chunk = calls[start : start + CHUNK]
             with self.translated():
-                found = self._run_pipeline(name, chunk)
-                if any(isinstance(one, redis.exceptions.NoScriptError) for one in found):
-                    found = self._run_pipeline(name, chunk, send_text=True)
-                answers += [None if is_wrong_type(one) else one for one in found]
+                results = self._run_pipeline(name, chunk)
+                if any(isinstance(result, redis.exceptions.NoScriptError) for result in results):
+                    results = self._run_pipeline(name, chunk, send_text=True)
+                answers += [None if is_wrong_type(result) else result for result in results]
         return answers
 
     def _run_pipeline(
@@ -129,7 +129,10 @@ class RedisConnection:
             return list(pipe.execute(raise_on_error=False))
 
     def timed(self, command: Any) -> tuple[float, Any]:
-        """Return the server time in ms and the answer of a command, in one round trip."""
+        """Return the server time in ms and the answer of a command, in one round trip.
+
+        `command` gets the pipeline and adds the command to it.
+        """
         with self.client.pipeline(transaction=False) as pipe:
             pipe.time()
             command(pipe)
@@ -138,6 +141,7 @@ class RedisConnection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
+        """Raise errors of redis-py within the block as the errors of this class."""
         import redis
 
         try:
@@ -201,8 +205,8 @@ class RedisConnection:
         """Return whether a server that does not answer in TLS answers a command without TLS."""
         import redis
 
-        late = isinstance(error, (redis.TimeoutError, TimeoutError))
-        if self._parsed.tls is None or self._parsed.master or self._answered or not late:
+        timed_out = isinstance(error, (redis.TimeoutError, TimeoutError))
+        if self._parsed.tls is None or self._parsed.master or self._answered or not timed_out:
             return False
         with suppress(OSError), socket.create_connection(self._parsed.hosts[0], _PLAIN_S) as plain:
             plain.sendall(b"PING\r\n")
@@ -231,8 +235,8 @@ def _refusal(error: Exception, text: str) -> tuple[str, str, str] | None:
     """Return the entry of `_REFUSALS` for an error; None: it is no refusal."""
     import redis
 
-    replica = redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError
-    if isinstance(error, replica):  # their texts lack the code
+    replica_errors = redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError
+    if isinstance(error, replica_errors):  # their texts lack the code
         return _REFUSALS["READONLY"]
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return _REFUSALS["OOM"]

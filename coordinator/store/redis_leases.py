@@ -25,7 +25,7 @@ from .records import (
 )
 from .redis_connection import CHUNK, Call, RedisConnection, is_wrong_type
 
-#: TTLs of silence after which a member uses the script: another one may have taken its name.
+#: TTLs of silence after which a member uses the script: a newer incarnation may have its id.
 _SILENCE_TTLS: Final = 0.45
 _SWEEP_LIMIT: Final = 1000
 _DAY_MS: Final = 86_400_000  # the longest TTL, so the latest valid deadline
@@ -39,8 +39,8 @@ class _FullBeat:
         incarnation: incarnation of the member.
         redis_ms: Redis's clock at that heartbeat.
         at_s: our clock after its answer, so that a deadline computed from both is never too late.
-        usable_until_s: time by our clock from which the member counts as silent for too long; each
-            heartbeat, full or plain, moves it.
+        usable_until_s: time by our clock after which the member was silent for too long; each
+            heartbeat, full or plain, sets it anew.
     """
 
     incarnation: int
@@ -50,17 +50,18 @@ class _FullBeat:
 
 
 class RedisLeases:
-    """Sets of members with deadlines. The step of each member is atomic.
+    """Sets of members with deadlines. Each script changes one member in one atomic step.
 
     Heartbeats are most of the work of Redis, and a script costs several times as much as a command.
-    So a script runs only for a change that followers have to see. For two TTLs after a full
-    heartbeat, further ones are plain: a ZADD of a deadline that is computed from Redis's clock, as
-    the full heartbeat returned it. The ZADD only raises an existing deadline (XX, GT). It fails if
-    the lease is gone, a clock jumped, a drain was requested or another incarnation registered, and
-    then the script runs at once; drains and registrations raise the deadline to make it fail. A
-    member that was silent for more than one interval also uses the script. From time to time the
-    ZADD is sent together with commands that write volatile facts, extend their expiry, and read the
-    clock and the incarnation: that is a full heartbeat, too.
+    So a heartbeat runs the script only if managers have to see a change, or if a command would not
+    do. For two TTLs after a full heartbeat, further ones are plain: a ZADD of a deadline that is
+    computed from Redis's clock, as the full heartbeat returned it. The ZADD only raises an existing
+    deadline (XX, GT). It fails if the lease is gone, a clock jumped, a drain was requested or
+    another incarnation registered, and then the script runs at once. Drains and registrations raise
+    the deadline to make plain heartbeats fail. A member that was silent for more than one interval
+    also uses the script. After two TTLs, or to write volatile facts, the ZADD is sent together with
+    commands that write the facts, extend their expiry, and read the clock and the incarnation: that
+    is a full heartbeat, too.
     """
 
     def __init__(self, connection: RedisConnection) -> None:
@@ -86,7 +87,8 @@ class RedisLeases:
             False if a greater incarnation holds the id: nothing was changed.
         """
         call = register_call(leases, member, facts, _ms(ttl_s))
-        # A requested drain stays, but not the raised deadline that makes plain heartbeats fail.
+        # A requested drain stays, but the deadline that it raised does not: the next heartbeat has
+        # to run the script, which returns DRAIN.
         self._full_beats.pop(leases.facts + member, None)
         return bool(self._connection.run("register", call.keys, *call.args))
 
@@ -117,47 +119,47 @@ class RedisLeases:
         now = time.monotonic()
         if now >= self._prune_at_s:
             self._prune_at_s = now + ttl_s
-            # A copy is atomic: other threads add some.
-            for key, one in self._full_beats.copy().items():
-                if now >= one.usable_until_s:
+            # A copy is atomic; meanwhile other threads may add entries.
+            for key, full in self._full_beats.copy().items():
+                if now >= full.usable_until_s:
                     self._full_beats.pop(key, None)
-        sent = []
+        batch = []
         for position, (leases, beat) in enumerate(beats):
-            last = self._full_beats.get(leases.facts + beat.member)
-            if last is None or now >= last.usable_until_s:
+            full = self._full_beats.get(leases.facts + beat.member)
+            if full is None or now >= full.usable_until_s:
                 continue
-            if last.incarnation != beat.incarnation or not _may_be_plain(beat):
+            if full.incarnation != beat.incarnation or not _may_be_plain(beat):
                 continue
-            deadline_ms = last.redis_ms + round((now - last.at_s + ttl_s) * 1000)
-            if not beat.facts and now - last.at_s < ttl_s * PLAIN_TTLS:
+            deadline_ms = full.redis_ms + round((now - full.at_s + ttl_s) * 1000)
+            if not beat.facts and now - full.at_s < ttl_s * PLAIN_TTLS:
                 commands = [plain_beat(leases.deadlines, beat.member, deadline_ms)]
             else:
                 commands = full_beat(leases, beat, deadline_ms, _ms(ttl_s))
-            sent.append((position, last, deadline_ms, commands))
-        if not sent:
+            batch.append((position, full, deadline_ms, commands))
+        if not batch:
             return set()
         kept = set()
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
-            for *_, commands in sent:
+            for *_, commands in batch:
                 for command in commands:
                     pipe.execute_command(*command)
             answers = iter(pipe.execute(raise_on_error=False))
-            for position, last, deadline_ms, commands in sent:
+            for position, full, deadline_ms, commands in batch:
                 leases, beat = beats[position]
                 answer = list(islice(answers, len(commands)))
-                if any(is_wrong_type(one) for one in answer):
+                if any(is_wrong_type(part) for part in answer):
                     continue
                 if answer == [1]:
-                    one = replace(last, usable_until_s=now + ttl_s * _SILENCE_TTLS)
-                    self._full_beats[leases.facts + beat.member] = one
+                    full = replace(full, usable_until_s=now + ttl_s * _SILENCE_TTLS)
+                    self._full_beats[leases.facts + beat.member] = full
                     kept.add(position)
                 if len(answer) == 1:
                     continue
-                (seconds, micros), held, moved, left_ms, *_ = answer
+                (seconds, micros), owner, raised, expiry_ms, *_ = answer
                 now_ms = int(seconds) * 1000 + int(micros) // 1000
-                if moved != 1 or held != [str(beat.incarnation), None] or deadline_ms <= now_ms:
+                if raised != 1 or owner != [str(beat.incarnation), None] or deadline_ms <= now_ms:
                     continue
-                if left_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
+                if expiry_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
                     self._client.pexpire(leases.deadlines, FACTS_TTLS * _ms(ttl_s))
                 self._remember(leases, beat, ttl_s, Beat.KEPT, now_ms)
                 kept.add(position)
@@ -177,7 +179,7 @@ class RedisLeases:
 
     def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
         """End a lease at once; False if there is none, or another incarnation holds it."""
-        keys = leases.of(member)
+        keys = leases.keys_of(member)
         self._full_beats.pop(keys[1], None)
         args = member, "" if incarnation is None else incarnation
         return bool(self._connection.run("leave", keys, *args))
@@ -189,7 +191,7 @@ class RedisLeases:
 
         Its `state` is "draining" from now on. Returns False if it has no lease.
         """
-        return bool(self._connection.run("drain", leases.of(member), member))
+        return bool(self._connection.run("drain", leases.keys_of(member), member))
 
     def members(self, leases: LeaseSet) -> list[Member]:
         """Return the members whose deadline has not passed, sorted by id."""
@@ -228,27 +230,28 @@ class RedisLeases:
         """
         with self._connection.translated():
             if cursor == 0:
-                return self._all(leases)
-            now_ms, due_s, found = self._noted(leases, f"({cursor}")
+                return self._all_members(leases)
+            now_ms, due_s, found = self._read_changes(leases, f"({cursor}")
             changed = _valid_changes(found, now_ms)
             if not changed:
                 if cursor > now_ms * 1000 and not self._has_change(leases, cursor):
-                    return self._all(leases)  # the clock was set back: new changes have less
+                    # The clock was set back: new changes have smaller numbers.
+                    return self._all_members(leases)
                 return Changes(cursor, due_s=due_s)
             return replace(self._changed(leases, changed), due_s=due_s)
 
     def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
         """Remove at most 1,000 expired members from a followed set, and return their ids.
 
-        With a permit, none is removed after its time, or by another server process than its own.
+        With a permit, none is removed after its end, or on another server process than its own.
         """
         keys = [leases.deadlines, leases.changes]
         bounds = ("", "") if permit is None else (permit.until_ms, permit.registry_id)
         dead = self._connection.run("sweep", keys, _SWEEP_LIMIT, *bounds)
         return [name for name in dead if is_member(name)]
 
-    def _noted(self, leases: LeaseSet, after: str) -> tuple[float, float, Any]:
-        """Return server time in ms, `Changes.due_s` and change numbers, in one round trip."""
+    def _read_changes(self, leases: LeaseSet, after: str) -> tuple[float, float, Any]:
+        """Return the server time in ms, `Changes.due_s`, and changes as (entry, number)."""
         with self._client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.zrange(leases.deadlines, 0, 0, withscores=True)
@@ -258,27 +261,27 @@ class RedisLeases:
         now_ms = int(seconds) * 1000 + int(micros) / 1000
         if not first:
             return now_ms, math.inf, noted
-        odd = last[0][1] >= now_ms + _DAY_MS
-        return now_ms, 0.0 if odd else (first[0][1] - now_ms) / 1000, noted
+        invalid = last[0][1] >= now_ms + _DAY_MS
+        return now_ms, 0.0 if invalid else (first[0][1] - now_ms) / 1000, noted
 
     def _has_change(self, leases: LeaseSet, cursor: int) -> bool:
-        """Return whether the changes still end at a cursor, so that further ones are above it."""
+        """Return whether the last change is at `cursor` or above, so that further ones are, too."""
         last = self._client.zrange(leases.changes, -1, -1, withscores=True)
         return bool(last and last[0][1] >= cursor)
 
-    def _all(self, leases: LeaseSet) -> Changes:
-        # The numbers come first, so that a change in between is seen twice rather than never.
-        now_ms, due_s, noted = self._noted(leases, "-inf")
+    def _all_members(self, leases: LeaseSet) -> Changes:
+        # Read the changes first: a change in between is then seen twice rather than never.
+        now_ms, due_s, noted = self._read_changes(leases, "-inf")
         valid = _valid_changes(noted, now_ms)
         start = int(max((at for _, at in valid), default=now_ms * 1000))
         members = tuple(self.members(leases))
         living = {member.member for member in members}
-        there, left = split_changes(name for name, _ in valid)
+        registered, left = split_changes(name for name, _ in valid)
         return Changes(
             start,
             members,
             tuple(name for name in left if name not in living),
-            tuple(name for name in there if name not in living),
+            tuple(name for name in registered if name not in living),
             full=True,
             due_s=due_s,
         )
@@ -289,7 +292,7 @@ class RedisLeases:
         # If facts were deleted, the next full heartbeat restores them, within two TTLs.
         members = tuple(member for member, leased in found if leased and member.facts)
         gone = [member.member for member, leased in found if not leased]
-        # A member that left after the changes were read has none under its own name any more.
+        # The change of a member that has left since is under another name: see `leave.lua`.
         noted = self._client.zmscore(leases.changes, gone) if gone else []
         lost = [name for name, at in zip(gone, noted, strict=True) if at is not None]
         left += [name for name, at in zip(gone, noted, strict=True) if at is None]
@@ -321,14 +324,14 @@ def register_call(leases: LeaseSet, member: str, facts: Mapping[str, str], ttl_m
     """Return the call of script `register` for a member; `facts` contain `incarnation`."""
     rest = {name: value for name, value in facts.items() if name != "incarnation"}
     args: list[str | int] = [member, ttl_ms, int(facts["incarnation"]), *_flat(rest)]
-    return Call(leases.of(member), args)
+    return Call(leases.keys_of(member), args)
 
 
 def beat_call(leases: LeaseSet, beat: MemberBeat, ttl_ms: int) -> Call:
     """Return the call of script `beat` for a member."""
     changed = {name: value for name, value in beat.facts.items() if name != "incarnation"}
     flags: list[str | int] = [beat.member, ttl_ms, beat.incarnation, int(beat.noted)]
-    return Call(leases.of(beat.member), [*flags, *_flat(changed)])
+    return Call(leases.keys_of(beat.member), [*flags, *_flat(changed)])
 
 
 def _may_be_plain(beat: MemberBeat) -> bool:
@@ -346,9 +349,9 @@ def full_beat(
     """Return the commands of a full heartbeat without a script, for one packet.
 
     Their answers: Redis's time; incarnation and `drain`; 1 if an existing deadline was raised;
-    the expiry of the deadlines in ms; two unused ones.
+    the expiry of the deadlines in ms; then unused ones.
     """
-    deadlines, facts, _ = leases.of(beat.member)
+    deadlines, facts, _ = leases.keys_of(beat.member)
     changes = [("HSET", facts, *_flat(beat.facts))] if beat.facts else []
     return [
         ("TIME",),
@@ -361,7 +364,7 @@ def full_beat(
 
 
 def _remaining_s(deadline_ms: float | None, now_ms: float) -> float:
-    """Return seconds until a deadline, finite also for an invalid one; 0.0 without one."""
+    """Return the seconds until a deadline, at most a day if it is invalid; 0.0 if it is None."""
     return 0.0 if deadline_ms is None else max(-_DAY_MS, min(_DAY_MS, deadline_ms - now_ms)) / 1000
 
 

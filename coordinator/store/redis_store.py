@@ -35,8 +35,9 @@ from .redis_leases import RedisLeases
 #: A list that never exists: RPUSHX tests whether writes are accepted without creating it.
 WRITE_CHECK: Final = "edl:write-check"
 
+#: The change of a leadership for each code that script `lead` returns.
 _CHANGES: Final[tuple[LeadershipChange, ...]] = get_args(LeadershipChange)
-_WORDS: Final = 2000  # per ZADD: Lua passes only some thousand arguments to a command
+_WORDS_PER_ZADD: Final = 2000  # Lua passes only some thousand arguments to a command
 Word = str | int
 
 
@@ -129,12 +130,12 @@ class RedisStore:
     def leader(self, key: str) -> Leadership | None:
         """Return the leader with its facts and the time left; None: there is none."""
         with self._connection.translated():
-            now_ms, held = self._connection.timed(lambda pipe: pipe.hgetall(key))
-        left_ms = number(held.get("until_ms", "")) - now_ms
-        if left_ms <= 0 or not held.get("holder"):
+            now_ms, fields = self._connection.timed(lambda pipe: pipe.hgetall(key))
+        left_ms = number(fields.get("until_ms", "")) - now_ms
+        if left_ms <= 0 or not fields.get("holder"):
             return None
-        facts, token = held.get("facts", ""), number(held.get("token", ""))
-        return Leadership(held["holder"], token, "", "", int(now_ms), facts, left_ms / 1000)
+        facts, token = fields.get("facts", ""), number(fields.get("token", ""))
+        return Leadership(fields["holder"], token, "", "", int(now_ms), facts, left_ms / 1000)
 
     def resign(self, key: str, holder: str) -> bool:
         """Give a leadership back; False if `holder` does not have it."""
@@ -187,15 +188,18 @@ class RedisStore:
             keys[key] = None
         once = [Put(c.key, {"=write": c.id}) for c in conditions if isinstance(c, Once)]
         for change in (*once, *changes):
-            for named, words in _commands(change):
+            for used_keys, words in _commands(change):
                 args += [len(words), *words]
-                keys.update(dict.fromkeys(named))
+                keys.update(dict.fromkeys(used_keys))
         return int(self._connection.run("commit", list(keys), *args))
 
     # --- logs and recently used names
 
     def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
-        """Return log entries after an id, oldest first: the first `count` or the last `last`."""
+        """Return log entries after id `after`, oldest first.
+
+        With `count` only the first ones, with `last` only the last ones; 0: all.
+        """
         log_position(after)
         start = f"({after}" if after else "-"
         with self._connection.translated():
@@ -224,7 +228,7 @@ class RedisStore:
             pipe.execute()
 
     def used_names(self, key: str, since_ms: int | None = None) -> list[str]:
-        """Return the names used since then, sorted."""
+        """Return the names used since `since_ms`, sorted; None: all names."""
         with self._connection.translated():
             if since_ms is None:
                 return sorted(self._client.zrange(key, 0, -1))
@@ -242,7 +246,7 @@ class RedisStore:
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.exists(key)
-            return [bool(one) for one in pipe.execute()]
+            return [bool(count) for count in pipe.execute()]
 
     # --- shards
 
@@ -253,7 +257,7 @@ class RedisStore:
         epoch: int,
         rank: int,
         request_number: int | None,
-        most: int | None,
+        max_rows: int | None,
         keep_s: float,
     ) -> tuple[int, int] | str | None:
         """Lease the first free shard of an epoch; see `JobBoard.lease`.
@@ -264,7 +268,7 @@ class RedisStore:
         """
         answer = self._connection.run(
             "lease_shard", [keys.generation, keys.free, keys.leased], generation, epoch, rank,
-            "" if request_number is None else request_number, most or "", round(keep_s * 1000),
+            "" if request_number is None else request_number, max_rows or "", round(keep_s * 1000),
         )  # fmt: skip
         if isinstance(answer, str):
             return answer
@@ -302,11 +306,11 @@ def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
             ranked: list[Word] = []
             for member, rank in members.items():
                 ranked += [rank, member]
-            for start in range(0, len(ranked), _WORDS):
-                yield [key], ["ZADD", key, *ranked[start : start + _WORDS]]
+            for start in range(0, len(ranked), _WORDS_PER_ZADD):
+                yield [key], ["ZADD", key, *ranked[start : start + _WORDS_PER_ZADD]]
         case Append(key, entry, kept, keep_s, exact):
-            most = [] if exact else ["~"]
-            yield [key], ["XADD", key, "MAXLEN", *most, kept, "*", *_flat(entry)]
+            approximately = [] if exact else ["~"]
+            yield [key], ["XADD", key, "MAXLEN", *approximately, kept, "*", *_flat(entry)]
             yield [key], ["PEXPIRE", key, round(keep_s * 1000)]
         case Keep(keys, seconds):
             for kept_key in keys:
@@ -314,7 +318,7 @@ def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
 
 
 def _flat(fields: Mapping[str, Word | None]) -> list[Word]:
-    """Return names and values in turn; "" for None."""
+    """Return name, value, name, value ...; "" for a value that is None."""
     words: list[Word] = []
     for name, value in fields.items():
         words += [name, "" if value is None else value]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import redis
 
 _SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+#: Default port of Redis (False) and of sentinels (True).
 _PORTS: Final = {False: 6379, True: 26379}
 _TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _CHECK_HOSTNAME: Final = "ssl_check_hostname"
@@ -39,7 +40,7 @@ class RedisUrl:
         path: path of a unix socket; empty for TCP.
         master: name of the master that the sentinels watch; empty: no sentinels.
         db: number of the database.
-        login: username, password and password_file for Redis, as far as the URL has them.
+        login: those of username, password and password_file for Redis that the URL has.
         sentinel_login: the same for the sentinels.
         tls: TLS settings; None: no TLS.
     """
@@ -61,7 +62,7 @@ def is_redis_url(url: str) -> bool:
 
 def masked(url: str) -> str:
     """Return a URL for messages, valid or not, without user, password and parameters."""
-    # Up to the last '@': a password that is not percent-encoded may contain any delimiter.
+    # Mask up to the last '@': a password that is not percent-encoded may contain any delimiter.
     shown = re.sub(r"^([\w+]+://)?.*@", r"\1***@", url, flags=re.DOTALL)
     return re.split("[?#]", shown, maxsplit=1)[0]
 
@@ -139,8 +140,9 @@ def _check_parameters(parameters: Mapping[str, str], shown: str) -> None:
 
 def _login(user: str, parameters: Mapping[str, str]) -> dict[str, str]:
     name, _, password = user.partition(":")
-    given = {"username": unquote(name), "password": unquote(password)}
-    login = {key: value for key, value in given.items() if value} | _prefixed(parameters, "")
+    from_address = {"username": unquote(name), "password": unquote(password)}
+    login = {key: value for key, value in from_address.items() if value}
+    login |= _prefixed(parameters, "")
     if "password_file" in login:
         login.pop("password", None)
     return login
@@ -153,13 +155,13 @@ def _prefixed(parameters: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 def _hosts(addresses: str, sentinels: bool) -> tuple[tuple[str, int], ...]:
     found = []
-    for one in addresses.split(",") if sentinels else [addresses]:
-        split = urlsplit(f"//{one}")  # parses [::1]:port
+    for address in addresses.split(",") if sentinels else [addresses]:
+        split = urlsplit(f"//{address}")  # parses [::1]:port
         port = _PORTS[sentinels] if split.port is None else split.port
         if (split.hostname is None and sentinels) or port == 0:
             raise ValueError
         host = split.hostname or "localhost"
-        host.encode("idna")  # as connecting does; raises a ValueError
+        host.encode("idna")  # as when connecting; raises ValueError if the name is invalid
         found.append((host, port))
     return tuple(found)
 
@@ -250,16 +252,16 @@ def open_client(url: RedisUrl, timeout_s: float) -> redis.Redis:
         **_without_setinfo(),
     }
     tls = {} if url.tls is None else {"ssl": True, **url.tls}
-    own = {**options, **_credentials(url.login), "db": url.db}
+    redis_options = {**options, **_credentials(url.login), "db": url.db}
     if url.path:
-        return redis.Redis(unix_socket_path=url.path, **own)
+        return redis.Redis(unix_socket_path=url.path, **redis_options)
     if not url.master:
         host, port = url.hosts[0]
-        return redis.Redis(host=host, port=port, **own, **tls)
+        return redis.Redis(host=host, port=port, **redis_options, **tls)
     sentinels: Any = Sentinel(  # type: ignore[no-untyped-call]
         list(url.hosts),
         sentinel_kwargs={**options, **_credentials(url.sentinel_login), **tls},
-        **own,
+        **redis_options,
         **tls,
     )
     client: redis.Redis = sentinels.master_for(url.master)
@@ -272,7 +274,7 @@ def _without_setinfo() -> dict[str, Any]:
         from redis.driver_info import DriverInfo
     except ImportError:  # before redis-py 7.2
         return {"lib_name": None, "lib_version": None}
-    # Not None, for which redis-py 7.2 to 7.4 send the command.
+    # With None, redis-py 7.2 to 7.4 would send the command.
     return {"driver_info": DriverInfo(name="", lib_version="")}
 
 
@@ -282,7 +284,7 @@ def _credentials(login: Mapping[str, str]) -> dict[str, Any]:
     from redis.credentials import CredentialProvider
 
     class FromFile(CredentialProvider):
-        """Reads the file at each connect, so that a rotated password is used."""
+        """Reads the file for each connection, so that a rotated password is used."""
 
         def get_credentials(self) -> tuple[str] | tuple[str, str]:
             password = read_password(login["password_file"])
@@ -291,7 +293,7 @@ def _credentials(login: Mapping[str, str]) -> dict[str, Any]:
     def log_in(connection: Any) -> None:
         try:
             connection.on_connect()
-        except RedisUnavailable:  # else redis-py would use the connection without a login
+        except RedisUnavailable:  # else redis-py would use the connection without having logged in
             connection.disconnect()
             raise
 

@@ -2,9 +2,9 @@
 --
 -- KEYS[1]  hash    member -> row; =term, =counter: the epoch; =floor: older changes are deleted
 -- KEYS[2]  zset    member -> counter of its last change
--- ARGV     term, counter that the reader knows ('' for none)
--- Returns  1 if these are all rows, term, counter, {member, row, member, row ...}; '' for a deleted
---          row.
+-- ARGV     the epoch that the reader knows: term, counter ('' and 0 for none)
+-- Returns  {1 if these are all rows, else 0; term; counter; {member, row, member, row ...}}. The row
+--          of a deleted member is ''.
 local term = number(redis.call('HGET', KEYS[1], '=term'))
 local counter = number(redis.call('HGET', KEYS[1], '=counter'))
 local known = tonumber(ARGV[2])
@@ -12,11 +12,11 @@ local floor = tonumber(number(redis.call('HGET', KEYS[1], '=floor')))
 if term ~= ARGV[1] or known > tonumber(counter) or known < floor then
   return {1, term, counter, redis.call('HGETALL', KEYS[1])}
 end
-local found = {}
+local rows = {}
 if ARGV[2] ~= counter then
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[2], '+inf')) do
-    found[#found + 1] = member
-    found[#found + 1] = redis.call('HGET', KEYS[1], member) or ''
+    rows[#rows + 1] = member
+    rows[#rows + 1] = redis.call('HGET', KEYS[1], member) or ''
   end
 end
-return {0, term, counter, found}
+return {0, term, counter, rows}

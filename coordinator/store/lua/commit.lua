@@ -1,13 +1,13 @@
--- Run commands if all conditions hold, so that a deposed leader or a writer with an old state changes
--- nothing.
+-- Run commands if all conditions hold, so that a deposed leader or a writer that read an old state
+-- changes nothing.
 --
 -- KEYS     all keys that conditions and commands name
 -- ARGV     number of conditions; for each: its kind, key, field, value; then for each command the number
---          of its words and its words
+--          of its words and its words. A command is put, stamp or rows (below), or one of Redis
 -- Returns  0 if the commands ran; else the position of the first condition that failed.
-local at = 2
+local cursor = 2
 for position = 1, tonumber(ARGV[1]) do
-  local kind, key, field, value = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local kind, key, field, value = ARGV[cursor], ARGV[cursor + 1], ARGV[cursor + 2], ARGV[cursor + 3]
   local holds
   if kind == 'leads' then
     local holder, token = leader(key)
@@ -18,7 +18,7 @@ for position = 1, tonumber(ARGV[1]) do
     holds = tonumber(redis.call('ZSCORE', key, field) or '') == tonumber(value)
   else
     holds = (redis.call('HGET', key, field) or '') == value
-    if kind == 'once' and holds then  -- a repeated call, as the answer was lost
+    if kind == 'once' and holds then  -- the call is repeated because its answer was lost
       return 0
     end
     holds = holds or kind == 'once'
@@ -26,7 +26,7 @@ for position = 1, tonumber(ARGV[1]) do
   if not holds then
     return position
   end
-  at = at + 4
+  cursor = cursor + 4
 end
 
 -- HSET, or HDEL where the value is ''.
@@ -38,7 +38,7 @@ local function put(key, field, value)
   end
 end
 
--- Change rows of a hash with numbered changes; only the last changes are kept.
+-- Change rows of a hash with numbered changes; only the last `kept` changes are kept.
 local function put_rows(rows, changes, counter, kept, first, last)
   for index = first, last, 2 do
     put(rows, ARGV[index], ARGV[index + 1])
@@ -52,20 +52,21 @@ local function put_rows(rows, changes, counter, kept, first, last)
   end
 end
 
-while ARGV[at] do
-  local last = at + tonumber(ARGV[at])
-  local name = ARGV[at + 1]
+while ARGV[cursor] do
+  local last = cursor + tonumber(ARGV[cursor])
+  local name, key = ARGV[cursor + 1], ARGV[cursor + 2]
   if name == 'put' then
-    for index = at + 3, last, 2 do
-      put(ARGV[at + 2], ARGV[index], ARGV[index + 1])
+    for index = cursor + 3, last, 2 do
+      put(key, ARGV[index], ARGV[index + 1])
     end
   elseif name == 'stamp' then
-    redis.call('HSET', ARGV[at + 2], ARGV[at + 3], string.format('%.0f', now_ms))
+    redis.call('HSET', key, ARGV[cursor + 3], string.format('%.0f', now_ms))
   elseif name == 'rows' then
-    put_rows(ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), at + 6, last)
+    local changes, counter, kept = ARGV[cursor + 3], ARGV[cursor + 4], tonumber(ARGV[cursor + 5])
+    put_rows(key, changes, counter, kept, cursor + 6, last)
   else
-    redis.call(unpack(ARGV, at + 1, last))
+    redis.call(unpack(ARGV, cursor + 1, last))
   end
-  at = last + 1
+  cursor = last + 1
 end
 return 0

@@ -1,12 +1,12 @@
--- Lease the first free shard of an epoch; the same one again if the request number is the same.
+-- Lease the first free shard of an epoch. A repeated request gets the same shard again.
 --
 -- KEYS[1]  hash    the generation
 -- KEYS[2]  zset    free shards 'epoch:start:stop' -> sort key, exact as a double: epoch * 2^32 + start
--- KEYS[3]  hash    '=rank' -> its last answer
+-- KEYS[3]  hash    '=<rank>' -> number of its last request and the shard that it got
 -- ARGV     generation, epoch, rank, request number of the rank ('': none), greatest number of rows
 --          ('': any; the rest of a larger shard stays free), expiry of shards (ms)
--- Returns  {start, stop}; 0 if no shard is free; else the current generation as text.
-local epoch, rank, request_number, most = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+-- Returns  {start, stop}; 0 if no shard is free; the current generation as text if it is another one.
+local epoch, rank, request_number, max_rows = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local current = redis.call('HGET', KEYS[1], 'number') or ''
 if current ~= ARGV[1] then
@@ -17,8 +17,8 @@ local function parts(shard)
   return tonumber(start), tonumber(stop)
 end
 if request_number then
-  local asked, answer = string.match(redis.call('HGET', KEYS[3], '=' .. rank) or '', '^(%d+) (.*)$')
-  if asked and request_number <= tonumber(asked) then
+  local last_number, answer = string.match(redis.call('HGET', KEYS[3], '=' .. rank) or '', '^(%d+) (.*)$')
+  if last_number and request_number <= tonumber(last_number) then
     return {parts(answer)}
   end
 end
@@ -32,12 +32,12 @@ if not shard then
 end
 redis.call('ZREM', KEYS[2], shard)
 local start, stop = parts(shard)
-if most and stop - start > most then
-  local cut = start + most
-  local rest = string.format('%s:%.0f:%.0f', epoch, cut, stop)
-  redis.call('ZADD', KEYS[2], string.format('%.0f', first + cut), rest)
+if max_rows and stop - start > max_rows then
+  local split = start + max_rows
+  local rest = string.format('%s:%.0f:%.0f', epoch, split, stop)
+  redis.call('ZADD', KEYS[2], string.format('%.0f', first + split), rest)
   redis.call('PEXPIRE', KEYS[2], ARGV[6])
-  shard, stop = string.format('%s:%.0f:%.0f', epoch, start, cut), cut
+  shard, stop = string.format('%s:%.0f:%.0f', epoch, start, split), split
 end
 if request_number then
   redis.call('HSET', KEYS[3], '=' .. rank, ARGV[4] .. ' ' .. shard)

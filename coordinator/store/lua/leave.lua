@@ -1,9 +1,9 @@
--- End a lease for its owner. The change is noted under another name, to tell leaving from dying and
--- from leases that expired during an outage.
+-- End a lease for its owner. The change is noted for '=' and the member, so that managers distinguish a
+-- member that left from one that died or whose lease expired during an outage.
 --
 -- KEYS[1]  zset    member -> deadline (ms, Redis time)
 -- KEYS[2]  hash    the member's facts
--- KEYS[3]  zset    member -> number of its last change; absent: nobody follows the set
+-- KEYS[3]  zset    member -> number of its last change; absent: the set is not followed
 -- ARGV     member, incarnation ('': any)
 -- Returns  1; 0 if there is no lease, or another incarnation holds it.
 local member, incarnation = ARGV[1], ARGV[2]

@@ -5,7 +5,7 @@ local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 
--- Expiry of changes; a follower with an older cursor reads all members.
+-- Expiry of changes. A manager whose cursor is older reads all members.
 local CHANGES_MS = 60000
 -- The longest TTL.
 local DAY_MS = 86400000
@@ -30,10 +30,11 @@ local function lives(deadlines, member)
 end
 
 -- Set the expiries of facts and deadlines.
--- In a followed set, members send a full heartbeat every 2 TTLs at least. The facts expire 3 TTLs later, so
--- that sweeps can name the dead. The zset expires 4 to 5 TTLs later: most heartbeats need not write it.
--- Some users of other sets have no permission for PTTL. There the zset expires 4 TTLs after its last deadline.
-local function outlive(deadlines, facts, followed, ttl_ms)
+-- In a followed set, members send a full heartbeat at least every 2 TTLs. The facts expire 5 TTLs after it,
+-- so that sweeps can describe the dead. The zset expires 4 to 5 TTLs after it: most heartbeats need not
+-- change its expiry. Some users of other sets have no permission for PTTL: there the zset expires 4 TTLs after
+-- its last deadline.
+local function set_expiries(deadlines, facts, followed, ttl_ms)
   redis.call('PEXPIRE', facts, 5 * ttl_ms)
   if not followed then
     local last = redis.call('ZRANGE', deadlines, -1, -1, 'WITHSCORES')[2]
@@ -43,7 +44,7 @@ local function outlive(deadlines, facts, followed, ttl_ms)
   end
 end
 
--- Note that a member changed, under a number that only grows, so that followers read what is new.
+-- Note that a member changed, under a number that only grows, so that managers read only new changes.
 local function note_change(changes, member)
   redis.call('ZREMRANGEBYSCORE', changes, now_us + DAY_MS * 1000, '+inf')
   local last = redis.call('ZRANGE', changes, -1, -1, 'WITHSCORES')[2]
@@ -53,7 +54,7 @@ local function note_change(changes, member)
   redis.call('PEXPIRE', changes, CHANGES_MS)
 end
 
--- Holder and fencing token of a leadership; no holder when its time is over.
+-- Holder and fencing token of a leadership; the holder is false if the leadership has expired.
 local function leader(key)
   local holder, token = redis.call('HGET', key, 'holder'), number(redis.call('HGET', key, 'token'))
   if (tonumber(redis.call('HGET', key, 'until_ms') or '') or 0) > now_ms then
