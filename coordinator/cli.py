@@ -20,7 +20,7 @@ from .ops.options import quiet_grpc
 #: Thresholds of the garbage collector: new objects between collections of the youngest generation;
 #: collections of a generation between those of the next one.
 _YOUNG, _MIDDLE, _OLD = 10_000, 10, 1_000
-#: Seconds after which a computing thread yields to one that has a message to pass.
+#: Seconds after which a computing thread yields to a thread that waits, for example with a message.
 _SWITCH_S: Final = 0.001
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -104,7 +104,7 @@ def acl(
     from .store.redis_url import read_password
 
     files = options.PASSWORD_FILE.read(password_file)
-    named = {
+    password_files = {
         teacher(service): files.teacher,
         READER: files.reader,
         STUDENT: files.student,
@@ -112,7 +112,9 @@ def acl(
         FLEET: files.fleet,
         MANAGER: files.manager,
     }
-    secrets = {user: read_password(str(path)) for user, path in named.items() if path is not None}
+    secrets = {
+        user: read_password(str(path)) for user, path in password_files.items() if path is not None
+    }
     for line in rules(service, secrets):
         typer.echo(line)
 
@@ -120,9 +122,9 @@ def acl(
 def limit_pauses() -> None:
     """Bound the time for which one thread delays the others.
 
-    Make full garbage collections rare: with thousands of teachers one stops all threads for longer
-    than an assignment may take, and frees nothing, as reference counts free what the manager
-    drops. Collections of young objects go on.
+    Make full garbage collections rare. With thousands of teachers, a full collection stops all
+    threads for longer than an assignment may take. It frees nothing: reference counting frees what
+    the manager drops. Collections of young objects go on.
     """
     sys.setswitchinterval(_SWITCH_S)
     gc.collect()

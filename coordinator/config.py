@@ -26,7 +26,7 @@ class ManagerConfig:
         admission: probe teachers before students get them.
         sweep_s: seconds between reads of the registry, unless a deadline passes earlier.
         outage_sweep_s: the same while the registry does not answer.
-        autoscale: autoscaling of services whose deployment does not say otherwise.
+        autoscale: settings of autoscaling, for services whose deployment has none of its own.
     """
 
     ttl_s: float = DEFAULT_TTL_S

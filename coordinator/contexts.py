@@ -1,4 +1,4 @@
-"""Contexts: named meshes and how to reach them, in a file of the user, like kubectl's.
+"""Contexts: named meshes and how to reach them, in a file of the user, as kubectl has one.
 
 ```
 current: prod
@@ -32,9 +32,9 @@ class MeshContext:
 
     Attributes:
         coordinator: Redis URL.
-        tls_ca: certificates that sign those of the managers.
+        tls_ca: CA certificates of the managers.
         tls_cert: our certificate.
-        tls_key: its key.
+        tls_key: key of our certificate.
         token_file: file with our bearer token.
         jobs_on: where elastic jobs run: `queue`, `kubernetes` or `kubernetes:NAMESPACE`.
         queue: name of the queue of elastic jobs.
@@ -63,7 +63,7 @@ class MeshContext:
 
 @dataclass(frozen=True, slots=True)
 class ContextFile:
-    """The file of contexts; a missing file has none.
+    """The file of contexts; a missing file counts as one without contexts.
 
     Attributes:
         path: the file. Only its owner can read it, as a URL may hold a password.
@@ -72,7 +72,7 @@ class ContextFile:
     path: Path
 
     def read(self) -> Contexts:
-        """Return what the file holds.
+        """Return the contexts of the file.
 
         Raises:
             UsageError: the file cannot be read, or it is not a file of contexts.
@@ -91,14 +91,14 @@ class ContextFile:
             raise UsageError(f"{self.path}: {error}") from None
 
     def change(self, change: Callable[[Contexts], Contexts]) -> Contexts:
-        """Replace the file by what `change` makes of it, and return that.
+        """Replace the contexts by the result of `change`, and return it.
 
-        Processes change it one after another: a lock on the folder keeps others waiting.
+        Processes change the file one after another: they wait for a lock on its folder.
 
         Raises:
             UsageError: the file cannot be read or written, or `change` refuses.
         """
-        folder = self.path.resolve().parent  # a link stays a link
+        folder = self.path.resolve().parent  # replace the target of a link, not the link
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(folder, os.O_RDONLY)
@@ -128,8 +128,8 @@ class Contexts:
     """Named contexts and the current one.
 
     Attributes:
-        named: in the order in which they were added.
-        current: name of the one to use when none is named; empty: none.
+        named: name -> context, in order of addition.
+        current: name of the context to use when none is named; empty: there is none.
     """
 
     named: Mapping[str, MeshContext] = field(default_factory=dict)
@@ -139,32 +139,35 @@ class Contexts:
         """Return a context.
 
         Raises:
-            UsageError: there is none of this name.
+            UsageError: there is no context of this name.
         """
         if name not in self.named:
             known = ", ".join(self.named) or "none"
             raise UsageError(
-                f"there is no context {name!r} (known: {known}); 'edl context add' adds one, and a"
-                " Redis URL is as redis://host:6379"
+                f"there is no context {name!r} (known: {known}): add it with 'edl context add', or"
+                " name a Redis URL such as redis://host:6379"
             )
         return self.named[name]
 
     def add(self, name: str, context: MeshContext) -> Contexts:
-        """Return these with one added or replaced. The first one becomes the current one."""
+        """Return the contexts with one added or replaced; the first becomes the current one.
+
+        Raises UsageError if the name is invalid.
+        """
         if not name or not name.isprintable() or name != name.strip() or "://" in name:
             raise UsageError(f"a context needs a name, not {name!r}")
         return Contexts({**self.named, name: context}, self.current or name)
 
     def use(self, name: str) -> Contexts:
-        """Return these with another current one. Raises UsageError if there is none so named."""
+        """Return the contexts with `name` as the current. Raises UsageError if it is unknown."""
         self.get(name)
         return replace(self, current=name)
 
     def remove(self, name: str) -> Contexts:
-        """Return these without one. Raises UsageError if there is none so named."""
+        """Return the contexts without `name`. Raises UsageError if it is unknown."""
         self.get(name)
-        left = {other: context for other, context in self.named.items() if other != name}
-        return Contexts(left, "" if self.current == name else self.current)
+        others = {other: context for other, context in self.named.items() if other != name}
+        return Contexts(others, "" if self.current == name else self.current)
 
 
 #: Fields that are paths.
@@ -172,20 +175,20 @@ PATHS = frozenset({"tls_ca", "tls_cert", "tls_key", "token_file", "kubeconfig"})
 
 
 def given_fields(context: MeshContext) -> Iterator[tuple[str, str]]:
-    """Yield the fields that differ from the default, as the file names them; always the URL."""
-    for one in fields(MeshContext):
-        value = getattr(context, one.name)
-        if value != one.default or one.name == "coordinator":
-            yield _key(one.name), str(value)
+    """Yield (name in the file, value) of fields that differ from the default, and of the URL."""
+    for known in fields(MeshContext):
+        value = getattr(context, known.name)
+        if value != known.default or known.name == "coordinator":
+            yield _key(known.name), str(value)
 
 
 def _key(name: str) -> str:
-    """Return the name of a field in the file, which is that of its option."""
+    """Return the name of a field in the file: that of its command-line option."""
     return "redis" if name == "coordinator" else name.replace("_", "-")
 
 
 def _contexts(document: object) -> Contexts:
-    """Parse the document. Raises ValueError if it has another form."""
+    """Parse the document of a context file. Raises ValueError if it is invalid."""
     if not isinstance(document, dict) or document.keys() - {"current", "contexts"}:
         raise ValueError("expects the keys `current` and `contexts` and no others")
     named, current = document.get("contexts") or {}, document.get("current") or ""
@@ -197,7 +200,7 @@ def _contexts(document: object) -> Contexts:
 
 
 def _context(name: object, body: object) -> MeshContext:
-    known = {_key(one.name): one.name for one in fields(MeshContext)}
+    known = {_key(known_field.name): known_field.name for known_field in fields(MeshContext)}
     if not isinstance(body, dict):
         raise ValueError(f"context {name!r}: expects settings, such as `redis: redis://...`")
     settings: dict[str, Any] = {}

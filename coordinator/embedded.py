@@ -20,8 +20,10 @@ _T = TypeVar("_T")
 DEFAULT_PORT = 6379
 _PROGRAMS = ("valkey-server", "redis-server")
 _READY = r"Ready to accept connections"
+#: Seconds to wait until a started server is ready.
 _START_S = 15.0
 _ATTEMPTS = 5
+#: Other names of CPU architectures, as folders of the wheel may have them.
 _OTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64", "aarch64": "arm64"}
 
 
@@ -102,9 +104,9 @@ def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Restar
     """
 
     def begin(port: int) -> tuple[Restarter, str]:
-        keeper = Restarter(server_command(port, host), on_start=_await_ready)
-        keeper.start()
-        return keeper, _url(port)
+        restarter = Restarter(server_command(port, host), on_start=_await_ready)
+        restarter.start()
+        return restarter, _url(port)
 
     return on_free_port(begin, port, host)
 
@@ -114,7 +116,7 @@ def _url(port: int) -> str:
 
 
 def on_free_port(begin: Callable[[int], _T], port: int | None = 0, host: str = "127.0.0.1") -> _T:
-    """Return what `begin` returns for a port; if another process takes a free one, try again.
+    """Return `begin(port)`; if another process has taken a port that was free, try another one.
 
     Args:
         begin: called with the port; raises AddressInUse if it is taken.
@@ -143,11 +145,11 @@ def _await_ready(process: Process) -> None:
         raise
 
 
-def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
-    """Return a free TCP port: `wanted` if it is free, else any."""
-    for port in dict.fromkeys((wanted, 0)):
-        with suppress(AddressInUse), bind_socket(host, port) as made:
-            return int(made.getsockname()[1])
+def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
+    """Return a free TCP port: `preferred` if it is free, else any. Raises AddressInUse."""
+    for port in dict.fromkeys((preferred, 0)):
+        with suppress(AddressInUse), bind_socket(host, port) as bound:
+            return int(bound.getsockname()[1])
     raise AddressInUse(f"no port of {host} is free")
 
 

@@ -32,7 +32,7 @@ _V = TypeVar("_V")
 _Metrics = Mapping[str, tuple[Callable[[_V], float], str]]
 
 #: Metrics of the leader of a service.
-_OF_LEADER: Final[_Metrics[LeaderView]] = {
+_LEADER_GAUGES: Final[_Metrics[LeaderView]] = {
     "term": (
         lambda view: view.term,
         "Term in the version (term, counter) of the assignments.",
@@ -56,7 +56,7 @@ _OF_LEADER: Final[_Metrics[LeaderView]] = {
         "Seconds of the latest computation of assignments.",
     ),
 }
-_OF_LEADER_TOTAL: Final[_Metrics[LeaderView]] = {
+_LEADER_COUNTERS: Final[_Metrics[LeaderView]] = {
     "assignments_written": (lambda view: view.rows, "Assignments written by this manager."),
     "recoveries": (lambda view: view.recoveries, "Terms that this manager started."),
     "admission_refusals": (
@@ -65,7 +65,7 @@ _OF_LEADER_TOTAL: Final[_Metrics[LeaderView]] = {
     ),
 }
 #: Metrics of the manager's subscriptions to a service.
-_OF_HUB: Final[_Metrics[HubView]] = {
+_HUB_GAUGES: Final[_Metrics[HubView]] = {
     "streams": (lambda view: view.streams, "Subscriptions that this manager holds."),
     "wanted_teachers": (
         lambda view: view.wanted,
@@ -96,7 +96,7 @@ _OF_HUB: Final[_Metrics[HubView]] = {
         "Seconds of this manager's latest read of the assignment table and of changed teachers.",
     ),
 }
-_OF_HUB_TOTAL: Final[_Metrics[HubView]] = {
+_HUB_COUNTERS: Final[_Metrics[HubView]] = {
     "assignments_pushed": (lambda view: view.pushed, "Assignments sent to students."),
 }
 
@@ -135,8 +135,10 @@ class _Views(Collector):
     def collect(self) -> Iterable[Metric]:
         view = self._view()
         services = view.services
-        leading = {one.name: one.leading for one in services if one.leading is not None}
-        hubs = {one.name: one.hub for one in services if one.hub is not None}
+        leading = {
+            service.name: service.leading for service in services if service.leading is not None
+        }
+        hubs = {service.name: service.hub for service in services if service.hub is not None}
         yield _gauge(
             "registry_answering",
             "1 while Redis answers, even if it refuses writes; 0 if it does not answer, or rejects "
@@ -154,30 +156,33 @@ class _Views(Collector):
             "leading",
             "1 at the manager that leads the service.",
             ["service"],
-            {(one.name,): one.name in leading for one in services},
+            {(service.name,): service.name in leading for service in services},
         )
         yield _gauge(
             "leader_known",
             "1 while some manager leads the service.",
             ["service"],
-            {(one.name,): one.leader != "" or one.name in leading for one in services},
+            {
+                (service.name,): service.leader != "" or service.name in leading
+                for service in services
+            },
         )
-        yield from _families(GaugeMetricFamily, _OF_LEADER, leading)
-        yield _gauge(  # no series while undecided, as a 0 would end all teachers
+        yield from _families(GaugeMetricFamily, _LEADER_GAUGES, leading)
+        yield _gauge(  # no series while undecided: a 0 would end all teachers
             "desired_teachers",
             "Teachers that the service should have, for autoscalers; no series until the number is "
             "decided.",
             ["service"],
             {(name,): v.desired.count for name, v in leading.items() if v.desired is not None},
         )
-        yield from _families(CounterMetricFamily, _OF_LEADER_TOTAL, leading)
+        yield from _families(CounterMetricFamily, _LEADER_COUNTERS, leading)
         yield _states(
             "teachers",
             "Live teachers, as the leader sees them.",
             {name: leader.teachers for name, leader in leading.items()},
         )
-        yield from _families(GaugeMetricFamily, _OF_HUB, hubs)
-        yield from _families(CounterMetricFamily, _OF_HUB_TOTAL, hubs)
+        yield from _families(GaugeMetricFamily, _HUB_GAUGES, hubs)
+        yield from _families(CounterMetricFamily, _HUB_COUNTERS, hubs)
         yield _states(
             "subscribed_students",
             "Students whose streams this manager holds.",

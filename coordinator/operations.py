@@ -1,4 +1,4 @@
-"""Operations of operators: drain teachers, upgrade a service, deploy one."""
+"""Operations of operators: drain teachers, upgrade a service, deploy or withdraw it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ _ATTEMPTS: Final = 20
 def drain(
     registry: Registry, *, service: str = "", teacher_id: str = "", host: str = ""
 ) -> list[str]:
-    """Ask teachers to finish what they have and leave.
+    """Ask teachers to finish their requests and leave.
 
     Args:
         registry: the registry.
-        service: only of this service; empty: of all.
-        teacher_id: the teacher. Either this or `host`.
-        host: all teachers of this machine, by its host name or the address students use.
+        service: service of the teachers; empty: all.
+        teacher_id: id of the teacher. Give this or `host`, not both.
+        host: machine whose teachers to drain: its host name, or its address as students use it.
 
     Returns:
-        "service/teacher_id" of each.
+        "service/teacher_id" of each teacher that drains now.
 
     Raises:
-        UsageError: neither or both are given, or there is none; the message has similar names.
+        UsageError: neither or both of `teacher_id` and `host` are given, or no such teacher is
+            registered; the message has similar names.
         RedisUnavailable: the registry does not answer.
     """
     if bool(teacher_id) is bool(host):
@@ -50,24 +51,25 @@ def drain(
     unreadable: WrongKeyType | None = None
     for name in services:
         try:
-            for one in registry.members("teachers", name):
-                teachers.append((name, one.member, {one.member} if teacher_id else _hosts(one)))
-        except WrongKeyType as error:  # of this service alone
+            for member in registry.members("teachers", name):
+                names = {member.member} if teacher_id else _hosts(member)
+                teachers.append((name, member.member, names))
+        except WrongKeyType as error:  # the keys of other services may be readable
             unreadable = error
-    done = [
+    draining = [
         f"{name}/{teacher}"
         for name, teacher, names in teachers
         if wanted in names and registry.request_drain(name, teacher)
     ]
-    if not done and unreadable is not None:
+    if not draining and unreadable is not None:
         raise unreadable
-    if not done:
+    if not draining:
         where = f" of service {service}" if service else ""
-        near = _similar(wanted, {one for *_, names in teachers for one in names})
+        hint = _similar(wanted, {known for *_, names in teachers for known in names})
         if teacher_id:
-            raise UsageError(f"there is no teacher {teacher_id}{where}{near}")
-        raise UsageError(f"no teacher{where} runs on host {host!r:.140}{near}")
-    return done
+            raise UsageError(f"there is no teacher {teacher_id}{where}{hint}")
+        raise UsageError(f"no teacher{where} runs on host {host!r:.140}{hint}")
+    return draining
 
 
 def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
@@ -76,8 +78,8 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
     Args:
         registry: the registry, which keeps the plan.
         service: name of the service.
-        content_id: the new content: a unique prefix of one that a teacher or student of the service
-            has, or a whole content id that no teacher has yet.
+        content_id: the new content: a unique prefix of the content id of a teacher or student of
+            the service, or a whole content id that no teacher has yet.
         at: "epoch": each student when it begins its next epoch; "now": at once.
 
     Returns:
@@ -98,7 +100,7 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
         present = registry.plan(service)
         current = present.content_id or _prevailing(students, teachers)
         known = {present.content_id, present.next_content_id}
-        known |= {one.facts.get("content_id", "") for one in (*students, *teachers)}
+        known |= {member.facts.get("content_id", "") for member in (*students, *teachers)}
         content = _full_content_id(content_id, known - {""}, service)
         plan = _next_plan(replace(present, content_id=current), service, content, at)
         if registry.set_plan(service, plan, present.version):
@@ -141,26 +143,28 @@ def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Me
 
 
 def _full_content_id(content_id: str, known: Iterable[str], service: str) -> str:
-    """Return the content that a prefix names."""
-    found = sorted(one for one in known if content_id and one.startswith(content_id))
-    if content_id in found:
+    """Return the known content id that begins with `content_id`, or a whole new one."""
+    matches = sorted(
+        known_id for known_id in known if content_id and known_id.startswith(content_id)
+    )
+    if content_id in matches:
         return content_id
-    if len(found) > 1:
+    if len(matches) > 1:
         raise UsageError(
-            f"{content_id} is the beginning of several contents: {', '.join(found)}; give more of "
-            "the id"
+            f"{content_id} is the beginning of several contents: {', '.join(matches)}; give "
+            "more of the id"
         )
-    if not found and not is_content_id(content_id):
+    if not matches and not is_content_id(content_id):
         raise UsageError(
-            f"no teacher or student of service {service} has content {content_id!r:.80}, or one"
-            " whose id begins with it: 'edl describe service NAME' shows theirs. The id of a new"
-            " content is 64 hexadecimal digits, as 'edl teacher fingerprint MODEL' prints them"
+            f"no teacher or student of service {service} has a content whose id is or begins with"
+            f" {content_id!r:.80}: 'edl describe service NAME' shows their contents. The id of a"
+            " new content is 64 hexadecimal digits, as 'edl teacher fingerprint MODEL' prints them"
         )
-    return found[0] if found else content_id
+    return matches[0] if matches else content_id
 
 
 def _services(registry: Registry, service: str) -> list[str]:
-    """Return the named service, which must exist, or all."""
+    """Return the named service, or all if none is named. Raises UsageError if it is unknown."""
     known = registry.services()
     if service and service not in known:
         raise UsageError(f"there is no service {service!r:.140}{_similar(service, known)}")
@@ -170,7 +174,7 @@ def _services(registry: Registry, service: str) -> list[str]:
 def _prevailing(students: Iterable[Member], teachers: Iterable[Member]) -> str:
     """Return the content of most students, else of most teachers; used while none is declared."""
     for members in (students, teachers):
-        contents = Counter(c for one in members if (c := one.facts.get("content_id", "")))
+        contents = Counter(c for member in members if (c := member.facts.get("content_id", "")))
         if contents:
             return max(sorted(contents), key=contents.__getitem__)
     return ""
@@ -182,8 +186,8 @@ def _hosts(member: Member) -> set[str]:
 
 
 def _similar(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=_SIMILAR, cutoff=0.5)
-    return f": did you mean {' or '.join(near)}?" if near else ""
+    matches = difflib.get_close_matches(name, sorted(known), n=_SIMILAR, cutoff=0.5)
+    return f": did you mean {' or '.join(matches)}?" if matches else ""
 
 
 def parse_deploy_request(request: pb.DeployRequest) -> Deployment:
@@ -221,7 +225,7 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
     """
     name = deployment.service
 
-    def wanted(present: Deployment | None) -> Deployment:
+    def checked(present: Deployment | None) -> Deployment:
         if present and not present.withdrawn and present.content_id != deployment.content_id:
             raise UsageError(
                 f"service {name} is deployed with content {present.content_id}: students of one "
@@ -230,7 +234,7 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
             )
         return deployment
 
-    _deploy(board, name, wanted)
+    _deploy(board, name, checked)
     machines = board.machines()
     number = str(deployment.min)
     if deployment.max != deployment.min:
@@ -239,12 +243,14 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
     summary = f"service {name} is to have {number} {noun} of content {deployment.content_id[:12]}"
     if not machines:
         return f"{summary}; no machine is there yet: start 'edl agent' on each"
-    waiting = sum(not one.order.service and one.report.state == "idle" for one in machines)
+    waiting = sum(
+        not machine.order.service and machine.report.state == "idle" for machine in machines
+    )
     return f"{summary}; machines: {len(machines)}, of which {waiting} wait for work"
 
 
 def undeploy(board: MachineBoard, service: str) -> str:
-    """Take all machines from a service; their teachers finish what they have.
+    """Withdraw the deployment of a service; its teachers finish their requests.
 
     Returns:
         Text: what happens now.
@@ -256,23 +262,28 @@ def undeploy(board: MachineBoard, service: str) -> str:
     """
     check_service(service)
 
-    def wanted(present: Deployment | None) -> Deployment:
+    def withdrawn(present: Deployment | None) -> Deployment:
         if present is None or present.withdrawn:
-            known = ", ".join(one.service for one in board.deployments() if not one.withdrawn)
-            raise UsageError(f"service {service} is not deployed (deployed: {known or 'none is'})")
+            deployed = ", ".join(
+                known.service for known in board.deployments() if not known.withdrawn
+            )
+            raise UsageError(
+                f"service {service} is not deployed (deployed: {deployed or 'none is'})"
+            )
         return present.withdrawal
 
-    _deploy(board, service, wanted)
-    count = sum(one.order.service == service for one in board.machines())
+    _deploy(board, service, withdrawn)
+    count = sum(machine.order.service == service for machine in board.machines())
     return f"service {service} gives its machines back: {count}; their teachers drain"
 
 
 def _deploy(
-    board: MachineBoard, service: str, wanted: Callable[[Deployment | None], Deployment]
+    board: MachineBoard, service: str, change: Callable[[Deployment | None], Deployment]
 ) -> None:
-    """Write what `wanted` makes of the present deployment; again if another operator was faster."""
+    """Replace the present deployment by `change(present)`; repeat if it changed meanwhile."""
     for _ in range(_ATTEMPTS):
-        present = next((one for one in board.deployments() if one.service == service), None)
-        if board.deploy(wanted(present), present):
+        deployments = (known for known in board.deployments() if known.service == service)
+        present = next(deployments, None)
+        if board.deploy(change(present), present):
             return
     raise RetryableError(f"others are changing the deployment of service {service}: try again")

@@ -17,7 +17,7 @@ from ..runtime.structured_option import Given, Key, StructuredOption
 from ..scheduler.autoscale import AutoscaleConfig
 from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S
 
-_USUAL: Final = AutoscaleConfig()
+_DEFAULTS: Final = AutoscaleConfig()
 
 _LISTENING = "Addresses"
 _SECURITY = "Security"
@@ -186,14 +186,14 @@ class AutoscaleKeys:
     min: Annotated[
         int,
         Key("least number of teachers of a service that has students.", "EDL_MIN_TEACHERS"),
-    ] = _USUAL.min
+    ] = _DEFAULTS.min
     max: Annotated[int, Key("greatest number of teachers of a service.", "EDL_MAX_TEACHERS")] = (
-        _USUAL.max
+        _DEFAULTS.max
     )
     freeze: Annotated[
         float,
         _seconds("seconds for which the desired number stays after a change.", "EDL_FREEZE"),
-    ] = _USUAL.freeze_s
+    ] = _DEFAULTS.freeze_s
     up_after: Annotated[
         float,
         _seconds(
@@ -201,20 +201,20 @@ class AutoscaleKeys:
             "starve.",
             "EDL_UP_AFTER",
         ),
-    ] = _USUAL.up_after_s
+    ] = _DEFAULTS.up_after_s
     down_after: Annotated[
         float,
         _seconds(
             "scale down after fewer teachers were enough for this many seconds.", "EDL_DOWN_AFTER"
         ),
-    ] = _USUAL.down_after_s
+    ] = _DEFAULTS.down_after_s
     idle_to_zero: Annotated[
         float,
         _seconds("scale to zero after this many seconds without a student.", "EDL_IDLE_TO_ZERO"),
-    ] = _USUAL.idle_to_zero_s
+    ] = _DEFAULTS.idle_to_zero_s
     price: Annotated[
         float, Key("price of a teacher per hour, for cost-ceiling.", "EDL_TEACHER_PRICE")
-    ] = _USUAL.price_per_teacher_hour
+    ] = _DEFAULTS.price_per_teacher_hour
     cost_ceiling: Annotated[
         float | None,
         Key("most that all teachers of a service may cost per hour.", "EDL_COST_CEILING"),

@@ -103,13 +103,13 @@ class ServeConfig:
             )
 
     @property
-    def asks_for_tokens(self) -> bool:
+    def requires_tokens(self) -> bool:
         """Whether callers need a token; over HTTP, tokens are the only credentials."""
         return self.security is not None and self.security.tokens_file is not None
 
     @property
-    def reached_by(self) -> str:
-        """Host name or address for others."""
+    def reachable_host(self) -> str:
+        """Host name or address at which other machines reach this one."""
         if self.advertise:
             return advertised_host(self.advertise)
         return socket.gethostname() if is_wildcard(self.host) else self.host
@@ -161,14 +161,14 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
         undo.callback(prober.stop)
 
         def listen(port: int) -> tuple[Manager, str]:
-            """Return a started manager and its address, which it needs at creation."""
-            address = join_address(config.reached_by, port)
+            """Start a manager and its server on a port; return the manager and its address."""
+            address = join_address(config.reachable_host, port)
             manager = Manager(
                 registry,
                 config.manager,
                 address=address,
                 prober=prober,
-                scaling_of=DeploymentSettings(machines, config.manager.autoscale).of,
+                scaling_of=DeploymentSettings(machines, config.manager.autoscale).for_service,
             )
             server = CoordinatorServer(
                 manager,
@@ -223,12 +223,12 @@ def _serve_metrics(
         gate.require(gate.bearer(token), "viewer")
 
     # No token is needed on loopback, so that a local Prometheus works without settings.
-    asks = config.asks_for_tokens and not is_loopback(split_listen(listen)[0])
+    authorizes = config.requires_tokens and not is_loopback(split_listen(listen)[0])
     server = MetricsServer(
         listen,
         metrics.registry,
         insecure=config.insecure,
-        authorize=authorize if asks else None,
+        authorize=authorize if authorizes else None,
         json_route=partial(autoscale_page, registry),
         ready=lambda: manager.view().redis_available,
     )
@@ -254,7 +254,7 @@ def _serve_page(
     server = WebServer(
         MeshSource(manager, registry),
         listen,
-        gate if config.asks_for_tokens else None,
+        gate if config.requires_tokens else None,
         config.insecure,
         tls=None if config.security is None else config.security.tls,
     )
@@ -263,11 +263,11 @@ def _serve_page(
 
 
 def _start_redis(config: ServeConfig, undo: ExitStack) -> str:
-    keeper, url = keep_embedded(config.redis_port, config.host)
-    undo.callback(keeper.stop)
+    restarter, url = keep_embedded(config.redis_port, config.host)
+    undo.callback(restarter.stop)
     if is_loopback(config.host):
         return url
-    return f"redis://{join_address(config.reached_by, int(url.rpartition(':')[2]))}"
+    return f"redis://{join_address(config.reachable_host, int(url.rpartition(':')[2]))}"
 
 
 #: Seconds for which deployments are cached.
@@ -277,54 +277,54 @@ _AUTOSCALE_PATH: Final = "/autoscale/"
 
 
 class DeploymentSettings:
-    """Autoscaling settings of each service: those of its deployment, else the usual ones.
+    """Autoscaling settings of each service: those of its deployment, else the defaults.
 
     Only for one thread.
 
     Args:
-        board: has the deployments.
-        usual: settings of services without a deployment, and those that deployments lack.
+        board: machine board with the deployments.
+        defaults: settings of services without a deployment, and of fields that deployments lack.
         clock: returns monotonic seconds.
     """
 
     def __init__(
         self,
         board: MachineBoard,
-        usual: AutoscaleConfig,
+        defaults: AutoscaleConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._board = board
-        self._usual = usual
+        self._defaults = defaults
         self._clock = clock
         self._read_s = float("-inf")
         self._deployed: dict[str, AutoscaleConfig] = {}
 
-    def of(self, service: str) -> AutoscaleConfig:
+    def for_service(self, service: str) -> AutoscaleConfig:
         """Return the settings of a service; the last known ones while the board does not answer."""
         now = self._clock()
         if now - self._read_s >= _DEPLOYMENTS_CACHED_S:
             self._read_s = now
             try:
                 self._deployed = {
-                    one.service: bounded(self._usual, one)
-                    for one in self._board.deployments()
-                    if not one.withdrawn
+                    deployment.service: override(self._defaults, deployment)
+                    for deployment in self._board.deployments()
+                    if not deployment.withdrawn
                 }
             except (UnavailableError, AccessError) as error:
                 log.debug("autoscaling keeps its settings: %s", error)
-        return self._deployed.get(service, self._usual)
+        return self._deployed.get(service, self._defaults)
 
 
-def bounded(usual: AutoscaleConfig, deployment: Deployment) -> AutoscaleConfig:
-    """Return the usual settings, overridden by those of a deployment."""
+def override(defaults: AutoscaleConfig, deployment: Deployment) -> AutoscaleConfig:
+    """Return the default settings, overridden by those of a deployment."""
     ceiling = deployment.cost_ceiling_per_hour
     return replace(
-        usual,
+        defaults,
         min=deployment.min,
         max=deployment.max,
         freeze_s=deployment.freeze_s,
-        price_per_teacher_hour=deployment.price_per_hour or usual.price_per_teacher_hour,
-        cost_ceiling_per_hour=usual.cost_ceiling_per_hour if ceiling is None else ceiling,
+        price_per_teacher_hour=deployment.price_per_hour or defaults.price_per_teacher_hour,
+        cost_ceiling_per_hour=defaults.cost_ceiling_per_hour if ceiling is None else ceiling,
     )
 
 
@@ -334,23 +334,23 @@ def autoscale_page(registry: Registry, path: str) -> bytes | None:
     `{"service", "desired_teachers", "reason", "since_ms", "at_ms"}`, times by the registry's clock.
 
     Raises:
-        UsageError: there is no such service, or its number is unknown: an error is better than a
-            number that ends teachers.
+        UsageError: there is no such service, or its number is unknown: an autoscaler would take
+            any reply as a number, and end teachers.
         UnavailableError: the registry does not answer.
     """
     if not path.startswith(_AUTOSCALE_PATH):
         return None
     service = path.removeprefix(_AUTOSCALE_PATH)
-    found = registry.desired(service)
-    if found is None:
+    desired = registry.desired(service)
+    if desired is None:
         raise UsageError(
-            f"no manager has said lately how many teachers {service!r:.140} should have"
+            f"no manager has recently written how many teachers {service!r:.140} should have"
         )
     reply = {
         "service": service,
-        "desired_teachers": found.count,
-        "reason": found.reason,
-        "since_ms": found.since_ms,
-        "at_ms": found.at_ms,
+        "desired_teachers": desired.count,
+        "reason": desired.reason,
+        "since_ms": desired.since_ms,
+        "at_ms": desired.at_ms,
     }
     return json.dumps(reply).encode()

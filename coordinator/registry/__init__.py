@@ -27,10 +27,10 @@ START_ATTEMPTS: Final = 8
 
 
 def with_patience(call: Callable[[], _T], stop: Stop) -> _T:
-    """Make a call that a process needs to start; repeat it while Redis does not answer in time.
+    """Make a call of a starting process; repeat it while Redis does not answer in time.
 
     Args:
-        call: the call. It must be idempotent, as one that timed out may have succeeded.
+        call: the call. It must be idempotent: a call that timed out may have succeeded.
         stop: no further attempt is made once it is requested.
 
     Raises:

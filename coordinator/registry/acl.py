@@ -36,7 +36,7 @@ _MANAGER: Final = (
 )
 #: Tests whether Redis accepts writes. RPUSHX creates no list, so nothing is ever written.
 _WRITE_CHECK: Final = f"(+rpushx %W~{WRITE_CHECK})"
-#: Placeholder of the service in key patterns for all services.
+#: Name of a service that `*` replaces in key patterns for all services.
 _ANY: Final = "any-service"
 _STUDENT: Final = (
     "+hget +hset +hdel +hgetall +del +zadd +zscore +zrem +zrange +zrangebyscore "
@@ -52,8 +52,8 @@ def teacher(service: str) -> str:
 def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
     """Return lines of a `users.acl`, one for each user that a service needs.
 
-    They need Redis 7 or newer, or Valkey. All services share all users but the teachers'. The
-    roles:
+    They need Redis 7 or newer, or Valkey. Each service has its own user for teachers; all services
+    share the other users. The roles:
 
     - A teacher writes the leases and facts of the teachers of its service, and adds names to the
       list of services, but removes none.
@@ -89,12 +89,13 @@ def _permissions(service: str) -> dict[str, str]:
     student = f"{managers} ~{ANY_JOB} ~{JOBS} {_CONNECT} {_SCRIPTS} {_STUDENT}"
     machine = f"~{MACHINES.deadlines} ~{MACHINES.facts}* %R~{ORDERS}"
     any_teacher = _teachers(_ANY).replace(_ANY, "*")
-    serving, register = f"{_CONNECT} {_SCRIPTS} {_TEACHER}", f"(+zadd %W~{SERVICES})"
+    teacher_commands = f"{_CONNECT} {_SCRIPTS} {_TEACHER}"
+    add_service = f"(+zadd %W~{SERVICES})"
     return {
-        teacher(service): f"{_teachers(service)} {serving} {register}",
+        teacher(service): f"{_teachers(service)} {teacher_commands} {add_service}",
         READER: f"{managers} {_CONNECT} +time +zrange +hgetall",
         STUDENT: student,
-        AGENT: f"{machine} {any_teacher} {serving} {register}",
+        AGENT: f"{machine} {any_teacher} {teacher_commands} {add_service}",
         FLEET: f"{student} ~{ANY_QUEUE}",
         MANAGER: f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER}",
     }

@@ -48,8 +48,8 @@ from .schema import (
     unpack_row,
 )
 
-#: Seconds after the last leader until state expires. By then, students' reports are more accurate
-#: than the table.
+#: Seconds after the last renewal by a leader until the table expires. By then, students' reports
+#: are more accurate.
 _TABLE_S: Final = 3600.0
 _LOG_S: Final = 7 * 86_400.0
 _PLAN_S: Final = 30 * 86_400.0
@@ -62,8 +62,9 @@ _KEPT_S: Final = {
     "events": _LOG_S,
     "plan": _PLAN_S,
 }
-#: Events kept, and row changes kept; a reader that missed more changes reads the whole table.
+#: Number of events kept, and of row changes; a reader that missed more changes reads all rows.
 _KEPT: Final = 10_000
+#: Age in seconds of the last registration before a service without keys is forgotten.
 _FORGET_AGE_S: Final = 60.0
 
 
@@ -153,7 +154,7 @@ class Registry:
             UNKNOWN also if another incarnation holds the lease, or a key of it has another type.
         """
         check_member(kind, beat.member)
-        return _known(self._leases.beat(lease_set(kind, service), beat, ttl_s))
+        return _superseded_as_unknown(self._leases.beat(lease_set(kind, service), beat, ttl_s))
 
     def beat_many(
         self, kind: Kind, beats: Sequence[tuple[str, MemberBeat]], ttl_s: float
@@ -166,7 +167,8 @@ class Registry:
             ttl_s: time to live that they registered with, in seconds.
         """
         sets = [(lease_set(kind, service), beat) for service, beat in beats]
-        return [_known(answer) for answer in self._leases.beat_many(sets, ttl_s)]
+        answers = self._leases.beat_many(sets, ttl_s)
+        return [_superseded_as_unknown(answer) for answer in answers]
 
     def request_drain(self, service: str, teacher_id: str) -> bool:
         """Ask a teacher to finish its work and leave; False if it has no lease.
@@ -201,7 +203,7 @@ class Registry:
         """Return the changes since `cursor`; 0: all members.
 
         Only facts of changed members are read, so that polling every 100 ms is cheap. The result
-        also says when a sweep is due. With a cursor older than a minute, changes may be missing:
+        also tells when a sweep is due. With a cursor older than a minute, changes may be missing:
         start again from 0. `left` has only members that ended their lease: an outage adds none.
         """
         return self._leases.changes(lease_set(kind, service), cursor)
@@ -209,23 +211,23 @@ class Registry:
     def sweep(self, kind: Kind, service: str, permit: SweepPermit | None = None) -> list[str]:
         """Remove at most 1,000 expired members, and return their ids.
 
-        With a permit, none is removed after its time, or by another server process than its own.
+        With a permit, none is removed after its end, or on another server process than its own.
         """
         return self._leases.sweep(lease_set(kind, service), permit)
 
     def services(self) -> list[str]:
         """Return the names of services with teachers or students, sorted."""
-        return [name for name, members, _ in self._named() if members]
+        return [name for name, members, _ in self._list_services() if members]
 
     def services_with_log(self) -> list[str]:
         """Return the names of services with a log, sorted; they may have no members."""
-        return [name for name, _, events in self._named() if events]
+        return [name for name, _, events in self._list_services() if events]
 
-    def _named(self) -> list[tuple[str, bool, bool]]:
-        """Return for each known service whether it has members and whether it has a log."""
+    def _list_services(self) -> list[tuple[str, bool, bool]]:
+        """Return (name, whether it has members, whether it has a log) of each known service."""
         used = self.store.used_names(SERVICES)
         names = [name for name in used if is_name(name)]
-        found = iter(
+        exist = iter(
             self.store.exist(
                 [
                     key
@@ -241,14 +243,14 @@ class Registry:
         for name in used:
             if not is_name(name):
                 self.store.forget(SERVICES, name, _FORGET_AGE_S)
-        named = []
+        listed = []
         for name in names:
-            teachers, students, events = next(found), next(found), next(found)
-            named.append((name, teachers or students, events))
+            teachers, students, events = next(exist), next(exist), next(exist)
+            listed.append((name, teachers or students, events))
             if not (teachers or students or events):
                 # The age protects a member that has added its service and is about to register.
                 self.store.forget(SERVICES, name, _FORGET_AGE_S)
-        return named
+        return listed
 
     # --- leadership and the assignment table
 
@@ -285,12 +287,12 @@ class Registry:
             fence: fence of the leader.
             expected: the present epoch of the table.
             epoch: the new epoch; above `expected` if there are rows.
-            rows: student id -> row; None deletes it. Other rows stay.
+            rows: student id -> row; None deletes the row. Other rows stay.
             events: events to append to the log.
-            admitted: teacher id -> incarnation that passed its probe; None deletes it.
+            admitted: teacher id -> incarnation that passed its probe; None deletes the entry.
 
         Returns:
-            Whether it was written: False if another one leads or the table has another epoch.
+            Whether it was written: False if another manager leads or the table has another epoch.
 
         Raises:
             UsageError: an epoch is negative, or `epoch` is below `expected`, or equal with rows.
@@ -321,7 +323,7 @@ class Registry:
         return self.store.commit(fenced, changes) == 0
 
     def table(self, service: str, since: Epoch | None = None) -> Table:
-        """Return rows written since an epoch; all rows if it is None, old or of another term."""
+        """Return the rows written since an epoch; all if it is None, too old or of another term."""
         if since is not None and self._epoch(service) == since:  # cheaper than the script
             return Table(since, full=False)
         table, changes = (service_key(service, n) for n in ("assignment", "assignment:changes"))
@@ -356,7 +358,7 @@ class Registry:
     def events(self, service: str, after: str = "", last: int = 0) -> list[LogEntry]:
         """Return events after an id, oldest first; with `last`, only the latest `last`."""
         found = self.store.log(service_key(service, "events"), after, last=last)
-        return [log_entry(one) for one in found]
+        return [log_entry(record) for record in found]
 
     def add_events(self, service: str, entries: Sequence[LogEntry]) -> None:
         """Append to the log without a leadership."""
@@ -407,7 +409,7 @@ class Registry:
             entry: event to append to the log.
 
         Returns:
-            Whether it was written: False if another one leads, or table or plan has changed.
+            Whether it was written: False if another manager leads, or table or plan has changed.
         """
         unchanged = NumberIs(service_key(service, "plan"), "version", plan.version)
         table = service_key(service, "assignment")
@@ -437,21 +439,22 @@ class Registry:
             entry: event to append to the log if the number changes; None: none.
 
         Returns:
-            Whether it was written: False if another one leads.
+            Whether it was written: False if another manager leads.
         """
         key = service_key(service, "desired")
         before = self.store.fields(key, ["count"])[0] or ""
         changes: list[Change] = [Put(key, {"count": count, "reason": reason}), Stamp(key, "at_ms")]
         changes.append(Keep([key], _DESIRED_S))
-        if before != str(count):  # else it is repeated, perhaps because an answer was lost
+        if before != str(count):  # else this write repeats the last one
             changes.append(Stamp(key, "since_ms"))
             if entry is not None:
                 changes.append(self._append(service, entry))
-        # Only leaders write it, so a changed value is from another leader.
+        # Only leaders write the count: if it has changed, another manager leads.
         return self.store.commit([fence, FieldIs(key, "count", before)], changes) == 0
 
 
-def _known(beat: Beat) -> Beat:
+def _superseded_as_unknown(beat: Beat) -> Beat:
+    """Let a superseded member register again: `register` then raises LeaseSuperseded."""
     return Beat.UNKNOWN if beat is Beat.SUPERSEDED else beat
 
 

@@ -1,4 +1,4 @@
-"""The schema of the registry: its Redis keys, the values that it stores, and which changes count.
+"""The schema of the registry: Redis keys, stored values, and which changes managers have to see.
 
 `{s}` is a cluster hash tag: all keys of one service are in one slot, so that scripts can use them
 together. The managers' keys share the slot of `edl:managers` in the same way.
@@ -19,11 +19,11 @@ together. The managers' keys share the slot of `edl:managers` in the same way.
 | `edl:{s}:assignment:changes` | zset, expires | student id -> counter of its last change |
 | `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that passed; 0: no probes |
 | `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms |
-| `edl:{s}:desired` | hash, expires | count, reason, since_ms, at_ms: teachers it should have |
+| `edl:{s}:desired` | hash, expires | desired number of teachers: count, reason, since_ms, at_ms |
 | `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |
 | `edl:write-check` | list | always missing: RPUSHX tests whether writes are accepted |
 
-No member id begins with `=`. Among changes, `=` and an id stand for a member that ended its lease.
+No member id begins with `=`. As a change, `=` and an id stand for a member that ended its lease.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _SINGULAR: Final[dict[Kind, str]] = {
 
 
 def check_service(service: str) -> str:
-    """Return a valid name of a service. Raises UsageError if it is invalid."""
+    """Return `service`. Raises UsageError if the name is invalid."""
     return check_name("the name of a service", service)
 
 
 def check_member(kind: Kind, member: str) -> str:
-    """Return a valid id of a member. Raises UsageError if it is invalid."""
+    """Return `member`. Raises UsageError if the id is invalid."""
     return check_member_id(f"the id of a {_SINGULAR[kind]}", member)
 
 
@@ -85,7 +85,7 @@ def lease_set(kind: Kind, service: str) -> LeaseSet:
 
 @lru_cache(maxsize=1 << 15)
 def service_key(service: str, name: str) -> str:
-    """Return a key of a service. Raises UsageError if its name is invalid."""
+    """Return the key `name` of a service. Raises UsageError if the service's name is invalid."""
     return f"edl:{{{check_service(service)}}}:{name}"
 
 
@@ -136,7 +136,7 @@ class Row:
     incarnation: int = 0
 
 
-_ROW_FIELDS: Final = tuple(one.name for one in fields(Row))
+_ROW_FIELDS: Final = tuple(row_field.name for row_field in fields(Row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class LogEntry:
         kind: "registered", "left", "lost", "draining", ... (message `Event`).
         subject: the member that it concerns.
         text: what happened and why.
-        before: for "assigned": ids of the former set.
-        after: ids of the new set.
+        before: for "assigned": ids of the former teachers.
+        after: for "assigned": ids of the new teachers.
         id: id of the entry; grows with time.
         time_ms: time in milliseconds since 1970, by the registry's clock.
     """
@@ -232,21 +232,21 @@ def unpack_row(text: str) -> Row | None:
         return None
     texts = (*row.teachers, *row.lost, row.content_id, row.next_content_id, row.reason)
     numbers = (row.data_epoch, row.counter, row.incarnation)
-    sound = all(isinstance(part, str) for part in texts) and all(
+    valid = all(isinstance(part, str) for part in texts) and all(
         type(part) is int and 0 <= part < 2**64 for part in numbers
     )
-    return row if sound else None
+    return row if valid else None
 
 
 def log_entry(record: LogRecord) -> LogEntry:
     """Parse a stored entry of the log."""
-    found = record.fields
+    values = record.fields
     return LogEntry(
-        kind=found.get("kind", ""),
-        subject=found.get("subject", ""),
-        text=found.get("text", ""),
-        before=tuple(found.get("before", "").split()),
-        after=tuple(found.get("after", "").split()),
+        kind=values.get("kind", ""),
+        subject=values.get("subject", ""),
+        text=values.get("text", ""),
+        before=tuple(values.get("before", "").split()),
+        after=tuple(values.get("after", "").split()),
         id=record.id,
         time_ms=record.time_ms,
     )
@@ -254,7 +254,7 @@ def log_entry(record: LogRecord) -> LogEntry:
 
 #: Facts of a teacher that change with every batch.
 _VOLATILE: Final = frozenset({"in_flight", "samples_per_second"})
-#: Facts of a student that managers need: for assignments, and to check the owner of its name.
+#: Facts of a student that managers need: for assignments, and to check the owner of its id.
 _FOR_MANAGERS: Final = frozenset(
     {
         "want", "min", "priority", "needed", "state", "unreachable", "unavailable", "cut_off",
@@ -267,22 +267,22 @@ _MEASURED: Final = frozenset({"t_t_seconds", "t_s_seconds"})
 
 
 def are_volatile(facts: Iterable[str]) -> bool:
-    """Return whether these facts of a teacher change all the time, so that reports may be late."""
+    """Return whether all these facts change all the time, so that a report of them may be late."""
     return _VOLATILE.issuperset(facts)
 
 
 def concerns_managers(kind: Kind, facts: Mapping[str, str], noted: Mapping[str, str]) -> bool:
-    """Return whether followers have to see a change of these facts.
+    """Return whether managers have to see a change of these facts.
 
-    These changes do not count: of a teacher's volatile facts, of a student's facts that managers do
-    not need, of a measured time by at most a tenth, and of a student's state if neither is
-    "starved".
+    They need not see: a teacher's volatile facts, facts of a student that managers do not need, a
+    measured time that changed by at most a tenth, and a change of a student's state that neither
+    begins nor ends starvation.
 
     Args:
         kind: kind of the member.
         facts: changed facts.
-        noted: facts as of the last change that followers saw, rather than the last write, so that
-            many small steps add up.
+        noted: facts as managers last saw them, not as last written, so that many small changes
+            add up.
     """
     concerning = facts.keys() & _FOR_MANAGERS if kind == "students" else facts.keys() - _VOLATILE
     return any(_is_news(kind, name, noted.get(name), facts[name]) for name in concerning)

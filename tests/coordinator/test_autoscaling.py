@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from edl.coordinator import Registry
 from edl.coordinator.machines import Deployment, MachineBoard
-from edl.coordinator.serve import DeploymentSettings, autoscale_page, bounded
+from edl.coordinator.serve import DeploymentSettings, autoscale_page, override
 from edl.runtime.errors import RedisUnavailable, UsageError
 from edl.runtime.metrics import MetricsServer
 from edl.scheduler.autoscale import AutoscaleConfig
@@ -130,22 +130,22 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
     settings = DeploymentSettings(
         board, AutoscaleConfig(freeze_s=1.0, up_after_s=4.0), lambda: now[0]
     )
-    assert settings.of(SERVICE).max == AutoscaleConfig().max
+    assert settings.for_service(SERVICE).max == AutoscaleConfig().max
     board.deploy(DEPLOYED)
     now[0] += 10.0
-    scaled = settings.of(SERVICE)
+    scaled = settings.for_service(SERVICE)
     assert (scaled.min, scaled.max, scaled.freeze_s, scaled.up_after_s) == (2, 5, 7.0, 4.0)
-    assert settings.of("other").max == AutoscaleConfig().max
+    assert settings.for_service("other").max == AutoscaleConfig().max
     assert board.deploy(DEPLOYED.withdrawal, *board.deployments())
     now[0] += 10.0
-    assert settings.of(SERVICE).max == AutoscaleConfig().max
+    assert settings.for_service(SERVICE).max == AutoscaleConfig().max
     usual = AutoscaleConfig(price_per_teacher_hour=1.0, cost_ceiling_per_hour=3.0)
-    assert bounded(usual, DEPLOYED).limit == 3
-    assert bounded(usual, replace(DEPLOYED, price_per_hour=2.5)).limit == 1
+    assert override(usual, DEPLOYED).limit == 3
+    assert override(usual, replace(DEPLOYED, price_per_hour=2.5)).limit == 1
     own = replace(DEPLOYED, price_per_hour=0.5)
-    assert bounded(usual, replace(own, cost_ceiling_per_hour=2.0)).limit == 4
-    assert bounded(usual, replace(own, min=0, cost_ceiling_per_hour=0.0)).limit == 0
-    assert bounded(AutoscaleConfig(), replace(own, cost_ceiling_per_hour=1.5)).limit == 3
+    assert override(usual, replace(own, cost_ceiling_per_hour=2.0)).limit == 4
+    assert override(usual, replace(own, min=0, cost_ceiling_per_hour=0.0)).limit == 0
+    assert override(AutoscaleConfig(), replace(own, cost_ceiling_per_hour=1.5)).limit == 3
 
 
 def test_the_server_of_metrics_answers_autoscalers() -> None:
