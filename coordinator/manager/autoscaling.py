@@ -31,11 +31,11 @@ from .service_state import ServiceState
 
 log = logging.getLogger(__name__)
 
-#: Least seconds between two decisions, and the least multiple of the time that one takes.
-_LOOK_S: Final = 0.5
-_SHARE: Final = 20.0
+#: Least pause between two decisions: in seconds, and as a multiple of the last one's duration.
+_PAUSE_S: Final = 0.5
+_PAUSE_DURATIONS: Final = 20.0
 #: Most students whose wait times are read for one decision, so that the leader serves others soon.
-_AT_ONCE: Final = 50
+_READ_AT_ONCE: Final = 50
 #: Seconds after which an unchanged count is written again, so that it does not expire.
 _REWRITE_S: Final = 30.0
 #: Seconds after which a former decision of this leader is outdated.
@@ -67,15 +67,15 @@ class Autoscaler:
         self._service = service
         self._settings = settings
         self._memory = AutoscaleMemory()
-        self._lead: tuple[Leads, int] | None = None  # fence and number of the term
+        self._term: tuple[Leads, int] | None = None  # its fence and its number
         self._due_s = self._rewrite_s = -math.inf
-        self._known: dict[str, _StudentWaits] = {}
-        self._unread: list[str] = []
-        self._waits = WaitTotals()
+        self._known_waits: dict[str, _StudentWaits] = {}  # by student, as last read
+        self._unread: list[str] = []  # students whose waits are read next
+        self._total_waits = WaitTotals()
 
     def forget(self) -> None:
         """Note that another manager leads now."""
-        self.desired = self._lead = None
+        self.desired = self._term = None
 
     def reconcile(self, state: ServiceState, fence: Leads, now: float) -> None:
         """Decide, if a decision is due.
@@ -88,55 +88,55 @@ class Autoscaler:
         Raises:
             UnavailableError, AccessError: the count was not written; the next call tries again.
         """
-        lead = fence, state.term
-        if now < self._due_s and lead == self._lead:
+        term = fence, state.term
+        if now < self._due_s and term == self._term:
             return
         began_s = time.perf_counter()
-        if lead != self._lead:
-            self._resume(lead, now)
+        if term != self._term:
+            self._resume(term, now)
         students = state.students.cache.members
         if self._memory.desired is None and not may_begin(
             recovering=state.recovering,
             students=len(students),
-            holding=sum(bool(one.facts.get("teachers")) for one in students.values()),
+            holding=sum(bool(member.facts.get("teachers")) for member in students.values()),
             teachers=len(state.teachers.cache.members),
         ):
-            self._due_s = now + _LOOK_S
+            self._due_s = now + _PAUSE_S
             return
         self._read_waits(students)
         view = self.load(state)
         former = self._memory.desired
         desired, memory = decide(view, self._memory, now, self._settings())
         if desired != self.desired or now >= self._rewrite_s:
-            was = view.serving + view.starting if former is None else former
-            self._write(fence, desired, was, now)
-        self._memory = memory  # not if the write failed: the next one logs the change, too
-        self._due_s = now + max(_LOOK_S, _SHARE * (time.perf_counter() - began_s))
+            before = view.serving + view.starting if former is None else former
+            self._write(fence, desired, before, now)
+        self._memory = memory  # not if `_write` raised: the next call writes and logs the change
+        self._due_s = now + max(_PAUSE_S, _PAUSE_DURATIONS * (time.perf_counter() - began_s))
 
     def load(self, state: ServiceState) -> ServiceLoad:
         """Return the load of the service as the leader knows it."""
         teachers = state.teachers
         return load_of(
-            (_load(member.facts) for member in state.students.cache.members.values()),
-            self._waits,
+            (_student_load(member.facts) for member in state.students.cache.members.values()),
+            self._total_waits,
             serving=len(teachers.up) - teachers.draining,
             starting=0 if teachers.admission is None else teachers.admission.waiting,
             recovering=state.recovering,
         )
 
-    def _resume(self, lead: tuple[Leads, int], now: float) -> None:
-        """Resume from what the former leader wrote, with its freeze window."""
-        found = self._registry.desired(self._service)
+    def _resume(self, term: tuple[Leads, int], now: float) -> None:
+        """Resume from the count that the former leader wrote, with its freeze window."""
+        stored = self._registry.desired(self._service)
         time_ms = self._registry.time_ms()
-        self._lead, self.desired = lead, None
-        if found is None:
+        self._term, self.desired = term, None
+        if stored is None:
             last = self._memory.now
             if last is None or now - last > _OLD_S:
                 self._memory = AutoscaleMemory()
             return
-        age_s = max(0.0, (time_ms - found.since_ms) / 1000)
-        self._memory = resumed(found.count, found.reason, now - age_s)
-        self.desired = Desired(found.count, found.reason)
+        age_s = max(0.0, (time_ms - stored.since_ms) / 1000)
+        self._memory = resumed(stored.count, stored.reason, now - age_s)
+        self.desired = Desired(stored.count, stored.reason)
 
     def _write(self, fence: Leads, desired: Desired, before: int, now: float) -> None:
         entry = None
@@ -154,16 +154,18 @@ class Autoscaler:
             log.info("service %s: %s", self._service, entry.text)
 
     def _read_waits(self, students: Mapping[str, Member]) -> None:
-        """Read some students, in turn, and add how long each waited since it was read before."""
+        """Read the next students, and add how long each has waited since its last read."""
         if not self._unread:
             self._unread = list(students)
-            self._known = {name: waits for name, waits in self._known.items() if name in students}
-        names, self._unread = self._unread[:_AT_ONCE], self._unread[_AT_ONCE:]
+            self._known_waits = {
+                name: waits for name, waits in self._known_waits.items() if name in students
+            }
+        names, self._unread = self._unread[:_READ_AT_ONCE], self._unread[_READ_AT_ONCE:]
         for member in self._registry.read("students", self._service, names):
-            latest, before = _waits_of(member), self._known.get(member.member)
-            self._known[member.member] = latest
+            latest, before = _waits_of(member), self._known_waits.get(member.member)
+            self._known_waits[member.member] = latest
             if before is not None and before.incarnation == latest.incarnation:
-                self._waits = self._waits.grown(before.waits, latest.waits)
+                self._total_waits = self._total_waits.grown(before.waits, latest.waits)
 
 
 def _waits_of(member: Member) -> _StudentWaits:
@@ -174,11 +176,11 @@ def _waits_of(member: Member) -> _StudentWaits:
 
 
 def _is_cut_off(facts: Mapping[str, str]) -> bool:
-    """Return whether a student reaches none of its teachers; it cannot tell how many it needs."""
+    """Return whether a student reaches none of its teachers; then its `want` is unreliable."""
     return number_of(facts.get("cut_off")) > 0
 
 
-def _load(facts: Mapping[str, str]) -> StudentLoad:
+def _student_load(facts: Mapping[str, str]) -> StudentLoad:
     return StudentLoad(
         want=number_of(facts.get("want")),
         t_t_s=number_of(facts.get("t_t_seconds")),

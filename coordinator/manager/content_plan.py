@@ -18,10 +18,10 @@ def plan_event(plan: Plan) -> rule.ContentPlanned:
 
 
 def is_lost(stored: Plan, known: Plan) -> bool:
-    """Return whether the registry lost the plan that we know: it is empty, or a stale replica.
+    """Return whether the registry lost the plan that we know: it has none, or a stale one.
 
-    A stale plan has a smaller version and an earlier time. The time alone proves nothing: the
-    present server's clock may be behind that of the former one.
+    A stale plan, from a replica, has a smaller version and an earlier time. The time alone proves
+    nothing: the present server's clock may be behind that of the former one.
 
     Args:
         stored: the plan in the registry.
@@ -36,20 +36,20 @@ def is_lost(stored: Plan, known: Plan) -> bool:
 def next_plan(
     stored: Plan, known: Plan, state: rule.AssignmentState, recovering: bool
 ) -> tuple[Plan, LogEntry] | None:
-    """Return the next plan and its log entry; None: it stays.
+    """Return the next plan and its log entry; None: the present plan stays.
 
     Args:
         stored: the plan in the registry.
-        known: the plan that the rule follows: the same, unless the registry has lost it.
+        known: the plan that the rule follows: `stored`, unless the registry has lost the plan.
         state: state of the rule.
-        recovering: members may still return, so that nothing can be concluded about all of them.
+        recovering: members may still return, so nothing can be concluded about all of them.
     """
     if is_lost(stored, known):
         plan = replace(known, version=stored.version)
         content = known.next_content_id or known.content_id
         kind = "upgrade goes on" if known.next_content_id else "declared"
         return plan, LogEntry(
-            "upgrade", content, f"{kind}: {_content(known)}, as it was before Redis lost the plan"
+            "upgrade", content, f"{kind}: {_describe(known)}, as it was before Redis lost the plan"
         )
     if recovering:
         return None
@@ -62,13 +62,13 @@ def next_plan(
         return done, LogEntry("upgrade", done.content_id, text)
     if stored.content_id:
         return None
-    content, on, serving = rule.prevailing_content(state)
+    content, students, teachers = rule.prevailing_content(state)
     if not content:
         return None
-    if on:
-        text = f"declared: {on} of {len(state.students)} students are on {content}"
+    if students:
+        text = f"declared: {students} of {len(state.students)} students are on {content}"
     else:
-        text = f"declared: {serving} of {len(state.teachers)} teachers serve {content}"
+        text = f"declared: {teachers} of {len(state.teachers)} teachers serve {content}"
     return replace(stored, content_id=content), LogEntry("upgrade", content, text)
 
 
@@ -76,19 +76,19 @@ def _is_empty(plan: Plan) -> bool:
     return not (plan.content_id or plan.next_content_id)
 
 
-def _content(plan: Plan) -> str:
+def _describe(plan: Plan) -> str:
     if not plan.next_content_id:
         return plan.content_id
     when = "at once" if plan.at == "now" else "as each begins its next epoch"
     return f"students move to {plan.next_content_id} {when}"
 
 
-def announced(before: Plan, after: Plan) -> LogEntry | None:
-    """Return the log entry for a plan that an operator changed; None: nothing to log."""
+def change_entry(before: Plan, after: Plan) -> LogEntry | None:
+    """Return the log entry for an operator's change of the plan; None: nothing to log."""
     if replace(after, version=before.version, since_ms=before.since_ms) == before:
         return None
     if after.next_content_id:
-        text = f"upgrade asked for: {_content(after)}"
+        text = f"upgrade asked for: {_describe(after)}"
         return LogEntry("upgrade", after.next_content_id, text)
     if after.content_id != before.content_id or before.next_content_id:
         text = f"declared content is {after.content_id}; no upgrade runs"

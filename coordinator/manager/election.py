@@ -31,26 +31,26 @@ class ElectionState:
     """The leadership of a service at the last renewal.
 
     Attributes:
-        token: our name as a holder.
+        holder: our name as a holder, new after each resignation.
         answer: answer of the registry.
-        asked_s: time of the call.
+        asked_s: clock before the call.
         answering_since_s: since when this server process has answered without a gap.
     """
 
-    token: str
+    holder: str
     answer: ServiceLeadership
     asked_s: float
     answering_since_s: float
 
     @property
     def basis(self) -> tuple[Leads, str, float]:
-        """What leadership depends on: the term is over when a part changes."""
+        """Fence, server process and its time without a gap: the term is over when one changes."""
         return self.answer.fence, self.answer.registry_id, self.answering_since_s
 
     @property
     def leads(self) -> bool:
         """Whether this manager leads."""
-        return self.answer.leader == self.token
+        return self.answer.leader == self.holder
 
 
 class Election:
@@ -64,7 +64,7 @@ class Election:
         clock: returns monotonic seconds.
 
     Attributes:
-        clock: the same.
+        clock: as passed.
         answering: whether the registry answered the last call.
         refusal: why the registry answers but refuses to work (`RedisUnavailable.refusal`); else "".
     """
@@ -81,18 +81,18 @@ class Election:
         self._address = address
         self._leader_ttl_s = leader_ttl_s
         self._grace_s = rule.grace_s(ttl_s)
-        # After a shorter silence of the registry, no lease can have expired for lack of heartbeats.
+        # A silence of the registry that is shorter than this lets no lease expire.
         self._gap_s = ttl_s * (1 - 1 / rule.BEATS_PER_TTL)
-        # A renewal that is late by one interval is no such silence.
+        # One late renewal must not look like a silence.
         self._interval_s = min(leader_ttl_s / _RENEWALS, self._gap_s / 2)
         self.clock = clock
         self._lock = threading.Lock()
-        self._tokens: dict[str, str] = {}
+        self._holders: dict[str, str] = {}
         self._states: dict[str, ElectionState] = {}
-        self._asked_for: set[str] = set()
-        self._listed: dict[str, float] = {}
+        self._requested: set[str] = set()  # services that the registry may not list yet
+        self._listed: dict[str, float] = {}  # service -> when it last had members
         self._refused: set[str] = set()  # services whose renewal failed last time
-        self._alive_s = clock()
+        self._alive_s = clock()  # when the leaders' thread was last alive
         self._watch = rule.RegistryWatch()
         self.answering = True
         self.refusal = ""
@@ -122,15 +122,15 @@ class Election:
     def campaign_for(self, service: str) -> None:
         """Campaign for a service that the registry may not list yet."""
         with self._lock:
-            if service in self._asked_for:
+            if service in self._requested:
                 return
-            self._asked_for.add(service)
+            self._requested.add(service)
         self._wake.set()
 
     def leave(self, service: str) -> None:
         """Undo `campaign_for`: campaign only while the registry lists the service."""
         with self._lock:
-            self._asked_for.discard(service)
+            self._requested.discard(service)
 
     def state(self, service: str) -> ElectionState | None:
         """Return the leadership of a service at its last renewal; None: unknown yet."""
@@ -146,43 +146,43 @@ class Election:
         with self._lock:
             return [name for name, state in self._states.items() if state.leads]
 
-    def give_up(self, service: str, token: str) -> None:
+    def give_up(self, service: str, holder: str) -> None:
         """Give a leadership up, and campaign again under another name."""
         with self._lock:
-            if self._tokens.get(service) != token:
+            if self._holders.get(service) != holder:
                 return
         self._resign(service)
         self._wake.set()
 
-    def leaders_are_alive(self) -> None:
+    def note_leaders_alive(self) -> None:
         """Note that the leaders' thread does not hang."""
         self._alive_s = self.clock()
 
     def permit(self) -> SweepPermit | None:
-        """Return the Redis time before which expired leases are deaths.
+        """Return a permit to remove expired members.
 
-        None while recovering: expiry proves nothing yet.
+        None until the registry has answered for long enough: expiry proves nothing yet.
         """
         watch = self._watch
         until_ms = rule.sweep_until_ms(watch, self.clock(), self._grace_s, self._gap_s)
         return None if until_ms is None else SweepPermit(watch.registry_id, until_ms)
 
     def campaigns_for(self, service: str) -> bool:
-        """Return whether it campaigns for a service: the service had members lately."""
+        """Return whether it campaigns for a service, which has had members recently."""
         return service in self._listed or service in self._states
 
     def renew(self) -> None:
-        """Take or renew all leaderships once. Never raises."""
+        """Take or renew all leaderships once. Errors of the registry are logged, not raised."""
         try:
             with self._lock:
-                asked_for = set(self._asked_for)
-            names, now = {*self._registry.services(), *asked_for}, self.clock()
+                requested = set(self._requested)
+            names, now = {*self._registry.services(), *requested}, self.clock()
             listed = self._listed | dict.fromkeys(names, now)
-            # Lead services without members a while longer, so that the last loss is logged.
+            # Lead a service without members for a while, so that its last loss is logged.
             self._listed = {name: at for name, at in listed.items() if now - at < self._grace_s}
-            if not self._listed:  # with services, renewing their leases tests writes
+            if not self._listed:  # else renewing the leaderships tests whether writes are accepted
                 self._registry.check_writes()
-                self._heard()
+                self._note_answer()
             self._renew_all()
             for service in self._states.keys() - self._listed.keys():
                 self._resign(service)
@@ -193,11 +193,11 @@ class Election:
             self.refusal = getattr(error, "refusal", "")
 
     def _renew_all(self) -> None:
-        """Renew each leadership, though the registry refuses some.
+        """Renew each leadership, even if the registry refuses some.
 
         Raises:
             UnavailableError: the registry does not answer, or refuses all.
-            AccessError: it refuses all.
+            AccessError: the registry refuses all.
         """
         refused: dict[str, UnavailableError | AccessError] = {}
         for service in sorted(self._listed):
@@ -216,19 +216,19 @@ class Election:
 
     def _renew(self, service: str) -> None:
         with self._lock:
-            token = self._tokens.setdefault(service, f"{self._address}#{secrets.token_hex(8)}")
+            holder = self._holders.setdefault(service, f"{self._address}#{secrets.token_hex(8)}")
         asked_s = self.clock()
-        answer = self._registry.lead(service, token, self._leader_ttl_s)
+        answer = self._registry.lead(service, holder, self._leader_ttl_s)
         now = self.clock()
-        self._heard()
+        self._note_answer()
         self._watch = rule.registry_answered(
             self._watch, answer.registry_id, answer.time_ms, asked_s, now, self._gap_s
         )
         with self._lock:
-            if self._tokens.get(service) == token:
-                self._states[service] = ElectionState(token, answer, asked_s, self._watch.since_s)
+            if self._holders.get(service) == holder:
+                self._states[service] = ElectionState(holder, answer, asked_s, self._watch.since_s)
 
-    def _heard(self) -> None:
+    def _note_answer(self) -> None:
         if not self.answering:
             log.info("the registry answers again")
         self.answering, self.refusal = True, ""
@@ -236,10 +236,10 @@ class Election:
     def _resign(self, service: str) -> bool:
         """Give a leadership back; return whether the registry answered."""
         with self._lock:
-            token = self._tokens.pop(service, "")
+            holder = self._holders.pop(service, "")
             self._states.pop(service, None)
         try:
-            self._registry.resign(service, token)
+            self._registry.resign(service, holder)
         except EdlError as error:
             log.debug("the leadership of %s will expire: %s", service, error)
             return False

@@ -42,7 +42,7 @@ _PAUSE_AFTER_BUG_S = 1.0
 
 
 class Leader:
-    """Leads a service while the election says so.
+    """Leads a service while the election has made this manager its leader.
 
     Args:
         registry: members, assignments and leases.
@@ -52,7 +52,7 @@ class Leader:
         address: address of the manager, for the log.
         prober: probes teachers; None: all are admitted.
         wake: called from any thread when `reconcile` should be called before it is due.
-        scaling: returns how the service is scaled; None: as `config` says.
+        scaling: returns the autoscale settings of the service; None: those of `config`.
 
     Attributes:
         due_s: when the next lease expires, by the clock of `reconcile`; infinite: never.
@@ -81,14 +81,14 @@ class Leader:
         self._rng = random.Random()
         self._grace_s = rule.grace_s(config.ttl_s)
         self._state: ServiceState | None = None
-        self._previous: ServiceState | None = None  # ours, and nobody has led since
-        self._election_state: ElectionState | None = None  # that `_state` began with
+        self._previous: ServiceState | None = None  # of our last term, if nobody else has led since
+        self._election_state: ElectionState | None = None  # at the beginning of the term
         self._failed_s = float("-inf")
         self.due_s = math.inf
         self._plan_read_s = self._compared_s = self._viewed_s = float("-inf")
         self._answers: queue.SimpleQueue[ProbeAnswer] = queue.SimpleQueue()
         self.view: LeaderView | None = None
-        self._sums = LeaderView()
+        self._totals = LeaderView()  # only its counters and durations
 
     def reconcile(self, now: float) -> bool:
         """Do what is due now; return whether rows of the assignment table were written.
@@ -112,18 +112,18 @@ class Leader:
         state = self._current(now)
         if state is None:
             return False
-        # At the beginning, all was just read.
+        # At the beginning of a term, everything has just been read.
         events = self._read(state, now) if state.begun else ServiceEvents()
         answers = [self._answers.get_nowait() for _ in range(self._answers.qsize())]
-        self._carry_out(state, replace(events, answers=answers), now)
+        self._apply(state, replace(events, answers=answers), now)
         wrote = self._write(state)
         if self._state is state and state.begun:
             self._autoscaler.reconcile(state, self._fence, now)
-        self._sums = replace(self._sums, reconcile_s=time.perf_counter() - began_s)
+        self._totals = replace(self._totals, reconcile_s=time.perf_counter() - began_s)
         self._publish(now)
         return wrote
 
-    # -- its term
+    # -- the term
 
     def _current(self, now: float) -> ServiceState | None:
         election_state = self._election.state(self.service)
@@ -147,7 +147,7 @@ class Leader:
 
     def _begin(self, election_state: ElectionState, now: float) -> ServiceState:
         registry, service = self._registry, self.service
-        found = ServiceSnapshot(
+        snapshot = ServiceSnapshot(
             election_state.answer.time_ms,
             teachers=registry.changes("teachers", service, 0),
             students=registry.changes("students", service, 0),
@@ -156,7 +156,7 @@ class Leader:
             plan=registry.plan(service),
         )
         self._state = state = ServiceState(
-            found,
+            snapshot,
             self._previous,
             now,
             grace_s=self._grace_s,
@@ -165,7 +165,7 @@ class Leader:
             leader=self._address,
         )
         self._election_state, self._compared_s = election_state, now
-        self._sums = replace(self._sums, recoveries=self._sums.recoveries + 1)
+        self._totals = replace(self._totals, recoveries=self._totals.recoveries + 1)
         log.info("service %s: leads term %d", service, state.term)
         return state
 
@@ -177,7 +177,7 @@ class Leader:
         self._state = self._election_state = self.view = None
 
     def _keep_state(self) -> None:
-        """Keep the state of the last term, unless it wrote nothing and one before it did."""
+        """Keep the term's state for the next one, unless it wrote nothing and is not newer."""
         state, previous = self._state, self._previous
         if state is None:
             return
@@ -185,21 +185,21 @@ class Leader:
             self._previous = state
 
     def _give_up(self, now: float) -> None:
-        """End the term after a bug and discard all that it knows."""
-        log.error("service %s: a bug ended the leadership; it starts again", self.service)
+        """End the term after a bug, and discard its state."""
+        log.error("service %s: a bug ended the leadership; starting a new term", self.service)
         self._failed_s = now
         election_state = self._election.state(self.service)
         self._forget()
         self._previous = None
         if election_state is not None and election_state.leads:
-            self._election.give_up(self.service, election_state.token)
+            self._election.give_up(self.service, election_state.holder)
 
     @property
     def _fence(self) -> Leads:
         assert self._election_state is not None  # set while a term lasts
         return self._election_state.answer.fence
 
-    # -- what comes in
+    # -- input
 
     def _read(self, state: ServiceState, now: float) -> ServiceEvents:
         registry, service = self._registry, self.service
@@ -210,8 +210,8 @@ class Leader:
         self.due_s = math.inf
         teachers = self._changes("teachers", state.teachers.cache, now)
         students = self._changes("students", state.students.cache, now)
-        is_time = now - self._compared_s >= self._ttl_s / rule.BEATS_PER_TTL
-        if is_time or state.recovery_is_over(now):
+        is_compare_due = now - self._compared_s >= self._ttl_s / rule.BEATS_PER_TTL
+        if is_compare_due or state.recovery_is_over(now):
             self._compared_s = now
             names = registry.names("teachers", service), registry.names("students", service)
         return ServiceEvents(teachers, students, names, plan)
@@ -226,23 +226,23 @@ class Leader:
         self.due_s = min(self.due_s, now + changes.due_s)
         return changes
 
-    def _answered(self, identity: TeacherIdentity, verdict: Verdict) -> None:
+    def _probed(self, identity: TeacherIdentity, verdict: Verdict) -> None:
         self._answers.put(ProbeAnswer(identity, verdict.word, verdict.why))
         self._wake()
 
-    # -- what goes out
+    # -- output
 
-    def _carry_out(self, state: ServiceState, events: ServiceEvents, now: float) -> None:
+    def _apply(self, state: ServiceState, events: ServiceEvents, now: float) -> None:
         began_s = time.perf_counter()
-        todo = state.apply(events, now)
-        solve_s = time.perf_counter() - began_s if todo.solved else self._sums.solve_s
-        refusals = self._sums.refusals + todo.refused
-        self._sums = replace(self._sums, solve_s=solve_s, refusals=refusals)
-        for identity, member in todo.probes:
+        instructions = state.apply(events, now)
+        solve_s = time.perf_counter() - began_s if instructions.solved else self._totals.solve_s
+        refusals = self._totals.refusals + instructions.refused
+        self._totals = replace(self._totals, solve_s=solve_s, refusals=refusals)
+        for identity, member in instructions.probes:
             assert self._prober is not None  # else there are no probes
-            self._prober.probe(self.service, member, partial(self._answered, identity))
-        if todo.plan is not None:
-            plan, entry = todo.plan
+            self._prober.probe(self.service, member, partial(self._probed, identity))
+        if instructions.plan is not None:
+            plan, entry = instructions.plan
             if self._registry.move_plan(self.service, self._fence, state.epoch, plan, entry):
                 state.wrote_plan(plan)
 
@@ -262,18 +262,18 @@ class Leader:
                 admitted=write.admitted,
             ):
                 log.warning(
-                    "service %s: another manager has written; it starts again", self.service
+                    "service %s: another manager wrote its table; starting a new term", self.service
                 )
                 self._election.give_up(self.service, self._fence.holder)
                 self._forget()
                 return wrote
             state.wrote(write, self._election.clock())
             wrote = wrote or bool(write.rows)
-            self._sums = replace(self._sums, rows=self._sums.rows + len(write.rows))
+            self._totals = replace(self._totals, rows=self._totals.rows + len(write.rows))
         return wrote
 
     def _publish(self, now: float) -> None:
         if self._state is None or (self.view and now - self._viewed_s < _VIEW_S):
             return
         self._viewed_s = now
-        self.view = self._state.view(replace(self._sums, desired=self._autoscaler.desired))
+        self.view = self._state.view(replace(self._totals, desired=self._autoscaler.desired))

@@ -2,13 +2,13 @@
 
 Any number of managers may use one registry. For each service a manager has a subscription hub,
 which holds the streams of the students that connected to it, and its election tries to take the
-lease to lead. The leader of a service computes the assignments.
+leadership. The leader of a service computes the assignments.
 
 A hub and a leader exchange data only through the registry, even within one process. So all state of
 a manager can be rebuilt from the registry and the students, and a manager may die at any time.
 
-One thread runs all hubs, one runs all leaders, and one renews the leases to lead. So assignments
-that take long to compute neither delay a hub nor let a lease expire.
+One thread runs all hubs, one runs all leaders, and one renews the leaderships. So a long
+computation of assignments neither delays a hub nor lets a leadership expire.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from .subscription_hub import HubView, SubscriptionHub
 
 log = logging.getLogger(__name__)
 
+#: Most events that the hubs handle before they read and write the registry.
 _EVENTS_AT_ONCE = 1000
 #: Seconds between two updates of the `HubView`s.
 _VIEW_S = 0.25
@@ -45,10 +46,10 @@ _VIEW_S = 0.25
 #: together.
 _LEAST_PAUSE_S = 0.005
 
-#: The name of a service, and what to call with its hub.
+#: The name of a service, and the function to call with its hub.
 _HubEvent = tuple[str, Callable[[SubscriptionHub], None]]
-#: A leader has written assignments: the hubs read the registry at once.
-_LOOK: Final[_HubEvent] = ("", lambda hub: None)
+#: Event: a leader has written assignments, so the hubs read the registry at once.
+_REFRESH: Final[_HubEvent] = ("", lambda hub: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class ManagerView:
     Attributes:
         redis_available: whether Redis answers this manager and accepts its writes.
         services: by name.
-        refusal: why the registry answers but refuses writes; empty: it does not.
+        refusal: why the registry answers but refuses writes; empty: it does not refuse them.
     """
 
     redis_available: bool
@@ -135,7 +136,7 @@ class Manager:
             thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the threads and release the leases to lead.
+        """End the threads and give the leaderships back.
 
         The leases of students remain valid while their students move to another manager.
         """
@@ -150,7 +151,7 @@ class Manager:
     def subscribe(
         self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner
     ) -> None:
-        """Take a stream that a student opened with this first report.
+        """Accept a stream that a student opened; `report` is the first on it.
 
         The stream ends with Forbidden if the caller may not report as this student, and with
         LeaseSuperseded once a newer incarnation of the student uses this or another manager.
@@ -158,16 +159,16 @@ class Manager:
         self._events.put((report.service, lambda hub: hub.subscribed(stream, report, owner)))
 
     def report(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
-        """Take a further report on an open stream."""
+        """Process a further report on an open stream."""
         self._events.put((report.service, lambda hub: hub.reported(stream, report)))
 
     def end(self, stream: AssignmentStream, report: pb.StudentReport, *, clean: bool) -> None:
-        """Take the end of a stream; `clean`: the student closed it and needs no teachers."""
+        """Process the end of a stream; `clean`: the student closed it and needs no teachers."""
         student = report.student_id
         self._events.put((report.service, lambda hub: hub.ended(stream, student, clean=clean)))
 
     def view(self) -> ManagerView:
-        """Return what this manager knew a moment ago, without asking the registry."""
+        """Return what this manager knew a moment ago, without a call to the registry."""
         leading = {name: leader.view for name, leader in list(self._leaders.items())}
         names = sorted({*leading, *self._hub_views})
         services = tuple(
@@ -193,34 +194,34 @@ class Manager:
     # -- the hubs' thread
 
     def _run_hubs(self) -> None:
-        guard, looked_s = self._guards["hubs"], time.monotonic()
-        viewed_s = looked_s
+        guard, refreshed_s = self._guards["hubs"], time.monotonic()
+        viewed_s = refreshed_s
         while True:
-            due_s = looked_s + self._interval_s(guard)
-            look_now = self._take_events(due_s, guard)
+            due_s = refreshed_s + self._interval_s(guard)
+            refresh_now = self._handle_events(due_s, guard)
             if self._stopping:
                 return
             now = time.monotonic()
-            looking = look_now or now >= due_s
-            if looking:
-                looked_s = now
+            refreshing = refresh_now or now >= due_s
+            if refreshing:
+                refreshed_s = now
             for hub in list(self._hubs.values()):
                 if self._stopping:
                     return
                 with guard.catch_errors():
-                    self._serve(hub, now, looking=looking)
+                    self._serve(hub, now, refreshing=refreshing)
             if now - viewed_s >= _VIEW_S:
                 viewed_s = now
                 self._hub_views = {name: hub.view() for name, hub in self._hubs.items()}
 
-    def _serve(self, hub: SubscriptionHub, now: float, *, looking: bool) -> None:
+    def _serve(self, hub: SubscriptionHub, now: float, *, refreshing: bool) -> None:
         settled = hub.settle(now)
-        if not (settled or looking):
+        if not (settled or refreshing):
             return
         if settled:
             self._leaders_wake.set()
         hub.refresh(now, self._election.registry_id)
-        hub.push_assignments()  # before the reports, of which there may be thousands
+        hub.push_assignments()  # before writing the reports, which may be thousands
         if hub.write(now):
             self._leaders_wake.set()
         self._guards["hubs"].answering = True
@@ -228,14 +229,14 @@ class Manager:
             del self._hubs[hub.service]
             self._election.leave(hub.service)
 
-    def _take_events(self, until_s: float, guard: _ErrorGuard) -> bool:
+    def _handle_events(self, until_s: float, guard: _ErrorGuard) -> bool:
         """Handle the queued events; wait for a first one until `until_s`.
 
         Returns:
-            Whether `_LOOK` was among them.
+            Whether `_REFRESH` was among them.
         """
-        look_now = False
-        # Handle all, however many queued up while a registry that hangs blocked this thread.
+        refresh_now = False
+        # All of them, however many have queued up while a hanging registry blocked this thread.
         for number in range(max(_EVENTS_AT_ONCE, self._events.qsize())):
             wait_s = max(0.0, until_s - time.monotonic()) if number == 0 else 0.0
             try:
@@ -244,13 +245,13 @@ class Manager:
                 break
             if event is None:
                 break
-            if event is _LOOK:
-                look_now = True
+            if event is _REFRESH:
+                refresh_now = True
                 continue
             service, handle = event
             with guard.catch_errors():
                 handle(self._hub(service))
-        return look_now
+        return refresh_now
 
     def _hub(self, service: str) -> SubscriptionHub:
         hub = self._hubs.get(service)
@@ -268,7 +269,7 @@ class Manager:
         guard = self._guards["leaders"]
         while not self._stopping:
             began_s = time.monotonic()
-            self._election.leaders_are_alive()
+            self._election.note_leaders_alive()
             for name in self._election.led():
                 if name not in self._leaders:
                     self._leaders[name] = self._leader(name)
@@ -279,7 +280,7 @@ class Manager:
                     return
                 with guard.catch_errors():
                     if leader.reconcile(time.monotonic()):
-                        self._events.put(_LOOK)
+                        self._events.put(_REFRESH)
                     guard.answering = True
             time.sleep(_LEAST_PAUSE_S)
             # Wake up early when the next lease expires, to notice that death at once.
@@ -308,7 +309,8 @@ class _ErrorGuard:
     """Logs errors of the registry, and exceptions from bugs, so that a thread survives them.
 
     Attributes:
-        answering: whether the registry answered the thread's last call; the thread sets it again.
+        answering: whether the registry answered the thread's last call. Only the thread sets it to
+            True.
     """
 
     def __init__(self, name: str) -> None:
@@ -324,6 +326,6 @@ class _ErrorGuard:
             self.answering = False
             log.debug("the thread of the %s goes on without the registry: %s", self._name, error)
         except Exception as error:
-            if repr(error) != self._last_error:  # the same one may recur 20 times a second
+            if repr(error) != self._last_error:  # the same error may recur 20 times a second
                 log.exception("the thread of the %s failed at one step and goes on", self._name)
             self._last_error = repr(error)

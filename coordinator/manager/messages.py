@@ -21,7 +21,7 @@ _FLOATS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 
 
 def teacher_from(member: Member) -> pb.Teacher:
-    """Return a teacher as a message, without facts that are no field of it, such as its key."""
+    """Return a teacher as a message; facts without a field, such as its key, are omitted."""
     teacher = _filled(pb.Teacher(), member.facts)
     teacher.teacher_id = member.member
     teacher.lease_remaining_s = member.remaining_s
@@ -47,9 +47,9 @@ def report_from(member: Member) -> pb.StudentReport:
 
 
 def _filled(message: _M, facts: Mapping[str, str]) -> _M:
-    """Set the fields of a message from facts, without invalid ones.
+    """Set the fields of a message from facts; skip invalid facts.
 
-    Every user of Redis may write facts, and none may stop a manager.
+    Any user of Redis can write facts, and no fact may stop a manager.
     """
     for field in message.DESCRIPTOR.fields:
         text = facts.get(field.name)
@@ -86,7 +86,7 @@ def event_message(service: str, entry: LogEntry) -> pb.Event:
 
 
 def number_of(text: str | None) -> float:
-    """Parse a fact that counts or measures; 0 if it is missing or invalid."""
+    """Parse a fact that is a number, 0 or greater; 0 if it is missing or invalid."""
     try:
         value = float(text or 0)
     except ValueError:

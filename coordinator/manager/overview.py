@@ -1,4 +1,4 @@
-"""The status of the mesh as one message; equal requests share one for half a second or longer."""
+"""The status of the mesh as one message; equal requests share it for half a second or longer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
 
-#: A status is cached for this many seconds, and at least this many times as long as it took.
+#: A status is cached for this many seconds, and at least this many times its duration of reading.
 _FRESH_S, _FRESH_TIMES = 0.5, 8.0
 #: Entries of the log that are searched for refusals.
 _LOG_ENTRIES = 1000
 #: The greatest sum of wanted teachers that fits its field.
-_MOST_WANTED = 2**32 - 1
+_MAX_WANTED = 2**32 - 1
 ADMITTED = "admitted"
 
 
@@ -33,7 +33,7 @@ class Overview:
     thousand teachers cost little.
 
     Args:
-        registry: of the mesh.
+        registry: registry of the mesh.
         leader_of: service -> address of its leader; empty: none.
         clock: monotonic seconds.
     """
@@ -53,7 +53,7 @@ class Overview:
         self._unreadable: set[str] = set()
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
-        """Return which members are alive and who serves whom.
+        """Return the live members, and which teachers are assigned to which students.
 
         Args:
             service: one service; empty for all.
@@ -62,7 +62,7 @@ class Overview:
 
         Raises:
             UnavailableError: the registry does not answer, or a key of `service` has another type.
-                Among all services, one with such a key has only its name.
+                In a status of all services, a service with such a key has only its name.
         """
         with self._lock:
             began_s = self._clock()
@@ -71,7 +71,11 @@ class Overview:
                 return status
             status = self._read(service, max_members)
             took_s = self._clock() - began_s
-            self._cached = {key: one for key, one in self._cached.items() if one[0] > began_s}
+            self._cached = {
+                key: (until_s, cached)
+                for key, (until_s, cached) in self._cached.items()
+                if until_s > began_s
+            }
             fresh_until_s = self._clock() + max(_FRESH_S, _FRESH_TIMES * took_s)
             self._cached[service, max_members] = fresh_until_s, status
             return status
@@ -90,29 +94,29 @@ class Overview:
             if service not in ("", name):
                 continue
             try:
-                found = self._service(name, max_members)
+                service_status = self._service(name, max_members)
             except WrongKeyType as error:
                 if service:
                     raise
                 unreadable.add(name)
                 if name not in self._unreadable:
                     log.warning("service %s: its status is empty: %s", name, error)
-                found = pb.ServiceStatus(name=name)
-            status.services.append(found)
+                service_status = pb.ServiceStatus(name=name)
+            status.services.append(service_status)
         if not service:
             self._unreadable = unreadable
         return status
 
     def _service(self, name: str, max_members: int) -> pb.ServiceStatus:
-        found = self._read_service(name)
-        status = _summary(found)
-        names = _sorted_teachers(found)[: max_members or None]
+        records = self._read_service(name)
+        status = _summary(records)
+        names = _sorted_teachers(records)[: max_members or None]
         for member in self._registry.read("teachers", name, names):
             teacher = teacher_from(member)
-            teacher.admission = _admission_of(found, member)
+            teacher.admission = _admission_of(records, member)
             status.teachers.append(teacher)
-        names = _sorted_students(found)[: max_members or None]
-        status.students.extend(_student(found, one) for one in names)
+        names = _sorted_students(records)[: max_members or None]
+        status.students.extend(_student(records, student) for student in names)
         return status
 
     def _read_service(self, name: str) -> _ServiceRecords:
@@ -123,7 +127,7 @@ class Overview:
         cache.compare(registry.names("teachers", name), now)
         cache.overdue(now)
         admitted = registry.admitted(name)
-        waiting = any(
+        any_pending = any(
             admitted.get(member.member) not in (0, member.incarnation)
             for member in cache.members.values()
         )
@@ -135,25 +139,25 @@ class Overview:
             leader=self._leader_of(name),
             plan=registry.plan(name),
             admitted=admitted,
-            refused=_refusals(registry.events(name, last=_LOG_ENTRIES)) if waiting else {},
+            refused=_refusals(registry.events(name, last=_LOG_ENTRIES)) if any_pending else {},
             desired=registry.desired(name),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _ServiceRecords:
-    """One service as the registry has it.
+    """The records of one service in the registry.
 
     Attributes:
-        name: of the service.
+        name: name of the service.
         teachers: by id; facts that change with every batch may be stale.
         students: by id, as their managers wrote them.
         table: assignments.
         leader: address of the manager that leads the service; empty: none.
-        plan: of the content.
+        plan: its content plan.
         admitted: teacher id -> admitted incarnation; 0: any, as there are no probes.
         refused: teacher id -> reason, as far as the log reaches.
-        desired: desired number of teachers; None: no leader has published one lately.
+        desired: desired number of teachers; None: no leader has written one recently.
     """
 
     name: str
@@ -172,19 +176,19 @@ def _refusals(log: Iterable[LogEntry]) -> dict[str, str]:
     return {entry.subject: entry.text for entry in log if entry.kind == "refused"}
 
 
-def _admission_of(found: _ServiceRecords, member: Member) -> str:
+def _admission_of(records: _ServiceRecords, member: Member) -> str:
     """Return "admitted", the reason for refusal, or "": not probed yet."""
-    if found.admitted.get(member.member) in (0, member.incarnation):
+    if records.admitted.get(member.member) in (0, member.incarnation):
         return ADMITTED
-    return found.refused.get(member.member, "")
+    return records.refused.get(member.member, "")
 
 
-def _sorted_teachers(found: _ServiceRecords) -> list[str]:
+def _sorted_teachers(records: _ServiceRecords) -> list[str]:
     """Return ids of teachers: refused, waiting, draining and idle ones before the others."""
-    used = {name for row in found.table.rows.values() for name in row.teachers}
+    used = {name for row in records.table.rows.values() for name in row.teachers}
 
     def rank(member: Member) -> tuple[int, str]:
-        admission = _admission_of(found, member)
+        admission = _admission_of(records, member)
         problems = (
             admission not in ("", ADMITTED),
             not admission,
@@ -193,24 +197,24 @@ def _sorted_teachers(found: _ServiceRecords) -> list[str]:
         )
         return problems.index(True) if True in problems else len(problems), member.member
 
-    return [name for _, name in sorted(rank(member) for member in found.teachers.values())]
+    return [name for _, name in sorted(rank(member) for member in records.teachers.values())]
 
 
-def _sorted_students(found: _ServiceRecords) -> list[str]:
+def _sorted_students(records: _ServiceRecords) -> list[str]:
     """Return ids of students: without teachers, starved, with too few, then the others."""
 
     def rank(member: Member) -> tuple[int, str]:
-        have = len(found.table.rows.get(member.member, Row()).teachers)
+        have = len(records.table.rows.get(member.member, Row()).teachers)
         want = number_of(member.facts.get("want"))
         problems = (want > 0 and have == 0, member.facts.get("state") == "starved", have < want)
         return problems.index(True) if True in problems else len(problems), member.member
 
-    return [name for _, name in sorted(rank(member) for member in found.students.values())]
+    return [name for _, name in sorted(rank(member) for member in records.students.values())]
 
 
-def _student(found: _ServiceRecords, name: str) -> pb.StudentStatus:
+def _student(records: _ServiceRecords, name: str) -> pb.StudentStatus:
     """Return a student with its assignment."""
-    row, member = found.table.rows.get(name, Row()), found.students[name]
+    row, member = records.table.rows.get(name, Row()), records.students[name]
     return pb.StudentStatus(
         report=report_from(member),
         assigned=row.teachers,
@@ -219,57 +223,57 @@ def _student(found: _ServiceRecords, name: str) -> pb.StudentStatus:
     )
 
 
-def _summary(found: _ServiceRecords) -> pb.ServiceStatus:
+def _summary(records: _ServiceRecords) -> pb.ServiceStatus:
     """Return the status of a service without its members."""
-    students = [member.facts for member in found.students.values()]
-    rows = [found.table.rows[name] for name in found.students if name in found.table.rows]
-    contents = (member.facts.get("content_id", "") for member in found.teachers.values())
-    desired = found.desired
+    students = [member.facts for member in records.students.values()]
+    rows = [records.table.rows[name] for name in records.students if name in records.table.rows]
+    contents = (member.facts.get("content_id", "") for member in records.teachers.values())
+    desired = records.desired
     return pb.ServiceStatus(
         desired_teachers=None if desired is None else desired.count,
         desired_reason="" if desired is None else desired.reason,
         desired_since_ms=0 if desired is None else desired.since_ms,
-        name=found.name,
-        term=found.table.epoch[0],
-        counter=found.table.epoch[1],
-        teacher_count=len(found.teachers),
+        name=records.name,
+        term=records.table.epoch[0],
+        counter=records.table.epoch[1],
+        teacher_count=len(records.teachers),
         student_count=len(students),
-        teacher_states=Counter(_state(found, member) for member in found.teachers.values()),
+        teacher_states=Counter(_state(records, member) for member in records.teachers.values()),
         student_states=Counter(facts.get("state") or "new" for facts in students),
-        wanted=min(int(_sum(students, "want")), _MOST_WANTED),
+        wanted=min(int(_sum(students, "want")), _MAX_WANTED),
         assigned=sum(len(row.teachers) for row in rows),
         samples_per_second=_sum(students, "samples_per_second"),
         starved_seconds=_sum(students, "starved_seconds"),
         blocked_seconds=_sum(students, "blocked_seconds"),
         source_wait_seconds=_sum(students, "source_wait_seconds"),
-        leader=found.leader,
-        content_id=found.plan.content_id,
-        next_content_id=found.plan.next_content_id,
-        upgrade_at=found.plan.at if found.plan.next_content_id else "",
+        leader=records.leader,
+        content_id=records.plan.content_id,
+        next_content_id=records.plan.next_content_id,
+        upgrade_at=records.plan.at if records.plan.next_content_id else "",
         content_teachers=Counter(content for content in contents if content),
         content_students=Counter(row.content_id for row in rows if row.content_id),
     )
 
 
 def own_part(
-    whole: pb.MeshStatus, owned: Callable[[str], Container[str]], max_members: int = 0
+    status: pb.MeshStatus, owned: Callable[[str], Container[str]], max_members: int = 0
 ) -> pb.MeshStatus:
     """Return the part of a status with some students and their teachers, summed up again.
 
     Args:
-        whole: status of all members.
+        status: status of all members.
         owned: name of a service -> ids of the students to keep.
         max_members: most students and teachers of each service; 0: all.
     """
-    own = pb.MeshStatus(managers=whole.managers, redis_time_ms=whole.redis_time_ms)
-    for service in whole.services:
+    part = pb.MeshStatus(managers=status.managers, redis_time_ms=status.redis_time_ms)
+    for service in status.services:
         names = owned(service.name)
-        students = [one for one in service.students if one.report.student_id in names]
+        students = [s for s in service.students if s.report.student_id in names]
         if not students:
             continue
         assigned = {teacher for student in students for teacher in student.assigned}
-        teachers = [one for one in service.teachers if one.teacher_id in assigned]
-        own.services.add(
+        teachers = [t for t in service.teachers if t.teacher_id in assigned]
+        part.services.add(
             name=service.name,
             leader=service.leader,
             content_id=service.content_id,
@@ -277,32 +281,32 @@ def own_part(
             students=students[: max_members or None],
             teacher_count=len(teachers),
             student_count=len(students),
-            teacher_states=Counter(state_of(one.admission, one.state) for one in teachers),
-            student_states=Counter(one.report.state or "new" for one in students),
-            wanted=min(sum(one.report.want for one in students), _MOST_WANTED),
-            assigned=sum(len(one.assigned) for one in students),
+            teacher_states=Counter(state_of(t.admission, t.state) for t in teachers),
+            student_states=Counter(s.report.state or "new" for s in students),
+            wanted=min(sum(s.report.want for s in students), _MAX_WANTED),
+            assigned=sum(len(s.assigned) for s in students),
         )
-    return own
+    return part
 
 
 def state_of(admission: str, reported: str) -> str:
-    """Return the state of a teacher as it is shown.
+    """Return the state of a teacher for a status.
 
     Args:
         admission: as `_admission_of` returns it.
         reported: "serving", "draining" or "", as the teacher reports it.
 
     Returns:
-        "refused", "waiting" (for its probe), or what it reports.
+        "refused", "waiting" (for its probe), or the reported state.
     """
     if admission not in ("", ADMITTED):
         return "refused"
     return (reported or "serving") if admission else "waiting"
 
 
-def _state(found: _ServiceRecords, member: Member) -> str:
+def _state(records: _ServiceRecords, member: Member) -> str:
     reported = "draining" if member.draining else member.facts.get("state", "")
-    return state_of(_admission_of(found, member), reported)
+    return state_of(_admission_of(records, member), reported)
 
 
 def _sum(members: Iterable[Mapping[str, str]], name: str) -> float:

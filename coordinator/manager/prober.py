@@ -1,4 +1,4 @@
-"""Probes teachers before they are assigned: that they answer, and are those that registered."""
+"""Probes teachers before they are assigned: each must answer and be the one that registered."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Verdict:
 
     Attributes:
         word: "ok": the teacher answers and has proved its identity; "retry": it is refused, but the
-            next probe may succeed; "never": it is refused for good.
-        why: reason of a refusal, as text; empty if it is "ok".
+            next probe may succeed; "never": it is refused and not probed again.
+        why: reason of a refusal, as text; empty if `word` is "ok".
     """
 
     word: Literal["ok", "retry", "never"]
@@ -70,14 +70,14 @@ Done = Callable[[Verdict], None]
 
 
 class GrpcProber:
-    """Calls teachers from its own threads, a limited number at once.
+    """Probes teachers in its own threads, a limited number at once.
 
     A teacher has to prove that it holds its instance key, and that it is the incarnation that
     registered. A foreign server has no key. Its sidecar has to prove the same of itself, and that
-    it vouches for the server's address; then the server has to be ready for requests of students.
+    it vouches for the server's address. Then the server has to be ready for requests of students.
 
-    Threads rather than asyncio, as gRPC supports one event loop per process well, and the manager's
-    server uses it.
+    It uses threads, not asyncio: gRPC supports only one event loop per process well, and the
+    manager's server has that loop.
 
     Args:
         security: how to call teachers; None: neither TLS nor token.
@@ -94,15 +94,15 @@ class GrpcProber:
     ) -> None:
         self._security = security
         self._answer_s = answer_s
-        self._threads = ThreadPoolExecutor(at_once, "edl-probe")  # none before they are needed
+        self._threads = ThreadPoolExecutor(at_once, "edl-probe")  # started when they are needed
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
-        self._users: Counter[str] = Counter()
+        self._users: Counter[str] = Counter()  # address -> probes that use its channel
         self._stopped = False
 
     def probe(self, service: str, member: Member, done: Done) -> None:
         """Start to probe a teacher, without blocking; `done` is called once, in our thread."""
-        with contextlib.suppress(RuntimeError):  # stopped
+        with contextlib.suppress(RuntimeError):  # the threads were stopped
             self._threads.submit(self._probe, service, member, done)
 
     def stop(self) -> None:
@@ -132,7 +132,10 @@ class GrpcProber:
         protocol = member.facts.get("protocol", "")
         voucher = member.facts.get(VOUCHER, "")
         if not voucher and protocol not in _OURS:
-            return Verdict("never", f"it speaks {protocol!r:.40}, which no teacher of ours does")
+            return Verdict(
+                "never",
+                f"protocol {protocol!r:.40} is only for foreign servers, which need a sidecar",
+            )
         prover = identity_address(address, voucher, has_key=bool(member.facts.get(INSTANCE_KEY)))
         if prover is None:
             return Verdict("never", _UNPROVEN)
@@ -163,15 +166,15 @@ class GrpcProber:
         finally:
             with self._lock:
                 self._users[address] -= 1
-                last = not self._users[address]
-                if last:
+                unused = not self._users[address]
+                if unused:
                     del self._users[address], self._channels[address]
-            if last:
+            if unused:
                 channel.close()
 
     def _prove(self, channel: grpc.Channel, address: str, member: Member) -> Verdict:
         """Check that the server has the teacher's key and is the incarnation that registered."""
-        vouched = member.facts["address"] if member.facts.get(VOUCHER) else ""
+        vouched_address = member.facts["address"] if member.facts.get(VOUCHER) else ""
         challenge = instance.new_challenge()
         _, call = _method(channel, "ServerMetadata").with_call(
             pb.ServerMetadataRequest().SerializeToString(),
@@ -185,7 +188,7 @@ class GrpcProber:
             member.incarnation,
             challenge,
             metadata.get(instance.PROOF, ""),
-            vouched,
+            vouched_address,
         ):
             return Verdict("ok")
         return Verdict(
@@ -214,7 +217,7 @@ class GrpcProber:
 
 
 def _method(channel: Any, name: str) -> Any:
-    # Bytes, as gRPC would log an invalid message.
+    # The answer stays bytes: gRPC would log an invalid message.
     return channel.unary_unary(f"/{_SERVICE}/{name}")
 
 

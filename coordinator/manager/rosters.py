@@ -17,7 +17,7 @@ from .messages import number_of, report_from
 from .watch_cache import WatchCache
 
 #: Reason for the loss of a teacher that sends no more heartbeats.
-_SILENT: Final = "its lease ran out, no beat came in time"
+_SILENT: Final = "its lease ran out, no heartbeat came in time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class ProbeAnswer:
 
 @dataclass(slots=True)
 class PendingChanges:
-    """Changes that are not carried out yet.
+    """Changes that are not written yet.
 
     Attributes:
         events: for the rule.
         entries: for the log.
-        admitted: teacher id -> incarnation to remember, None to forget it.
+        admitted: teacher id -> incarnation to store; None: delete the entry.
         student_incarnations: student id -> its new incarnation; None: it is gone.
     """
 
@@ -53,20 +53,20 @@ class PendingChanges:
 class TeacherRoster:
     """Teachers of one service in one term.
 
-    A teacher is `up` if it may be assigned: it is admitted, or readers held it when the term began.
-    The latter stays up until its probe fails.
+    A teacher is `up` if it may be assigned: it is admitted, or is *presumed* live, because readers
+    used it when the term began. A presumed teacher stays up until its probe fails.
 
     Args:
         pending: collects events and log entries.
         grace_s: seconds for members that the registry has lost to register again.
         admission: decides who is admitted; None: every teacher is.
         remembered: teacher id -> incarnation that earlier leaders knew; 0: any.
-        gone_s: teacher id -> when it left, in an earlier term of this leader.
+        gone_s: as the attribute, from an earlier term of this leader.
 
     Attributes:
         up: teachers that may be assigned, by id.
         incarnations: teacher id -> incarnation of registered teachers.
-        gone_s: teacher id -> when it left, of teachers that readers may still hold.
+        gone_s: teacher id -> when it left or died; readers may still use such teachers.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TeacherRoster:
         self._pending = pending
         self._remembered = dict(remembered)
         self.up: dict[str, rule.TeacherUp] = {}
-        self._believed: dict[str, int] = {}
+        self._presumed: dict[str, int] = {}  # teacher id -> incarnation; 0: any
         self._draining: set[str] = set()
         self.incarnations: dict[str, int] = {}
         self._given_up: dict[str, str] = {}  # teacher id -> reason
@@ -100,22 +100,23 @@ class TeacherRoster:
         for member in changes.members:
             self._update(member, now)
         for name in left:
-            self._gone(name, now, lost=False)
+            self._remove(name, now, lost=False)
         for name in lost:
-            self._gone(name, now, lost=True)
+            self._remove(name, now, lost=True)
 
     def remove_left(self, names: Iterable[str], now: float) -> None:
-        """Remove teachers that left while nobody led, even if readers still hold them."""
+        """Remove teachers that left while no manager led, even if readers still use them."""
         for name in names:
             self.gone_s[name] = now
             if name not in self.cache.members and name in self._remembered:
-                self._gone(name, now, lost=False)
+                self._remove(name, now, lost=False)
 
     def to_probe(self, now: float) -> list[tuple[TeacherIdentity, Member]]:
-        """Return the teachers to probe now; they count as being probed from now on."""
+        """Return the teachers to probe now; from now on they count as being probed."""
         if self.admission is None:
             return []
-        return [(one, self.cache.members[one.teacher_id]) for one in self.admission.due(now)]
+        due = self.admission.due(now)
+        return [(identity, self.cache.members[identity.teacher_id]) for identity in due]
 
     def answered(self, answers: Iterable[ProbeAnswer], now: float) -> int:
         """Apply results of probes; return how many teachers are refused."""
@@ -126,21 +127,21 @@ class TeacherRoster:
             outcome = self.admission.answered(answer.identity, answer.verdict, answer.why, now)
             if outcome is not None:
                 refused += not outcome.admitted
-                self._settle(outcome)
+                self._apply_outcome(outcome)
         return refused
 
-    def _settle(self, outcome: ProbeOutcome) -> None:
+    def _apply_outcome(self, outcome: ProbeOutcome) -> None:
         name = outcome.identity.teacher_id
         member = self.cache.members.get(name)
         if member is None:
             return
         if outcome.admitted:
             self._pending.admitted[name] = member.incarnation
-            self._up_now(member)
+            self._mark_up(member)
         else:
             if outcome.news:
                 self._pending.log("refused", name, f"refused: {outcome.why}")
-            self._down(name, lost=True)
+            self._mark_down(name, lost=True)
 
     def _update(self, member: Member, now: float) -> None:
         name = member.member
@@ -155,21 +156,21 @@ class TeacherRoster:
                 self._pending.log("registered", name, _registered(member))
         if self.admission is not None:
             identity = TeacherIdentity(name, member.incarnation, member.facts.get("address", ""))
-            if not self.admission.appeared(identity, now) and not self._is_believed(member):
-                self._down(name, lost=True)  # another incarnation took its name
+            if not self.admission.appeared(identity, now) and not self._is_presumed(member):
+                self._mark_down(name, lost=True)  # another incarnation took its id
                 return
         else:
             self._pending.admitted[name] = 0
-        self._up_now(member)
+        self._mark_up(member)
 
-    def _is_believed(self, member: Member) -> bool:
-        """Whether readers held it when the term began; then it stays up while it is probed."""
-        if self._believed.get(member.member) not in (0, member.incarnation):
+    def _is_presumed(self, member: Member) -> bool:
+        """Whether readers used it when the term began; then it stays up while it is probed."""
+        if self._presumed.get(member.member) not in (0, member.incarnation):
             return False
-        self._believed[member.member] = member.incarnation
+        self._presumed[member.member] = member.incarnation
         return True
 
-    def _up_now(self, member: Member) -> None:
+    def _mark_up(self, member: Member) -> None:
         name = member.member
         up = _teacher_up(member)
         if not member.draining:
@@ -186,7 +187,7 @@ class TeacherRoster:
             self._pending.events.append(rule.TeacherDraining(name))
             self._pending.log("draining", name, f"{_why_draining(member)}; takes nothing new")
 
-    def _gone(self, name: str, now: float, *, lost: bool, text: str = "") -> None:
+    def _remove(self, name: str, now: float, *, lost: bool, text: str = "") -> None:
         self.gone_s[name] = now
         self.incarnations.pop(name, None)
         why = self._given_up.pop(name, _SILENT)
@@ -200,39 +201,39 @@ class TeacherRoster:
             self._pending.log("lost", name, text or f"lost: {why}")
         else:
             self._pending.log("left", name, f"left{drained}")
-        self._down(name, lost=lost)
+        self._mark_down(name, lost=lost)
 
-    def _down(self, name: str, *, lost: bool) -> None:
-        self._believed.pop(name, None)
+    def _mark_down(self, name: str, *, lost: bool) -> None:
+        self._presumed.pop(name, None)
         if self.up.pop(name, None) is not None:
             self._pending.events.append(rule.TeacherDown(name, lost=lost))
 
-    def believe(self, teachers: Iterable[str], content_id: str, now: float) -> None:
-        """Count teachers that a reader holds as live until the grace period ends.
+    def presume_live(self, teachers: Iterable[str], content_id: str, now: float) -> None:
+        """Presume that the teachers of a reader live, until the grace period ends.
 
-        Those that left or were refused do not count: the reader does not know it yet.
+        Teachers that left or were refused are skipped: the reader does not know it yet.
         """
         for name in teachers:
             is_refused = self.admission is not None and self.admission.is_refused(name)
             if name in self.gone_s or is_refused:
                 continue
-            if self.cache.believe(name, now):
-                self._believed[name] = 0
+            if self.cache.add_missing(name, now):
+                self._presumed[name] = 0
                 self.up[name] = up = rule.TeacherUp(name, content_id=content_id)
                 self._pending.events.append(up)
             elif name not in self.up and not self.cache.members[name].draining:
-                self._believed[name] = self.cache.members[name].incarnation
-                self._up_now(self.cache.members[name])  # registered again, and not probed yet
+                self._presumed[name] = self.cache.members[name].incarnation
+                self._mark_up(self.cache.members[name])  # registered again, and not probed yet
 
-    def give_up(self, now: float, *, recovered: bool = False) -> None:
-        """Remove teachers that were missing for too long; all that are missing if `recovered`."""
+    def remove_missing(self, now: float, *, recovered: bool = False) -> None:
+        """Remove teachers that were missing for too long; with `recovered`, all missing ones."""
         for name in [n for n, at in self.gone_s.items() if now - at > self._grace_s]:
             del self.gone_s[name]
         for name in self.cache.overdue(now):
-            self._gone(name, now, lost=True, text="lost: it has not come back in time")
+            self._remove(name, now, lost=True, text="lost: it has not come back in time")
         if recovered:
             for name in [n for n in self._remembered if n not in self.cache.members]:
-                self._gone(name, now, lost=True, text="lost: it was gone when this term began")
+                self._remove(name, now, lost=True, text="lost: it was gone when this term began")
 
 
 class StudentRoster:
@@ -241,11 +242,11 @@ class StudentRoster:
     Args:
         pending: collects events and log entries.
         grace_s: seconds for members that the registry has lost to register again.
-        teachers: learns what readers hold while this roster is recovering.
+        teachers: gets the teachers that readers use while this roster is recovering.
         time_ms: time of the registry when the term began.
 
     Attributes:
-        recovering: teachers that readers hold count as live.
+        recovering: whether teachers that readers use are presumed live.
         ahead: the greatest credible epoch that a reader follows.
     """
 
@@ -268,14 +269,14 @@ class StudentRoster:
         for member in changes.members:
             self._update(member, rows.get(member.member), now)
         for name in left:
-            self._gone(name, "closed its stream")
+            self._remove(name, "closed its stream")
         for name in lost:
-            self._gone(name, "its lease ran out, no report came in time")
+            self._remove(name, "its lease ran out, no report came in time")
 
-    def believe_row(self, name: str, row: Row, now: float) -> None:
+    def presume_row(self, name: str, row: Row, now: float) -> None:
         """Keep a student of the table that has no lease: it may register again."""
-        if self.cache.believe(name, now):
-            self._teachers.believe(row.teachers, row.content_id, now)
+        if self.cache.add_missing(name, now):
+            self._teachers.presume_live(row.teachers, row.content_id, now)
             self._add_report(
                 rule.StudentReported(
                     name,
@@ -291,26 +292,28 @@ class StudentRoster:
         report = report_from(member)
         if leadership.is_believable(report.term, self._time_ms):
             self.ahead = max(self.ahead, (report.term, report.counter))
-        held, before = tuple(report.teachers), row.teachers if row else ()
-        if self.recovering:  # the table has what the student does not report
+        used, assigned = tuple(report.teachers), row.teachers if row else ()
+        if self.recovering:  # the table may have teachers that the student does not report
             content_id = report.content_id or (row.content_id if row else "")
-            self._teachers.believe((*before, *held), content_id, now)
+            self._teachers.presume_live((*assigned, *used), content_id, now)
         self._starvation.record(name, report.state == "starved", now)
         former = self._incarnations.get(name, row.incarnation if row else 0)
         if former != member.incarnation:
             self._pending.student_incarnations[name] = member.incarnation
             what = f"restarted (incarnation {member.incarnation})" if former else "subscribed"
             self._pending.log("subscribed", name, f"{what}, wants teachers: {report.want}")
-        is_new = former != member.incarnation or (self.recovering and not set(held) <= set(before))
+        is_new = former != member.incarnation or (
+            self.recovering and not set(used) <= set(assigned)
+        )
         if is_new and self._reported.pop(name, None) is not None:
-            # The rule looks at `holding` of new students only.
+            # The rule reads `holding` of new students only.
             self._pending.events.append(rule.StudentGone(name))
         self._incarnations[name] = member.incarnation
         self._add_report(
             rule.StudentReported(
                 name,
                 report.want,
-                tuple(dict.fromkeys((*before, *held))),
+                tuple(dict.fromkeys((*assigned, *used))),
                 min=report.min,
                 priority=report.priority,
                 needed=report.needed,
@@ -327,12 +330,12 @@ class StudentRoster:
         )
 
     def _add_report(self, event: rule.StudentReported) -> None:
-        plain = replace(event, holding=())
-        if self._reported.get(event.student_id) != plain:
-            self._reported[event.student_id] = plain
+        without_teachers = replace(event, holding=())
+        if self._reported.get(event.student_id) != without_teachers:
+            self._reported[event.student_id] = without_teachers
             self._pending.events.append(event)
 
-    def _gone(self, name: str, why: str) -> None:
+    def _remove(self, name: str, why: str) -> None:
         self._incarnations.pop(name, None)
         self._starvation.forget(name)
         self._pending.student_incarnations[name] = None
@@ -347,10 +350,10 @@ class StudentRoster:
             text = "starves: it waits for labels" if starved else "is steady again"
             self._pending.log(kind, name, text)
 
-    def give_up(self, now: float) -> None:
+    def remove_missing(self, now: float) -> None:
         """Remove students that were missing for too long."""
         for name in self.cache.overdue(now):
-            self._gone(name, "it has not come back in time")
+            self._remove(name, "it has not come back in time")
 
 
 def _teacher_up(member: Member) -> rule.TeacherUp:

@@ -1,8 +1,8 @@
 """The state of one service at its leader: takes facts of the registry, returns writes. No I/O.
 
-A state exists for one term. A term starts with a recovery: for one TTL and one heartbeat, sets may
-only grow. They start from the old table and from what readers report, so that no student loses a
-teacher while members register again.
+A state exists for one term. A term starts with a recovery: for one TTL and one heartbeat, sets of
+teachers may only grow. They start from the old table and from the reports of readers, so that no
+student loses a teacher while members register again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..store.records import Changes, Member, number
 from . import content_plan
 from .rosters import PendingChanges, ProbeAnswer, StudentRoster, TeacherRoster
 
-#: Most log entries and admissions in one write, as Redis serves nobody else meanwhile.
+#: Most log entries and admissions in one write: meanwhile Redis serves no other client.
 _AT_ONCE = 500
 
 
@@ -98,7 +98,7 @@ class LeaderView:
     Attributes:
         term: first part of the epoch of its assignments.
         counter: second part.
-        recovering: students lose no teacher now that may still register again.
+        recovering: whether a recovery runs: students lose no teacher that may still register again.
         teachers: "serving", "draining", "waiting" (for a probe) or "refused" -> how many.
         students: how many have a lease.
         idle: number of live teachers that no student has.
@@ -150,11 +150,11 @@ class AssignmentRows:
         counter: int,
         now: float,
     ) -> list[LogEntry]:
-        """Apply changes of the rule; return log entries for sets that changed.
+        """Apply changes of the rule; return log entries for changed sets of teachers.
 
         Args:
             changes: the changes.
-            alive: live teachers; one that came back with another incarnation is not lost.
+            alive: live teachers; a teacher that registered again is not lost.
             counter: counter of the next write.
             now: monotonic seconds.
         """
@@ -202,15 +202,15 @@ class AssignmentRows:
 
 
 class ServiceState:
-    """A leader's knowledge of its service.
+    """A leader's knowledge of its service in one term.
 
     Args:
-        found: data in the registry.
+        snapshot: data in the registry.
         former: state of this manager's former term, if no other manager has led since: it may know
             more than a registry that was emptied or has failed over.
         now: monotonic seconds, as everywhere below.
         grace_s: duration of the recovery.
-        lost_s: for how long dead teachers are listed.
+        lost_s: seconds for which dead teachers are listed.
         rng: jitters probes; None: teachers are admitted without a probe.
         leader: address of the manager, for the log.
 
@@ -222,7 +222,7 @@ class ServiceState:
 
     def __init__(
         self,
-        found: ServiceSnapshot,
+        snapshot: ServiceSnapshot,
         former: ServiceState | None,
         now: float,
         *,
@@ -231,12 +231,14 @@ class ServiceState:
         rng: RandomLike | None,
         leader: str = "",
     ) -> None:
-        self.epoch = found.table.epoch
-        self.term = _next_term(found, former)
+        self.epoch = snapshot.table.epoch
+        self.term = _next_term(snapshot, former)
         known_plan = Plan() if former is None else former.plan
-        self.plan: Plan = known_plan if content_plan.is_lost(found.plan, known_plan) else found.plan
-        self._stored_plan = found.plan
-        rows = dict(found.table.rows)
+        self.plan: Plan = (
+            known_plan if content_plan.is_lost(snapshot.plan, known_plan) else snapshot.plan
+        )
+        self._stored_plan = snapshot.plan
+        rows = dict(snapshot.table.rows)
         if former is not None and former._is_newer_than(self.epoch):
             rows |= former._rows.rows  # rows that the registry has lost
         self._rows: AssignmentRows = AssignmentRows(rows, lost_s, self._counter)
@@ -247,19 +249,19 @@ class ServiceState:
         self.teachers: TeacherRoster = TeacherRoster(
             self._pending,
             grace_s,
-            None if rng is None else Admission(rng, found.admitted),
-            found.admitted
+            None if rng is None else Admission(rng, snapshot.admitted),
+            snapshot.admitted
             if former is None
-            else {**former.teachers.incarnations, **found.admitted},
+            else {**former.teachers.incarnations, **snapshot.admitted},
             {} if former is None else former.teachers.gone_s,
         )
         self.students: StudentRoster = StudentRoster(
-            self._pending, grace_s, self.teachers, found.time_ms
+            self._pending, grace_s, self.teachers, snapshot.time_ms
         )
         self._assignment = rule.AssignmentState()
         self._due_s: float | None = None
         self._log_beginning(leader)
-        self._take_over(found, rows, now)
+        self._apply_snapshot(snapshot, rows, now)
 
     def _log_beginning(self, leader: str) -> None:
         name = leader or "a manager"
@@ -268,16 +270,18 @@ class ServiceState:
         text = f"{grace} students lose no teacher that may still register again"
         self._pending.log("recovery", leader, text)
 
-    def _take_over(self, found: ServiceSnapshot, rows: Mapping[str, Row], now: float) -> None:
-        self.teachers.apply(found.teachers, now)
-        self.teachers.remove_left(found.teachers.left, now)
-        self.students.apply(found.students, rows, now)
-        left = set(found.students.left)
+    def _apply_snapshot(
+        self, snapshot: ServiceSnapshot, rows: Mapping[str, Row], now: float
+    ) -> None:
+        self.teachers.apply(snapshot.teachers, now)
+        self.teachers.remove_left(snapshot.teachers.left, now)
+        self.students.apply(snapshot.students, rows, now)
+        left = set(snapshot.students.left)
         for name, row in rows.items():
             if name in left:
                 self._pending.student_incarnations[name] = None
             elif name not in self.students.cache.members:
-                self.students.believe_row(name, row, now)
+                self.students.presume_row(name, row, now)
 
     # -- the step
 
@@ -305,13 +309,13 @@ class ServiceState:
         self._stored_plan = plan
         if plan == self.plan or content_plan.is_lost(plan, self.plan):
             return
-        if (entry := content_plan.announced(self.plan, plan)) is not None:
+        if (entry := content_plan.change_entry(self.plan, plan)) is not None:
             self._pending.entries.append(entry)
         self.plan = plan
         self._pending.events.append(content_plan.plan_event(plan))
 
     def _compare(self, teachers: Set[str], students: Set[str], now: float) -> None:
-        """Remove members that are missing for too long; end the recovery when its time is over.
+        """Remove members that were missing for too long; end the recovery when its time is over.
 
         Args:
             teachers: ids of all teachers in the registry.
@@ -320,10 +324,10 @@ class ServiceState:
         """
         self.teachers.cache.compare(teachers, now)
         self.students.cache.compare(students, now)
-        self.teachers.give_up(now)
-        self.students.give_up(now)
+        self.teachers.remove_missing(now)
+        self.students.remove_missing(now)
         if self.recovery_is_over(now):
-            self.teachers.give_up(now, recovered=True)
+            self.teachers.remove_missing(now, recovered=True)
             self._recovering_until_s, self.students.recovering = None, False
             self._pending.events.append(rule.RecoveryEnded())
             self._pending.log("recovery", "", "recovery is over: sets may shrink again")
@@ -364,7 +368,7 @@ class ServiceState:
     def next_write(self) -> Write | None:
         """Return what to write now; None: nothing.
 
-        Repeated calls return it again, and what `apply` has added, until `wrote`.
+        Until `wrote` is called, the same changes are returned again, with those of later events.
         """
         rows, pending = self._rows.unwritten, self._pending
         if self.begun and not (rows or pending.entries or pending.admitted):
@@ -379,7 +383,7 @@ class ServiceState:
         )
 
     def wrote(self, write: Write, now: float) -> None:
-        """Record that this was written; call it before the next `apply`."""
+        """Record that `write` was written; call it before the next `apply`."""
         if not self.begun:
             self._begun_s = now
         self.epoch = write.epoch
@@ -392,11 +396,11 @@ class ServiceState:
 
     @property
     def recovering(self) -> bool:
-        """Whether members may still be missing, so that nothing is taken away."""
+        """Whether members may still be missing, so that no student loses a teacher."""
         return self._recovering_until_s is not None
 
     def recovery_is_over(self, now: float) -> bool:
-        """Whether the recovery has lasted long enough; then all ids have to be compared."""
+        """Whether the recovery has lasted long enough to end, once all ids were compared."""
         return self._recovering_until_s is not None and now >= self._recovering_until_s
 
     def is_void(self, epoch: Epoch, time_ms: int, asked_s: float) -> bool:
@@ -405,25 +409,25 @@ class ServiceState:
         Args:
             epoch: epoch of the table.
             time_ms: time of the registry's clock.
-            asked_s: time of the request for both.
+            asked_s: monotonic seconds before both were read.
         """
         if not self.begun:
             return False
         if asked_s > self._begun_s and epoch[0] != self.term:
             return True
-        # Believed at most once per grace period, as a reader may report wrong epochs.
+        # At most once per grace period, because a reader may report a wrong epoch.
         settled = asked_s - self._begun_s > self._grace_s
         return settled and leadership.is_ahead(self.students.ahead, self.epoch, time_ms)
 
     def _is_newer_than(self, epoch: Epoch) -> bool:
         """Whether a table at `epoch` may lack rows that this state has.
 
-        A term that never wrote has only the rows that it found.
+        A term that never wrote has only the rows that it read.
         """
         return epoch <= self.epoch if self.begun else epoch < self.epoch
 
-    def view(self, sums: LeaderView) -> LeaderView:
-        """Return `sums`, which has the leader's counters, with the figures of this state added."""
+    def view(self, totals: LeaderView) -> LeaderView:
+        """Return `totals`, the counters of the leader, with the figures of this state added."""
         assigned: set[str] = set()
         for row in self._rows.rows.values():
             assigned.update(row.teachers)
@@ -432,7 +436,7 @@ class ServiceState:
         if admission is not None:
             teachers["waiting"], teachers["refused"] = admission.waiting, len(admission.refused)
         return replace(
-            sums,
+            totals,
             term=self.term,
             counter=self.epoch[1],
             recovering=self.recovering,
@@ -442,10 +446,10 @@ class ServiceState:
         )
 
 
-def _next_term(found: ServiceSnapshot, former: ServiceState | None) -> int:
-    stored = found.table.epoch[0]
-    reported = [number(member.facts.get("term", "")) for member in found.students.members]
+def _next_term(snapshot: ServiceSnapshot, former: ServiceState | None) -> int:
+    stored = snapshot.table.epoch[0]
+    reported = [number(member.facts.get("term", "")) for member in snapshot.students.members]
     if former is not None:
         stored = max(stored, former.epoch[0])  # the registry may have lost the table
         reported.append(former.students.ahead[0])
-    return leadership.next_term(found.time_ms, stored, *reported)
+    return leadership.next_term(snapshot.time_ms, stored, *reported)

@@ -1,8 +1,8 @@
-"""Students of one manager: their streams, their owners, and what was written and sent for each.
+"""Students of one manager: their streams, owners, written facts and pushed assignments.
 
-The first caller that subscribes as a student owns its name: the student's facts hold hashes of its
-principal and of the secret of its stream. If the registry has lost them, the next caller becomes
-the owner.
+The first caller that subscribes as a student owns the student's id: the student's facts have hashes
+of the caller's principal and of the secret of its stream. If the registry has lost the facts, the
+next caller becomes the owner.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class StudentOwner:
 
     Attributes:
         principal: identity of its credential; empty without authentication.
-        secret: secret of its subscription: the one presented, or a new one.
+        secret: secret of its subscription: the presented one, or a new one.
     """
 
     principal: str = ""
     secret: str = ""
 
     def facts(self) -> dict[str, str]:
-        """Return what the registry keeps beside the student's report."""
+        """Return the owner's facts, which the registry keeps beside the student's report."""
         return {OWNER: _hash(self.principal), SECRET: _hash(self.secret)}
 
 
@@ -57,7 +57,7 @@ def refusal_of(
         student_id: id of the student.
         incarnation: incarnation that the caller claims.
         caller: the caller.
-        facts: what the registry knows of the student; None: nothing.
+        facts: facts of the student in the registry; None: there are none.
 
     Returns:
         Forbidden for another owner, or for the wrong secret of the same incarnation;
@@ -66,11 +66,11 @@ def refusal_of(
     """
     if not facts:
         return None
-    mine = caller.facts()
+    claimed = caller.facts()
     same_incarnation = facts.get("incarnation", "") == str(incarnation)
-    if same_incarnation and _agree(facts, mine, SECRET):
+    if same_incarnation and _matches(facts, claimed, SECRET):
         return None
-    if not _agree(facts, mine, OWNER):
+    if not _matches(facts, claimed, OWNER):
         return Forbidden(f"student {student_id} belongs to another principal")
     if same_incarnation:
         return Forbidden(
@@ -87,15 +87,15 @@ def owns(principal: str, facts: Mapping[str, str]) -> bool:
     return _equal(facts.get(OWNER, ""), _hash(principal))
 
 
-def _agree(facts: Mapping[str, str], mine: Mapping[str, str], name: str) -> bool:
-    """Whether the stored hash matches; True if none is stored."""
-    kept = facts.get(name, "")
-    return not kept or _equal(kept, mine[name])
+def _matches(facts: Mapping[str, str], claimed: Mapping[str, str], name: str) -> bool:
+    """Whether the stored hash `name` matches the claimed one; True if none is stored."""
+    stored = facts.get(name, "")
+    return not stored or _equal(stored, claimed[name])
 
 
-def _equal(kept: str, mine: str) -> bool:
-    """Whether hashes are equal; as bytes, since a stored text may be anything."""
-    return hmac.compare_digest(kept.encode(), mine.encode())
+def _equal(stored: str, claimed: str) -> bool:
+    """Whether hashes are equal; compares bytes, as a stored text may have any characters."""
+    return hmac.compare_digest(stored.encode(), claimed.encode())
 
 
 def superseded_by_restart(student_id: str) -> LeaseSuperseded:
@@ -130,9 +130,9 @@ class StudentSession:
         manager: address of this manager.
 
     Attributes:
-        pushed: the row that it was sent last.
-        written: its facts in the registry; None: the registry may have lost its lease.
-        written_s: when they were written.
+        pushed: the row that was last sent to it; None: none was.
+        written: its facts in the registry; None: the registry may have no lease of it.
+        written_s: monotonic seconds when they were written.
     """
 
     def __init__(
@@ -144,9 +144,9 @@ class StudentSession:
         self.pushed: Row | None = None
         self.written: dict[str, str] | None = None
         self.written_s = 0.0
-        self._own = {**owner.facts(), MANAGER: manager}
-        self._noted: dict[str, str] = {}
-        self._sent: object = None
+        self._fixed_facts = {**owner.facts(), MANAGER: manager}
+        self._noted_facts: dict[str, str] = {}
+        self._sent_content: object = None
         self._noted_epoch: Epoch = (0, 0)
 
     @property
@@ -158,44 +158,45 @@ class StudentSession:
         return self.report.incarnation
 
     def is_ahead(self, epoch: Epoch) -> bool:
-        """Whether it follows an epoch above that of the table, and the leader does not know it."""
-        return self._follows > epoch and self._follows != self._noted_epoch
+        """Whether it follows an epoch above that of the table without the leader knowing it."""
+        return self._followed_epoch > epoch and self._followed_epoch != self._noted_epoch
 
     def note_epoch(self) -> None:
-        """Record that the leader knows which epoch it follows."""
-        self._noted_epoch = self._follows
+        """Record that the leader knows the epoch that it follows."""
+        self._noted_epoch = self._followed_epoch
 
     @property
-    def _follows(self) -> Epoch:
+    def _followed_epoch(self) -> Epoch:
         return self.report.term, self.report.counter
 
     def facts(self) -> dict[str, str]:
         """Return the facts that the registry should have."""
-        return {**report_facts(self.report), **self._own}
+        return {**report_facts(self.report), **self._fixed_facts}
 
     def beat(self, facts: Mapping[str, str], *, urgent: bool) -> MemberBeat:
-        """Return the heartbeat that writes these facts; `urgent`: managers see it in any case."""
+        """Return the heartbeat that writes these facts; `urgent`: managers have to see it."""
         written = self.written or {}
         changed = {name: value for name, value in facts.items() if written.get(name) != value}
-        noted = urgent or concerns_managers("students", changed, self._noted)
+        noted = urgent or concerns_managers("students", changed, self._noted_facts)
         return MemberBeat(self.student_id, self.incarnation, changed, noted)
 
     def wrote(self, facts: dict[str, str], at_s: float, *, noted: bool) -> None:
         """Record that these facts were written; `noted`: managers were notified."""
         self.written, self.written_s = facts, at_s
         if noted:
-            self._noted = facts
+            self._noted_facts = facts
 
     def push_row(self, row: Row, term: int, teachers: Mapping[str, Member], live: int) -> bool:
-        """Push its row of the table unless it has it; return whether it was pushed.
+        """Push the student's row of the table if it is new; return whether it was pushed.
 
-        Of a teacher that the registry has lost only the id is sent: its holder knows the rest.
+        For a teacher that the registry has lost, only the id is sent: a student that uses the
+        teacher knows the rest.
         """
         members = [teachers.get(name) or Member(name) for name in row.teachers]
         content = term, row, [facts_for_students(member) for member in members]
-        if content == self._sent:
+        if content == self._sent_content:
             return False
-        self._sent, self.pushed = content, row
+        self._sent_content, self.pushed = content, row
         self.stream.push(
             pb.Assignment(
                 protocol_version=PROTOCOL_VERSION,

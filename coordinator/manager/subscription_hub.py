@@ -43,15 +43,15 @@ _WRITES_PER_TTL = 2
 
 @dataclass(frozen=True, slots=True)
 class HubView:
-    """The students of a service with a stream at one manager.
+    """The students of a service that have a stream at one manager.
 
     Attributes:
-        streams: how many.
-        students: state -> how many.
-        wanted: teachers that they want, all together.
-        assigned: teachers that they are assigned, all together.
-        samples_per_second: samples that they train per second, all together.
-        starved_s, blocked_s, source_wait_s: sums of what they have reported.
+        streams: number of students.
+        students: state -> number of students.
+        wanted: number of teachers that they want, summed over students.
+        assigned: number of teachers that are assigned to them, summed over students.
+        samples_per_second: samples that they train per second, summed over students.
+        starved_s, blocked_s, source_wait_s: sums of the times that they have reported.
         pushed: assignments sent since this manager started.
         refresh_s: seconds that the last call of `SubscriptionHub.refresh` took.
     """
@@ -104,11 +104,11 @@ class SubscriptionHub:
         self._epoch: Epoch | None = None
         self._rows: dict[str, Row] = {}
         self._sessions: dict[str, StudentSession] = {}
-        self._arrivals: list[StudentSession] = []
+        self._arrivals: list[StudentSession] = []  # not admitted yet
         self._unwritten: set[str] = set()  # students with a report that may have to be written
-        self._unread: set[str] = set()  # students with a report that was not compared yet
-        self._leaving: dict[str, int] = {}
-        self._unpushed: set[str] = set()
+        self._uncompared: set[str] = set()  # students with a report that was not compared yet
+        self._leaving: dict[str, int] = {}  # student whose lease is to end -> incarnation
+        self._unpushed: set[str] = set()  # students whose row or teachers have changed
         self._registry_id = ""
         self._live = 0
         self._compared_s = self._used_s = now
@@ -120,23 +120,23 @@ class SubscriptionHub:
     def subscribed(
         self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner
     ) -> None:
-        """Take a new stream; `settle` accepts or refuses it."""
+        """Queue a new stream; `settle` accepts or refuses it."""
         self._arrivals.append(StudentSession(stream, report, owner, self._manager))
 
     def reported(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
-        """Take a report of a student; ignored unless it comes on its latest stream."""
+        """Store a report of a student, unless it comes on an older stream of the student."""
         session = self._sessions.get(report.student_id)
         if session is not None and session.stream is stream:
             session.report = report
-            self._unread.add(session.student_id)
+            self._uncompared.add(session.student_id)
             return
-        for arrival in self._arrivals:  # not settled yet
+        for arrival in self._arrivals:  # a stream that is not settled yet
             if arrival.stream is stream:
                 arrival.report = report
 
     def ended(self, stream: AssignmentStream, student_id: str, *, clean: bool) -> None:
         """Forget a stream. Unless the student closed it, it may reconnect to any manager."""
-        self._arrivals = [one for one in self._arrivals if one.stream is not stream]
+        self._arrivals = [arrival for arrival in self._arrivals if arrival.stream is not stream]
         session = self._sessions.get(student_id)
         if session is None or session.stream is not stream:
             return
@@ -148,18 +148,18 @@ class SubscriptionHub:
     def _drop(self, session: StudentSession) -> None:
         del self._sessions[session.student_id]
         self._unwritten.discard(session.student_id)
-        self._unread.discard(session.student_id)
+        self._uncompared.discard(session.student_id)
         self._unpushed.discard(session.student_id)
 
     # -- admission
 
     def settle(self, now: float) -> bool:
-        """Accept or refuse new streams; return whether there is something new for the leader."""
+        """Accept or refuse new streams; return whether the leader has something new to read."""
         arrivals, self._arrivals = self._arrivals, []
         if not arrivals:
             return False
         try:
-            names = sorted({one.student_id for one in arrivals})
+            names = sorted({arrival.student_id for arrival in arrivals})
             found = self._registry.read("students", self.service, names)
             known = {member.member: member.facts for member in found}
             while arrivals:
@@ -180,11 +180,11 @@ class SubscriptionHub:
             session.stream.close(error)
             return
         known[name] = session.facts()
-        if (older := self._sessions.get(name)) is not None:
-            again = older.incarnation == incarnation
-            older.stream.close(
+        if (former := self._sessions.get(name)) is not None:
+            same_incarnation = former.incarnation == incarnation
+            former.stream.close(
                 RetryableError(f"{name} opened another stream")
-                if again
+                if same_incarnation
                 else superseded_by_restart(name)
             )
         self._sessions[name] = session
@@ -201,7 +201,7 @@ class SubscriptionHub:
 
         Args:
             now: monotonic seconds.
-            registry_id: id of the server process; another one gets everything again.
+            registry_id: id of the server process. If it changed, all is written and read again.
         """
         began_s = time.perf_counter()
         if registry_id != self._registry_id:
@@ -237,18 +237,20 @@ class SubscriptionHub:
         self._epoch = table.epoch
 
     def _note_changes(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
-        """Note the students whose teachers changed in a way that matters to them."""
+        """Queue a push to students for one of whose teachers a fact changed that they receive."""
         members = self._teachers.members.values()
         self._live = sum(1 for member in members if member.facts and not member.draining)
-        moved = {
+        changed_ids = {
             member.member
             for member in changed
             if (old := before[member.member]) is None
             or facts_for_students(old) != facts_for_students(member)
         }
-        if moved:
+        if changed_ids:
             for name, session in self._sessions.items():
-                if session.pushed is not None and not moved.isdisjoint(session.pushed.teachers):
+                if session.pushed is not None and not changed_ids.isdisjoint(
+                    session.pushed.teachers
+                ):
                     self._unpushed.add(name)
 
     # -- writing and pushing
@@ -272,42 +274,44 @@ class SubscriptionHub:
                 self._pushed += session.push_row(row, term, self._teachers.members, self._live)
 
     def write(self, now: float) -> bool:
-        """Write leases that are due; return whether there is something new for the leader."""
+        """Write leases that are due; return whether the leader has something new to read."""
         self._leave()
         due = list(self._due(now))
         try:
-            anew = [one for one in due if one.session.written is None]
-            beats = [one for one in due if one.session.written is not None]
-            anew += self._beat(beats, now)
-            errors = {one.session: self._register(one.session, now) for one in anew}
+            to_register = [update for update in due if update.session.written is None]
+            beats = [update for update in due if update.session.written is not None]
+            to_register += self._beat(beats, now)
+            errors = {update.session: self._register(update.session, now) for update in to_register}
         except (UnavailableError, AccessError):
-            self._unread.update(one.session.student_id for one in due)
+            self._uncompared.update(update.session.student_id for update in due)
             raise
-        for one in due:
-            self._unwritten.discard(one.session.student_id)
-            if one.urgent:
-                one.session.note_epoch()
+        for update in due:
+            self._unwritten.discard(update.session.student_id)
+            if update.urgent:
+                update.session.note_epoch()
         for session, error in errors.items():
             if error is not None:
                 session.stream.close(error)
                 self._drop(session)
-        return bool(anew) or any(one.beat.noted for one in beats)
+        return bool(to_register) or any(update.beat.noted for update in beats)
 
     def _due(self, now: float) -> Iterator[_LeaseUpdate]:
         """Yield leases to write now. Each report is compared once: there are thousands a second."""
-        unread, self._unread = self._unread, set()
-        timely = {name for name in self._unwritten if self._is_time(self._sessions[name], now)}
+        unread, self._uncompared = self._uncompared, set()
+        due_names = {
+            name for name in self._unwritten if self._is_renewal_due(self._sessions[name], now)
+        }
         self._unwritten |= unread
-        for name in timely | unread:
+        for name in due_names | unread:
             session = self._sessions[name]
             urgent = self._epoch is not None and session.is_ahead(self._epoch)
             facts = session.facts()
             beat = session.beat(facts, urgent=urgent)
-            if beat.noted or self._is_time(session, now):
+            if beat.noted or self._is_renewal_due(session, now):
                 yield _LeaseUpdate(session, facts, beat, urgent)
 
-    def _is_time(self, session: StudentSession, now: float) -> bool:
-        """Whether its lease should be renewed now if it has reported since the last time."""
+    def _is_renewal_due(self, session: StudentSession, now: float) -> bool:
+        """Whether its lease is to be renewed now if it has reported since the last renewal."""
         return session.written is None or now - session.written_s >= self._renew_s
 
     def _register(self, session: StudentSession, now: float) -> EdlError | None:
@@ -319,7 +323,7 @@ class SubscriptionHub:
             )
         except (LeaseSuperseded, WrongKeyType) as error:
             return error
-        # Spread renewals: students that came together would be written together for ever.
+        # Spread renewals: else students that subscribed together would always be written together.
         session.wrote(facts, now - random.random() * self._renew_s, noted=True)
         return None
 
@@ -327,21 +331,23 @@ class SubscriptionHub:
         """Renew leases; return those that are gone, or have another incarnation."""
         if not updates:
             return []
-        beats = [(self.service, one.beat) for one in updates]
+        beats = [(self.service, update.beat) for update in updates]
         answers = self._registry.beat_many("students", beats, self._ttl_s)
         unknown = []
-        for one, answer in zip(updates, answers, strict=True):
+        for update, answer in zip(updates, answers, strict=True):
             if answer is Beat.UNKNOWN:
-                unknown.append(one)
+                unknown.append(update)
             else:
-                one.session.wrote(one.facts, now, noted=one.beat.noted)
+                update.session.wrote(update.facts, now, noted=update.beat.noted)
         return unknown
 
     def _leave(self) -> None:
         if not self._leaving:
             return
         for member in self._registry.read("students", self.service, sorted(self._leaving)):
-            if member.facts.get(MANAGER) == self._manager:  # else it has moved to another manager
+            if (
+                member.facts.get(MANAGER) == self._manager
+            ):  # else it has changed_ids to another manager
                 incarnation = self._leaving[member.member]
                 self._registry.leave("students", self.service, member.member, incarnation)
         self._leaving.clear()

@@ -1,4 +1,4 @@
-"""A reader's copy of the members of one kind in a service, kept by their changes. No I/O."""
+"""A copy of the members of one kind in a service, kept current by their changes. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CURSOR_S = 30.0
 
 
 class WatchCache:
-    """Members of one kind in one service.
+    """Members of one kind in one service, as the registry last reported them.
 
     A member is dropped only if the registry has recorded that it left, or that a sweep removed it.
     A member that is missing without such a record was lost with the registry's data, and has a
@@ -30,9 +30,9 @@ class WatchCache:
         self.cursor = 0
         self._read_s = float("-inf")
         self._grace_s = grace_s
-        self._missing: dict[str, float] = {}
-        self._unsure: set[str] = set()
-        self._unknown: set[str] = set()
+        self._missing: dict[str, float] = {}  # member -> since when
+        self._unsure: set[str] = set()  # missing members that `compare` found in the registry
+        self._unknown: set[str] = set()  # ids in the registry that are no members here
         self._unreadable: set[str] = set()
 
     def cursor_at(self, now: float) -> int:
@@ -59,7 +59,7 @@ class WatchCache:
             return left, []
         return left, [name for name in changes.lost if self._drop(name)]
 
-    def believe(self, name: str, now: float) -> bool:
+    def add_missing(self, name: str, now: float) -> bool:
         """Add a member that the registry lacks, as missing; return False if it is known."""
         if name in self.members:
             return False
@@ -68,15 +68,16 @@ class WatchCache:
         return True
 
     def compare(self, names: Set[str], now: float) -> None:
-        """Compare with all ids in the registry: others are missing, unknown ones will be read."""
+        """Compare with all ids in the registry: other members are missing, unknown ids are read."""
         self._miss(names, now)
-        # Each of these registered again and we missed it, or no sweep has removed it yet. The next
-        # full read decides; until then they stay missing.
+        # Each of these registered again unnoticed, or no sweep has removed it yet. The next full
+        # read decides which; until then it stays missing.
         self._unsure = self._missing.keys() & names
         if self._unsure:
             self.cursor = 0
         unknown = names - self.members.keys()
-        # Members that joined after the last read are in the next one; those unknown twice are not.
+        # A member that joined after the last read is in the next read. An id that is unknown twice
+        # was missed.
         missed = unknown & self._unknown
         if missed - self._unreadable:
             self.cursor = 0

@@ -253,7 +253,7 @@ def test_a_member_that_was_missed_is_looked_for_once() -> None:
 
 def test_a_lease_that_no_sweep_takes_out_does_not_begin_the_time_of_grace_anew() -> None:
     known = mirror("a")
-    assert known.believe("dead", 0.0)
+    assert known.add_missing("dead", 0.0)
     for second in (2.0, 4.0, 6.0):
         known.compare({"a", "dead"}, second)  # its lease has run out, and nobody may sweep yet
         assert known.overdue(second) == ()
