@@ -248,9 +248,7 @@ class SubscriptionHub:
         }
         if changed_ids:
             for name, session in self._sessions.items():
-                if session.pushed is not None and not changed_ids.isdisjoint(
-                    session.pushed.teachers
-                ):
+                if session.pushed is not None and changed_ids.intersection(session.pushed.teachers):
                     self._unpushed.add(name)
 
     # -- writing and pushing
@@ -297,12 +295,12 @@ class SubscriptionHub:
 
     def _due(self, now: float) -> Iterator[_LeaseUpdate]:
         """Yield leases to write now. Each report is compared once: there are thousands a second."""
-        unread, self._uncompared = self._uncompared, set()
+        uncompared, self._uncompared = self._uncompared, set()
         due_names = {
             name for name in self._unwritten if self._is_renewal_due(self._sessions[name], now)
         }
-        self._unwritten |= unread
-        for name in due_names | unread:
+        self._unwritten |= uncompared
+        for name in due_names | uncompared:
             session = self._sessions[name]
             urgent = self._epoch is not None and session.is_ahead(self._epoch)
             facts = session.facts()
@@ -345,9 +343,7 @@ class SubscriptionHub:
         if not self._leaving:
             return
         for member in self._registry.read("students", self.service, sorted(self._leaving)):
-            if (
-                member.facts.get(MANAGER) == self._manager
-            ):  # else it has changed_ids to another manager
+            if member.facts.get(MANAGER) == self._manager:  # else it has moved to another manager
                 incarnation = self._leaving[member.member]
                 self._registry.leave("students", self.service, member.member, incarnation)
         self._leaving.clear()
