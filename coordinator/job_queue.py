@@ -60,7 +60,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_name(what: str, name: str) -> str:
-    """Return a valid name of a queue, job, runner or reservation.
+    """Return `name`, the name of a queue, job, runner or reservation (`what`).
 
     Raises:
         UsageError: the name is invalid.
@@ -89,7 +89,7 @@ def log_key(queue: str, job: str) -> str:
 
 
 def reservation_leases(queue: str) -> LeaseSet:
-    """Return the lease set of a queue's reservations; leases end at their deadlines."""
+    """Return the lease set of a queue's reservations; these leases end at their deadlines."""
     return LeaseSet(queue_key(queue, "reservations"), queue_key(queue, "reservation:"))
 
 
@@ -240,7 +240,7 @@ class QueueBoard:
     def __init__(self, store: Store, queue: str = "main") -> None:
         self.store = store
         self._queue = check_name("queue", queue)
-        self._specs, self._wishes, self._progress, self._runner, self._events = (
+        self._specs, self._desired_states, self._progress, self._runner, self._events = (
             queue_key(queue, name) for name in ("specs", "wishes", "progress", "runner", "events")
         )
         self._reservations = reservation_leases(queue)
@@ -254,7 +254,7 @@ class QueueBoard:
     def submit(self, name: str, spec: Facts, submitted_ms: int | None = None) -> int | None:
         """Add a job; returns its number, or None if a job of its name has not ended.
 
-        `submitted_ms` is the time of its submission, of a job that Redis has lost; None: now.
+        `submitted_ms`: for a job that Redis has lost, the time of its first submission; None: now.
 
         An ended job of the same name is replaced, with its log. Of the other ended jobs, only the
         `ENDED_KEPT` that were submitted last are kept.
@@ -263,11 +263,11 @@ class QueueBoard:
         check_name("job", name)
         for _ in range(_ATTEMPTS):
             specs, progress = self.store.read(self._specs, self._progress)
-            ended = [one for one in specs if _ended(progress.get(one, ""))]
+            ended = [job for job in specs if _ended(progress.get(job, ""))]
             if name in specs and name not in ended:
                 return None
             others = sorted(
-                (one for one in ended if one != name), key=lambda one: _number(specs[one])
+                (job for job in ended if job != name), key=lambda job: _number(specs[job])
             )
             dropped = others[: max(0, len(others) - ENDED_KEPT)]
             job_number = number(specs.get(_LAST_NUMBER, "")) + 1
@@ -281,9 +281,9 @@ class QueueBoard:
             deletions: dict[str, str | int | None] = dict.fromkeys(dropped)
             changes: list[Change] = [
                 Put(self._specs, {**deletions, name: numbered, _LAST_NUMBER: job_number}),
-                Put(self._wishes, {**deletions, name: None}),
+                Put(self._desired_states, {**deletions, name: None}),
                 Put(self._progress, {**deletions, name: None}),
-                Delete([log_key(self._queue, one) for one in (*dropped, name)]),
+                Delete([log_key(self._queue, job) for job in (*dropped, name)]),
             ]
             if self.store.commit(unchanged, [*changes, self._expiry()]) == 0:
                 return job_number
@@ -294,7 +294,7 @@ class QueueBoard:
     def set_desired_state(self, name: str, desired: DesiredJobState) -> bool:
         """Replace the desired state of a job; False if there is no such job or it has ended."""
         text = dump_facts(asdict(desired))
-        changes: list[Change] = [Put(self._wishes, {name: text}), self._expiry()]
+        changes: list[Change] = [Put(self._desired_states, {name: text}), self._expiry()]
         spec, progress = self._read_job(name)
         for _ in range(_ATTEMPTS):
             if not spec or _ended(progress):
@@ -304,8 +304,8 @@ class QueueBoard:
                 return True
             former, (spec, progress) = spec, self._read_job(name)
             if spec != former:
-                return False  # that job has ended, and another one has its name
-            # Else its runner has only written progress: try again.
+                return False  # that job has ended, and another job has its name
+            # Else the runner has only written progress: try again.
         raise RedisUnavailable(
             f"the desired state of job {name} was not written: others change queue {self._queue}"
             " too often; try again"
@@ -313,25 +313,29 @@ class QueueBoard:
 
     def jobs(self) -> list[QueuedJob]:
         """Return all jobs, in the order of their submission."""
-        specs, wishes, progress = self.store.read(self._specs, self._wishes, self._progress)
+        specs, desired_states, progress = self.store.read(
+            self._specs, self._desired_states, self._progress
+        )
         jobs = []
         for name, spec in specs.items():
             job_number, _, rest = spec.partition(" ")
             at_ms, _, text = rest.partition(" ")
             if is_name(name) and is_number(job_number) and is_number(at_ms):
-                done = JobProgress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
-                desired = DesiredJobState.from_json(load_facts(wishes.get(name, "")))
+                _, _, progress_text = progress.get(name, "").partition(" ")
+                desired = DesiredJobState.from_json(load_facts(desired_states.get(name, "")))
+                job_progress = JobProgress.from_json(load_facts(progress_text))
+                spec_facts = load_facts(text)
                 jobs.append(
-                    QueuedJob(name, int(job_number), load_facts(text), int(at_ms), desired, done)
+                    QueuedJob(name, int(job_number), spec_facts, int(at_ms), desired, job_progress)
                 )
         return sorted(jobs, key=lambda job: job.number)
 
     def runner(self) -> Runner | None:
         """Return the runner of the queue; None: there is none."""
-        led = self.store.leader(self._runner)
-        if led is None:
+        leadership = self.store.leader(self._runner)
+        if leadership is None:
             return None
-        return Runner(led.holder, load_facts(led.facts), led.expires_in_s)
+        return Runner(leadership.holder, load_facts(leadership.facts), leadership.expires_in_s)
 
     # --- reservations
 
@@ -351,8 +355,8 @@ class QueueBoard:
         leases, ttl_s = self.store.leases, check_ttl(ttl_s)
         if not leases.beat(self._reservations, MemberBeat(name, 0, facts), ttl_s):
             leases.register(self._reservations, name, {**facts, "incarnation": "0"}, ttl_s)
-        held = leases.members(self._reservations)
-        return next((one.joined for one in held if one.member == name), 0)
+        live = leases.members(self._reservations)
+        return next((member.joined for member in live if member.member == name), 0)
 
     def unreserve(self, name: str) -> None:
         """End a reservation; no effect if there is none."""
@@ -360,30 +364,38 @@ class QueueBoard:
 
     def reservations(self) -> list[Reservation]:
         """Return the live reservations, oldest first."""
-        living = [
-            Reservation(one.member, number(one.facts.get("slots", "")), one.joined, one.remaining_s)
-            for one in self.store.leases.members(self._reservations)
-            if is_name(one.member)
+        live = [
+            Reservation(
+                member.member,
+                number(member.facts.get("slots", "")),
+                member.joined,
+                member.remaining_s,
+            )
+            for member in self.store.leases.members(self._reservations)
+            if is_name(member.member)
         ]
-        return sorted((one for one in living if one.slots), key=lambda one: one.number)
+        valid = [reservation for reservation in live if reservation.slots]
+        return sorted(valid, key=lambda reservation: reservation.number)
 
     # --- the runner
 
     def lead(self, runner_id: str, facts: Facts, ttl_s: float) -> Leads | None:
-        """Take the lead of the queue for `ttl_s` seconds if it is free, or renew ours.
+        """Take the leadership of the queue for `ttl_s` seconds if it is free, or renew ours.
 
         Returns:
             The fence of the runner's writes; None if another runner leads.
         """
         check_name("runner", runner_id)
         kept = dict.fromkeys(self._expiring_keys(), KEEP_S)
-        led = self.store.lead(
+        leadership = self.store.lead(
             self._runner, runner_id, check_ttl(ttl_s), keep_s=kept, facts=dump_facts(facts)
         )
-        return Leads(self._runner, led.holder, led.token) if led.change else None
+        return (
+            Leads(self._runner, leadership.holder, leadership.token) if leadership.change else None
+        )
 
     def resign(self, runner_id: str) -> None:
-        """Give the lead of the queue back; no effect if another runner has it."""
+        """Give the leadership of the queue back; no effect if another runner has it."""
         self.store.resign(self._runner, check_name("runner", runner_id))
 
     def write_progress(
@@ -447,7 +459,7 @@ class QueueBoard:
         return spec or "", progress or ""
 
     def _expiring_keys(self) -> list[str]:
-        return [self._specs, self._wishes, self._progress, self._events]
+        return [self._specs, self._desired_states, self._progress, self._events]
 
     def _expiry(self) -> Keep:
         return Keep(self._expiring_keys(), KEEP_S)

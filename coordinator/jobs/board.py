@@ -1,8 +1,8 @@
 """The job board: the shared state of the nodes of one elastic training.
 
 A *node* is a supervisor with its ranks and a TTL lease. One node leads and publishes *generations*.
-Each names a world: numbered nodes, and so ranks. Leased shards and reports belong to a generation,
-and count only while it is the current one.
+Each generation names a world: an order of nodes, which numbers their ranks. Leased shards and
+reports belong to a generation, and count only while it is the current one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _EPOCHS: Final = 1 << 20
 
 
 class JobBoard:
-    """The board; its methods may be called from any thread.
+    """The job board; its methods may be called from any thread.
 
     All raise UsageError if a name is invalid (a job's has 1 to 128 letters, digits, '.', '_' or
     '-', a node's 1 to 200 letters, digits or '._-:/@+[]'), and RedisUnavailable, Unauthenticated
@@ -74,10 +74,10 @@ class JobBoard:
         """Register a node; its lease ends `ttl_s` seconds after this and after each heartbeat.
 
         A node that joins under the name of a live one replaces it, with a new `Node.joined`. If no
-        other node is alive, the outcome of an earlier run is deleted: of any run if `since` is 0,
-        else only if the last generation of that run is before `since`, which this node has seen.
+        other node is alive, the outcome of an earlier run is deleted: of any run if `since` is 0;
+        else only of a run that ended before generation `since`, which this node has seen.
         """
-        own = {"incarnation": "0", "facts": dump_facts(facts)}
+        node_facts = {"incarnation": "0", "facts": dump_facts(facts)}
         ttl_s = check_ttl(ttl_s)
         key, node_id = job_key(job, "generation"), check_node(node_id)
         if all(node.node_id == node_id for node in self.nodes(job)):
@@ -85,7 +85,7 @@ class JobBoard:
             outcome = generation.get("outcome", "")
             if outcome and (not since or number(generation.get("number", "")) < since):
                 self.store.commit([FieldIs(key, "outcome", outcome)], [Put(key, {"outcome": None})])
-        self.store.leases.register(node_leases(job), node_id, own, ttl_s)
+        self.store.leases.register(node_leases(job), node_id, node_facts, ttl_s)
         self.store.record_use(JOBS, job, KEEP_S)
 
     def beat(self, job: str, node_id: str, ttl_s: float, facts: Facts | None = None) -> bool:
@@ -99,49 +99,54 @@ class JobBoard:
         return bool(self.store.leases.beat(node_leases(job), beat, check_ttl(ttl_s)))
 
     def leave(self, job: str, node_id: str) -> None:
-        """End the lease and the lead of a node; no effect if it has none."""
+        """End the lease and the leadership of a node; no effect if it has none."""
         self.resign(job, node_id)
         self.store.leases.leave(node_leases(job), node_id)
 
     def nodes(self, job: str) -> list[Node]:
         """Return the live nodes, in the order in which they joined."""
         living = [
-            Node(one.member, load_facts(one.facts.get("facts", "")), one.joined, one.remaining_s)
-            for one in self.store.leases.members(node_leases(job))
+            Node(
+                member.member,
+                load_facts(member.facts.get("facts", "")),
+                member.joined,
+                member.remaining_s,
+            )
+            for member in self.store.leases.members(node_leases(job))
         ]
         return sorted(living, key=lambda node: node.joined)
 
     # --- leadership and generations
 
     def lead(self, job: str, node_id: str, ttl_s: float) -> Leads | None:
-        """Take the lead if it is free, or renew ours.
+        """Take the leadership if it is free, or renew ours.
 
         Returns:
             The fence of the leader's writes; None if another node leads.
         """
         key = job_key(job, "leader")
         kept = {job_key(job, name): KEEP_S for name in KEPT}
-        led = self.store.lead(key, check_node(node_id), check_ttl(ttl_s), keep_s=kept)
-        if not led.change:
+        leadership = self.store.lead(key, check_node(node_id), check_ttl(ttl_s), keep_s=kept)
+        if not leadership.change:
             return None
         self.store.record_use(JOBS, job, KEEP_S)
-        return Leads(key, led.holder, led.token)
+        return Leads(key, leadership.holder, leadership.token)
 
     def resign(self, job: str, node_id: str) -> None:
-        """Give the lead back; no effect if another node has it."""
+        """Give the leadership back; no effect if another node has it."""
         self.store.resign(job_key(job, "leader"), check_node(node_id))
 
     def generation(self, job: str) -> GenerationRecord | None:
         """Return the current generation; None before the first."""
-        (found,) = self.store.read(job_key(job, "generation"))
-        if "number" not in found:
+        (record,) = self.store.read(job_key(job, "generation"))
+        if "number" not in record:
             return None
         try:
             return GenerationRecord(
-                int(found["number"]),
-                load_facts(found["body"]),
-                int(found["at_ms"]),
-                load_facts(found.get("history", "")),
+                int(record["number"]),
+                load_facts(record["body"]),
+                int(record["at_ms"]),
+                load_facts(record.get("history", "")),
             )
         except (KeyError, ValueError):
             raise RedisUnavailable(
@@ -157,14 +162,14 @@ class JobBoard:
         body: Facts,
         history: tuple[Facts, Facts] | None = None,
     ) -> bool:
-        """Begin generation `number`; deletes the leases, shards and reports of the former one.
+        """Begin generation `number`; delete shards, leases and reports of the former generation.
 
         Args:
             job: name of the job.
             fence: fence of the leader.
             number: number of the generation.
             body: its contents.
-            history: expected and new history of the checkpoints; None: it stays.
+            history: expected and new history of the checkpoints; None: the present history stays.
 
         Returns:
             Whether it was published. Requires that the node leads, the history is the expected one,
@@ -180,11 +185,11 @@ class JobBoard:
         if history is not None:
             conditions.append(FieldIs(key, "history", _dump_history(history[0])))
             fields["history"] = _dump_history(history[1])
-        void = [job_key(job, name) for name in ("shards", "held", "filled", "reports")]
+        outdated = [job_key(job, name) for name in ("shards", "held", "filled", "reports")]
         changes: list[Change] = [
             Put(key, fields),
             Stamp(key, "at_ms"),
-            Delete(void),
+            Delete(outdated),
             Keep([key], KEEP_S),
         ]
         return self.store.commit(conditions, changes) == 0
@@ -203,7 +208,7 @@ class JobBoard:
     # --- shards
 
     def fill(self, job: str, generation: int, epoch: int, shards: Sequence[Range]) -> bool:
-        """Create the shards of an epoch; only the first call in a generation has an effect.
+        """Create the shards of an epoch; only the first call for it in a generation has an effect.
 
         Returns:
             Whether this call created them.
@@ -239,8 +244,9 @@ class JobBoard:
             generation: generation of the rank.
             epoch: number of the epoch, from 0.
             rank: the rank that gets the shard.
-            request_number: of the rank, growing within a generation. A repeated number returns the
-                same shard, as the answer may have been lost. None: it is not repeated.
+            request_number: number of the rank's request, growing within a generation. A repeated
+                number returns the same shard, as the answer may have been lost. None: the request
+                is never repeated.
             most: greatest number of rows: of a larger shard the first ones are leased, and the rest
                 stays free.
 
@@ -253,10 +259,10 @@ class JobBoard:
             leased=job_key(job, "held"),
         )
         epoch = _check_epoch(epoch)
-        found = self.store.lease_shard(keys, generation, epoch, rank, request_number, most, KEEP_S)
-        if isinstance(found, str):
-            raise _superseded(job, generation, found)
-        return found
+        leased = self.store.lease_shard(keys, generation, epoch, rank, request_number, most, KEEP_S)
+        if isinstance(leased, str):
+            raise _superseded(job, generation, leased)
+        return leased
 
     # --- reports and events
 
@@ -272,17 +278,17 @@ class JobBoard:
 
     def reports(self, job: str) -> list[RankReport]:
         """Return the latest report of each rank of the current generation, sorted by rank."""
-        generation, found = self.store.read(job_key(job, "generation"), job_key(job, "reports"))
+        generation, stored = self.store.read(job_key(job, "generation"), job_key(job, "reports"))
         current = number(generation.get("number", ""))
         reports = [
             RankReport(current, number(rank), load_facts(text), number(at_ms))
-            for rank, text in found.items()
-            if is_number(rank) and is_number(at_ms := found.get(f"{rank}.at_ms", ""))
+            for rank, text in stored.items()
+            if is_number(rank) and is_number(at_ms := stored.get(f"{rank}.at_ms", ""))
         ]
         return sorted(reports, key=lambda report: report.rank)
 
     def add_event(self, job: str, event: Facts) -> str:
-        """Append to the job's timeline, which keeps the last events; returns the event's id."""
+        """Append to the job's timeline, which keeps the last events; return the event's id."""
         entry = timeline_entry(job_key(job, "events"), event, EVENTS_KEPT, KEEP_S)
         return self.store.append(entry)
 
@@ -323,7 +329,7 @@ class JobBoard:
         return FieldIs(job_key(job, "generation"), "number", str(generation))
 
     def _checked(self, job: str, generation: int, failed: int) -> bool:
-        """Return whether a commit succeeded whose first condition is `_current`."""
+        """Return whether a commit succeeded, by its result; its first condition is `_current`."""
         if failed == 1:
             current = self.store.fields(job_key(job, "generation"), ["number"])[0]
             raise _superseded(job, generation, current or "")

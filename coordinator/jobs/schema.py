@@ -6,11 +6,11 @@ All keys of one job are in one slot, so that scripts can use them together.
 |---|---|---|
 | `edl:jobs` | zset, expires | job -> time of its last activity (ms, Redis time) |
 | `edl:{job:j}:nodes` | zset, expires | node id -> deadline (ms, Redis time) |
-| `edl:{job:j}:node:<id>` | hash, expires | of a node: facts (JSON), joined, incarnation |
+| `edl:{job:j}:node:<id>` | hash, expires | facts of a node (JSON), joined, incarnation |
 | `edl:{job:j}:leader` | hash, expires | the node that leads: holder, token, until_ms |
 | `edl:{job:j}:generation` | hash, expires | number, body, at_ms, history, outcome of the job |
 | `edl:{job:j}:shards` | zset, expires | free shards: `epoch:start:stop` -> sort key |
-| `edl:{job:j}:held` | hash, expires | `=rank` -> the last answer to it |
+| `edl:{job:j}:held` | hash, expires | `=rank` -> number and shard of its last lease request |
 | `edl:{job:j}:filled` | hash, expires | epoch -> number of its shards |
 | `edl:{job:j}:reports` | hash, expires | rank -> its report (JSON); `rank.at_ms` -> when |
 | `edl:{job:j}:events` | stream, capped, expires | the timeline: body (JSON) |
@@ -40,18 +40,18 @@ KEPT: Final = ("generation", "shards", "held", "filled", "reports", "events")
 
 
 def check_node(node_id: str) -> str:
-    """Return a valid id of a node. Raises UsageError if it is invalid."""
+    """Return `node_id`. Raises UsageError if it is invalid."""
     return check_member("the id of a node", node_id)
 
 
 def job_key(job: str, name: str) -> str:
-    """Return a key of a job. Raises UsageError if its name is invalid."""
+    """Return the key `name` of a job. Raises UsageError if the job's name is invalid."""
     check_name("the name of a job", job, "; give another one with --job NAME")
     return f"edl:{{job:{job}}}:{name}"
 
 
 def node_leases(job: str) -> LeaseSet:
-    """Return the lease set of a job's nodes; leases end at their deadlines."""
+    """Return the lease set of a job's nodes; these leases end at their deadlines."""
     return LeaseSet(job_key(job, "nodes"), job_key(job, "node:"))
 
 
@@ -114,8 +114,8 @@ class NodeInfo(NodeState):
         endpoints: host:port of each of its ranks in the next generation.
         saved: step of the newest checkpoint on disk that it knows; 0: none.
         result: result of its ranks at the end of the job: step and metrics.
-        recall: only of the leader: the generation that has to end, and why.
-        says: only of the leader: what it waits for, as text.
+        recall: the generation that has to end, and why; only the leader sets it.
+        says: what the leader waits for, as text; only the leader sets it.
     """
 
     host: str = ""
@@ -137,13 +137,13 @@ class NodeInfo(NodeState):
             WireError: the value is invalid.
         """
         try:
-            given = _known(cls, value)
-            recall = given.pop("recall", None)
+            known = _known_fields(cls, value)
+            recall = known.pop("recall", None)
             return cls(
                 **{
-                    **given,
-                    "endpoints": tuple(given.get("endpoints", ())),
-                    "failures": tuple(map(RankFailure.from_json, given.get("failures", ()))),
+                    **known,
+                    "endpoints": tuple(known.get("endpoints", ())),
+                    "failures": tuple(map(RankFailure.from_json, known.get("failures", ()))),
                     "recall": None if recall is None else _recall_from_json(recall),
                 }
             )
@@ -151,8 +151,10 @@ class NodeInfo(NodeState):
             raise WireError(f"the facts of a node are invalid: {error}") from error
 
     def live_node(self, node: Node) -> LiveNode:
-        """Return this node as the world reducer takes it."""
-        state = {one.name: getattr(self, one.name) for one in fields(NodeState)}
+        """Return this node in the form of `scheduler.students.world`."""
+        state = {
+            state_field.name: getattr(self, state_field.name) for state_field in fields(NodeState)
+        }
         return LiveNode(node.node_id, node.joined, **state)
 
 
@@ -172,7 +174,7 @@ class Generation:
     Attributes:
         world: see `scheduler.students.world`.
         node_endpoints: endpoints of its nodes, in the order of their ranks.
-        previous_ranks: number of ranks of the generation before; 0: there was none.
+        previous_ranks: number of ranks of the previous generation; 0: there was none.
         history: history of the job's checkpoints on the board.
     """
 
@@ -193,12 +195,12 @@ class Generation:
     def first_rank(self, node: str) -> int:
         """Return the number of a node's first rank."""
         before = self.node_endpoints[: self.world.nodes.index(node)]
-        return sum(len(one.endpoints) for one in before)
+        return sum(len(earlier.endpoints) for earlier in before)
 
     def to_json(self) -> dict[str, Any]:
         body = asdict(self.world)
         del body["number"]  # the board has it in a field of its own
-        body["nodes"] = [asdict(one) for one in self.node_endpoints]
+        body["nodes"] = [asdict(endpoints) for endpoints in self.node_endpoints]
         body["previous_ranks"] = self.previous_ranks
         body["restored"] = self.world.restored
         return body
@@ -209,13 +211,13 @@ class Generation:
         number, body = record.number, record.body
         try:
             nodes = tuple(
-                NodeEndpoints(one["node"], tuple(one["endpoints"]), one.get("host", ""))
-                for one in body["nodes"]
+                NodeEndpoints(entry["node"], tuple(entry["endpoints"]), entry.get("host", ""))
+                for entry in body["nodes"]
             )
             origin = body.get("origin")
             world = World(
                 number=number,
-                nodes=tuple(one.node for one in nodes),
+                nodes=tuple(endpoints.node for endpoints in nodes),
                 origin=None if origin is None else CheckpointEntry(**origin),
                 keeper=body["keeper"],
                 failures=tuple(map(RankFailure.from_json, body["failures"])),
@@ -234,7 +236,7 @@ class Generation:
 def next_generation(
     world: World, facts: Mapping[str, NodeInfo], before: Generation | None
 ) -> Generation:
-    """Return the generation of `world`; `before`: the last one, None: there was none."""
+    """Return the generation of `world`; `before`: the last generation, None: there was none."""
     nodes = tuple(
         NodeEndpoints(node, facts[node].endpoints, facts[node].host) for node in world.nodes
     )
@@ -249,10 +251,10 @@ def _recall_to_json(recall: RecallWorld) -> dict[str, Any]:
 
 
 def _recall_from_json(value: Mapping[str, Any]) -> RecallWorld:
-    given = _known(RecallWorld, value)
-    return RecallWorld(**{**given, "hung": tuple(given.get("hung", ()))})
+    known = _known_fields(RecallWorld, value)
+    return RecallWorld(**{**known, "hung": tuple(known.get("hung", ()))})
 
 
-def _known(cls: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:
-    names = {one.name for one in fields(cls)}
+def _known_fields(cls: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {known.name for known in fields(cls)}
     return {name: item for name, item in value.items() if name in names}

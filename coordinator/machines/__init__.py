@@ -1,4 +1,4 @@
-"""Machines that wait for a teacher to be deployed on them, and what is deployed."""
+"""Machines that run agents, the deployments of teachers, and their placement on machines."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The machine board: the machines that run agents, and what they serve.
 
-A *machine* is an agent (`edl agent`) with a TTL lease: it registers with its devices before it is
-known what it will serve (section 3.1 of the paper). A *deployment* names the model of a service.
+A *machine* is an agent (`edl agent`) with a TTL lease. It registers with its devices, before
+anything is deployed on it (section 3.1 of the paper). A *deployment* names the model of a service.
 One manager leads the placement and writes *orders*. A machine carries out its latest order, so
-nothing is lost if it never reads one.
+nothing is lost if it never reads an earlier one.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from .schema import (
     order_from,
 )
 
-#: Seconds for which orders and deployments stay after the last manager.
+#: Seconds for which orders and deployments stay after the last renewal by a leader.
 _ORDERS_KEEP_S: Final = 86_400.0
 _DEPLOYMENTS_KEEP_S: Final = 30 * 86_400.0
 
 
 class MachineBoard:
-    """The board; its methods may be called from any thread.
+    """The machine board; its methods may be called from any thread.
 
     All raise UsageError if a name is invalid (a machine's has 1 to 200 letters, digits or
     '._-:/@+[]'), and RedisUnavailable, Unauthenticated or Forbidden as the store does.
@@ -69,8 +69,8 @@ class MachineBoard:
         """Write a deployment, if the present one is `before`.
 
         Args:
-            deployment: the new one.
-            before: the one that it replaces; None: there is none, or an invalid one.
+            deployment: the new deployment.
+            before: the expected present deployment; None: there is none, or it is invalid.
 
         Returns:
             Whether it was written.
@@ -85,10 +85,10 @@ class MachineBoard:
         return self.store.commit([unchanged], changes) == 0
 
     def deployments(self) -> list[Deployment]:
-        """Return all valid ones, sorted by service."""
-        (found,) = self.store.read(DEPLOYMENTS)
-        read = [_deployment_of(service, text) for service, text in sorted(found.items())]
-        return [one for one in read if one is not None]
+        """Return all valid deployments, sorted by service."""
+        (texts,) = self.store.read(DEPLOYMENTS)
+        parsed = [_deployment_of(service, text) for service, text in sorted(texts.items())]
+        return [deployment for deployment in parsed if deployment is not None]
 
     # --- agents
 
@@ -112,7 +112,7 @@ class MachineBoard:
         """Renew the lease of a machine; `report` replaces the former one.
 
         Returns:
-            Its order. None: it has to join, as its lease is over or a newer agent has its name.
+            Its order. None: it has to join: its lease is over, or a newer agent has its name.
         """
         facts = {} if report is None else {"report": json_of(report)}
         beat = MemberBeat(check_machine(machine_id), incarnation, facts)
@@ -129,38 +129,38 @@ class MachineBoard:
 
     def machines(self) -> list[Machine]:
         """Return the machines with a lease, in the order in which they joined."""
-        living = self.store.leases.members(MACHINES)
+        live = self.store.leases.members(MACHINES)
         (orders,) = self.store.read(ORDERS)
-        found = [
+        machines = [
             Machine(
-                machine_id=one.member,
-                incarnation=one.incarnation,
-                joined=one.joined,
-                report=Report.from_json(load_facts(one.facts.get("report", ""))),
-                order=order_from(orders.get(one.member)),
-                expires_in_s=one.remaining_s,
+                machine_id=member.member,
+                incarnation=member.incarnation,
+                joined=member.joined,
+                report=Report.from_json(load_facts(member.facts.get("report", ""))),
+                order=order_from(orders.get(member.member)),
+                expires_in_s=member.remaining_s,
             )
-            for one in living
+            for member in live
         ]
-        return sorted(found, key=lambda machine: machine.joined)
+        return sorted(machines, key=lambda machine: machine.joined)
 
     def lead(self, holder: str, ttl_s: float) -> Leadership:
-        """Take the lead of the placement if it is free, or renew ours."""
+        """Take the leadership of the placement if it is free, or renew ours."""
         kept = {ORDERS: _ORDERS_KEEP_S, DEPLOYMENTS: _DEPLOYMENTS_KEEP_S}
-        led = self.store.lead(LEADER, holder, check_ttl(ttl_s), keep_s=kept)
-        if led.change in ("gained", "first"):
-            self.store.commit([fence_of(led)], _REFUSE_OLDER_AGENTS)
-        return led
+        leadership = self.store.lead(LEADER, holder, check_ttl(ttl_s), keep_s=kept)
+        if leadership.change in ("gained", "first"):
+            self.store.commit([fence_of(leadership)], _REFUSE_OLDER_AGENTS)
+        return leadership
 
     def resign(self, holder: str) -> None:
-        """Give the lead back; no effect if another one has it."""
+        """Give the leadership back; no effect if another manager has it."""
         self.store.resign(LEADER, holder)
 
     def order(self, fence: Leads, orders: Mapping[str, MachineOrder | None]) -> bool:
-        """Write orders by machine; None deletes one.
+        """Write orders; `orders`: machine -> its order, None deletes it.
 
         Returns:
-            Whether they were written: False if another one leads.
+            Whether they were written: False if another manager leads.
         """
         texts = {
             check_machine(machine_id): None if order is None else json_of(order)
@@ -173,7 +173,7 @@ class MachineBoard:
         """Delete a withdrawn deployment.
 
         Returns:
-            Whether it was deleted: False if another one leads, or it was deployed again.
+            Whether it was deleted: False if another manager leads, or it was deployed again.
         """
         check_service(service)
         current = self.store.fields(DEPLOYMENTS, [service])[0] or ""
@@ -188,20 +188,20 @@ class MachineBoard:
         self.store.close()
 
 
-def fence_of(led: Leadership) -> Leads:
+def fence_of(leadership: Leadership) -> Leads:
     """Return the fence of writes by the leader of the placement."""
-    return Leads(LEADER, led.holder, led.token)
+    return Leads(LEADER, leadership.holder, leadership.token)
 
 
 def _deployment_of(service: str, text: str) -> Deployment | None:
     """Parse the deployment of a service; None: it is invalid, or of another service."""
-    found = deployment_from(text)
-    return found if found is not None and found.service == service else None
+    deployment = deployment_from(text)
+    return deployment if deployment is not None and deployment.service == service else None
 
 
 _KEEP_DEPLOYMENTS: Final = Keep([DEPLOYMENTS], _DEPLOYMENTS_KEEP_S)
-#: Agents of versions before the coordination store register under a key that is not read any more.
-#: A value of another type there makes Redis refuse them, so that they report it.
+#: Agents of versions before the coordination store register under a key that no manager reads any
+#: more. A value of another type there makes Redis refuse these agents, and they log the refusal.
 _REFUSE_OLDER_AGENTS: Final = (
     Delete([FORMER_FACTS]),
     Append(

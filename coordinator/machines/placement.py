@@ -15,12 +15,13 @@ from typing import Final
 #: Seconds for which a new deployment has its least number of teachers without a student, so that
 #: the operator sees it work; the default of autoscaling's idle_to_zero_s.
 FRESH_S: Final = 120.0
-#: Seconds after the lead was gained in which a service without a number from autoscaling keeps its
-#: teachers: its leader and its students may not have returned yet.
+#: Seconds after the leadership was gained in which a service without a number from autoscaling
+#: keeps its teachers: its leader and its students may not have returned yet.
 HOLD_S: Final = 60.0
 
-#: Value of a machine for its service; machines are taken in this order.
-_WAITS, _SPARE, _WANTED, _LEAST = range(4)
+#: Value of a machine for its service, in the order in which machines are taken: it is free; it is
+#: more than the service wants; it is wanted; it belongs to the least number of the service.
+_FREE, _SPARE, _WANTED, _LEAST = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class PlacedMachine:
         content_id: model content of that order.
         serves: whether its teacher of that service is ready for requests.
         available: whether it takes orders: its owner does not use it, and it is not leaving.
-        refuses: services whose teacher it could not start lately.
+        refuses: services whose teacher it recently could not start.
         cached: content ids of models in its cache.
     """
 
@@ -53,7 +54,7 @@ class TeacherDemand:
     Attributes:
         service: name of the service.
         content_id: model content of its teachers.
-        least: teachers that it has before other services get more than their least number.
+        least: number of teachers that it gets before others get more than their least number.
         wanted: number of all teachers, at least `least`; 0: it gives back its machines.
         priority: higher priorities go first.
     """
@@ -98,7 +99,7 @@ def desired_of(
         has: teachers that it has or is about to have.
         students: whether it has students; ignored if `autoscaled` is given.
         age_s: seconds since it was deployed.
-        led_s: seconds since the caller gained the lead.
+        led_s: seconds since the caller gained the leadership.
         idle_s: seconds without a student after which it needs no teachers.
     """
     fresh = age_s < idle_s
@@ -126,19 +127,19 @@ def demand_of(
         service: name of the service.
         content_id: model content of its teachers.
         least: least number of its teachers on machines and elsewhere.
-        most: greatest number of these.
+        most: greatest number of its teachers on machines and elsewhere.
         desired: number of teachers that it should have, as `desired_of` returns it.
         elsewhere: number of its teachers that are not on machines.
         priority: higher priorities go first.
     """
     if desired == 0:
         least = 0
-    whole = min(max(desired, least), most)
+    total = min(max(desired, least), most)
     return TeacherDemand(
         service,
         content_id,
         max(0, least - elsewhere),
-        max(0, whole - elsewhere),
+        max(0, total - elsewhere),
         priority,
     )
 
@@ -146,9 +147,9 @@ def demand_of(
 def place(
     machines: Iterable[PlacedMachine], demands: Iterable[TeacherDemand]
 ) -> tuple[Change, ...]:
-    """Return the new orders; machines whose order stays are left out.
+    """Return the new orders, without machines whose order stays.
 
-    A machine of a service without a demand keeps its order, as the deployment may just be unknown.
+    A machine of a service without a demand keeps its order: its deployment may only be unknown.
 
     Args:
         machines: all live machines.
@@ -164,18 +165,17 @@ class _Placing:
         self._demands = {demand.service: demand for demand in demands}
         self._free: dict[str, PlacedMachine] = {}
         self._given_back: list[PlacedMachine] = []
-        for one in sorted(machines, key=lambda one: one.machine_id):
-            if not one.available:
-                if one.service:
-                    self._given_back.append(one)
-            elif not one.service or one.service in self._demands:
-                self._free[one.machine_id] = one
-        self._held = {name: self._holders(demand) for name, demand in self._demands.items()}
-        self._worth = self._worths()
-        self._has = dict.fromkeys(self._demands, 0)
-        self._given: dict[
-            str, tuple[PlacedMachine, TeacherDemand, str]
-        ] = {}  # by machine: its demand and the reason
+        for machine in sorted(machines, key=lambda machine: machine.machine_id):
+            if not machine.available:
+                if machine.service:
+                    self._given_back.append(machine)
+            elif not machine.service or machine.service in self._demands:
+                self._free[machine.machine_id] = machine  # not given to a demand yet
+        self._present = {name: self._machines_of(demand) for name, demand in self._demands.items()}
+        self._values = self._machine_values()
+        self._given_counts = dict.fromkeys(self._demands, 0)
+        # machine id -> the machine, its demand and the reason
+        self._given: dict[str, tuple[PlacedMachine, TeacherDemand, str]] = {}
 
     def changes(self) -> tuple[Change, ...]:
         order = sorted(
@@ -186,54 +186,55 @@ class _Placing:
         for demand in order:
             self._fill(demand, demand.wanted)
         changes = [
-            Change(one.machine_id, demand.service, why)
-            for one, demand, why in self._given.values()
-            if not _holds(one, demand)
+            Change(machine.machine_id, demand.service, why)
+            for machine, demand, why in self._given.values()
+            if not _serves(machine, demand)
         ]
-        for one in self._free.values():
-            if one.service:
-                changes.append(Change(one.machine_id, "", self._why_released(one)))
-        for one in self._given_back:
-            changes.append(Change(one.machine_id, "", "the machine is used by others"))
+        for machine in self._free.values():
+            if machine.service:
+                changes.append(Change(machine.machine_id, "", self._why_released(machine)))
+        for machine in self._given_back:
+            changes.append(Change(machine.machine_id, "", "the machine is used by others"))
         return tuple(sorted(changes, key=lambda change: change.machine_id))
 
-    def _holders(self, demand: TeacherDemand) -> list[PlacedMachine]:
+    def _machines_of(self, demand: TeacherDemand) -> list[PlacedMachine]:
         """Return the machines of a service, best first."""
-        its = [one for one in self._free.values() if _holds(one, demand)]
-        return sorted(its, key=lambda one: (not one.serves, one.machine_id))
+        machines = [machine for machine in self._free.values() if _serves(machine, demand)]
+        return sorted(machines, key=lambda machine: (not machine.serves, machine.machine_id))
 
-    def _worths(self) -> Mapping[str, tuple[int, int, int]]:
-        """Return sort keys of machines: the smallest is taken first, ties from the last kept."""
-        worth: dict[str, tuple[int, int, int]] = {}
-        for name, holders in self._held.items():
+    def _machine_values(self) -> Mapping[str, tuple[int, int, int]]:
+        """Return machine id -> sort key. The smallest is taken first: of a service, its worst."""
+        values: dict[str, tuple[int, int, int]] = {}
+        for name, machines in self._present.items():
             demand = self._demands[name]
-            for rank, one in enumerate(holders):
-                kind = (
+            for rank, machine in enumerate(machines):
+                value = (
                     _LEAST if rank < demand.least else _WANTED if rank < demand.wanted else _SPARE
                 )
-                worth[one.machine_id] = (kind, demand.priority, -rank)
-        return worth
+                values[machine.machine_id] = (value, demand.priority, -rank)
+        return values
 
-    def _fill(self, demand: TeacherDemand, until: int) -> None:
-        for one in self._held[demand.service]:
-            if self._has[demand.service] >= until:
+    def _fill(self, demand: TeacherDemand, count: int) -> None:
+        for machine in self._present[demand.service]:
+            if self._given_counts[demand.service] >= count:
                 return
-            if one.machine_id in self._free:
-                self._give(one, demand)
-        while self._has[demand.service] < until and self._give_one(demand, set()):
+            if machine.machine_id in self._free:
+                self._give(machine, demand)
+        while self._given_counts[demand.service] < count and self._give_one(demand, set()):
             pass
 
-    def _give(self, one: PlacedMachine, demand: TeacherDemand) -> None:
-        self._free.pop(one.machine_id, None)
-        self._has[demand.service] += 1
-        self._given[one.machine_id] = (one, demand, self._why_given(one, demand))
+    def _give(self, machine: PlacedMachine, demand: TeacherDemand) -> None:
+        self._free.pop(machine.machine_id, None)
+        self._given_counts[demand.service] += 1
+        self._given[machine.machine_id] = (machine, demand, self._why_given(machine, demand))
 
     def _give_one(self, demand: TeacherDemand, excluded: set[str]) -> bool:
-        """Give one more machine to a demand; returns whether that was possible.
+        """Give one more machine to a demand; return whether that was possible.
 
-        If it can use none of the free machines, it may swap: another service gives it a machine and
+        If the service can use no free machine, it may swap: another service gives it a machine and
         takes a free one. So the order of earlier grants does not matter. Machines granted in this
-        computation are swapped before those that their service had.
+        computation are swapped before those that their service had. `excluded`: services that take
+        part in the swap already.
         """
         if (best := self._best(demand)) is not None:
             self._give(best, demand)
@@ -241,46 +242,53 @@ class _Placing:
         excluded.add(demand.service)
         if not self._free:
             return False
-        of_others = [(one, other) for one, other, _ in self._given.values()]
-        for one, other in sorted(of_others, key=lambda pair: _swap_key(*pair)):
-            usable = other.service not in excluded and demand.service not in one.refuses
+        given = [(machine, other) for machine, other, _ in self._given.values()]
+        for machine, other in sorted(given, key=lambda pair: _swap_key(*pair)):
+            usable = other.service not in excluded and demand.service not in machine.refuses
             if usable and self._give_one(other, excluded):
-                self._has[other.service] -= 1
-                self._give(one, demand)
+                self._given_counts[other.service] -= 1
+                self._give(machine, demand)
                 return True
         return False
 
     def _best(self, demand: TeacherDemand) -> PlacedMachine | None:
-        fitting = [one for one in self._free.values() if demand.service not in one.refuses]
-        return min(fitting, key=lambda one: self._preference(one, demand), default=None)
+        fitting = [
+            machine for machine in self._free.values() if demand.service not in machine.refuses
+        ]
+        return min(fitting, key=lambda machine: self._preference(machine, demand), default=None)
 
-    def _preference(self, one: PlacedMachine, demand: TeacherDemand) -> tuple[object, ...]:
+    def _preference(self, machine: PlacedMachine, demand: TeacherDemand) -> tuple[object, ...]:
         """Return the sort key of a machine for a demand: free ones first, then cached models."""
-        usual = (_SPARE, 0, 0) if one.service else (_WAITS, 0, 0)
-        worth = self._worth.get(one.machine_id, usual)
+        default = (_SPARE, 0, 0) if machine.service else (_FREE, 0, 0)
+        value = self._values.get(machine.machine_id, default)
         # Machines that refuse many services go first, to leave the others to those services.
-        return worth, demand.content_id not in one.cached, -len(one.refuses), one.machine_id
+        return (
+            value,
+            demand.content_id not in machine.cached,
+            -len(machine.refuses),
+            machine.machine_id,
+        )
 
-    def _why_given(self, one: PlacedMachine, demand: TeacherDemand) -> str:
-        count = f"teacher {self._has[demand.service]} of {demand.wanted}"
-        if not one.service:
+    def _why_given(self, machine: PlacedMachine, demand: TeacherDemand) -> str:
+        count = f"teacher {self._given_counts[demand.service]} of {demand.wanted}"
+        if not machine.service:
             return f"{count} that {demand.service} wants"
-        if one.service == demand.service:
+        if machine.service == demand.service:
             return f"{count} that {demand.service} wants, of content {demand.content_id[:12]}"
-        return f"{count} that {demand.service} wants; taken from {one.service}"
+        return f"{count} that {demand.service} wants; taken from {machine.service}"
 
-    def _why_released(self, one: PlacedMachine) -> str:
-        if one.service in one.refuses:
-            return f"it could not start a teacher of {one.service}"
-        return f"{one.service} wants {self._demands[one.service].wanted} of the machines"
+    def _why_released(self, machine: PlacedMachine) -> str:
+        if machine.service in machine.refuses:
+            return f"it could not start a teacher of {machine.service}"
+        return f"{machine.service} wants {self._demands[machine.service].wanted} of the machines"
 
 
-def _swap_key(one: PlacedMachine, demand: TeacherDemand) -> tuple[object, ...]:
+def _swap_key(machine: PlacedMachine, demand: TeacherDemand) -> tuple[object, ...]:
     """Return the sort key of a granted machine for swaps; the smallest is swapped first."""
-    return _holds(one, demand), one.serves, one.machine_id
+    return _serves(machine, demand), machine.serves, machine.machine_id
 
 
-def _holds(one: PlacedMachine, demand: TeacherDemand) -> bool:
-    """Return whether a machine was ordered to serve this demand and can."""
-    same = one.service == demand.service and one.content_id == demand.content_id
-    return same and demand.service not in one.refuses
+def _serves(machine: PlacedMachine, demand: TeacherDemand) -> bool:
+    """Return whether a machine was ordered to serve this demand, and can serve it."""
+    same = machine.service == demand.service and machine.content_id == demand.content_id
+    return same and demand.service not in machine.refuses

@@ -31,14 +31,14 @@ SETTLE_S: Final = 3.0
 
 
 class Placer:
-    """Campaigns for the lead of the placement, and places machines while it leads.
+    """Campaigns for the leadership of the placement, and places machines while it leads.
 
     Args:
         board: the machine board.
         registry: the registry with teachers, students, and the numbers from autoscaling.
         idle_s: seconds without a student after which a service has no teachers. A new deployment
             counts as a student, so that the operator sees it work.
-        address: address of this manager; its name as a leader begins with it.
+        address: address of this manager; its name as a holder begins with it.
         round_s: seconds between two rounds.
         settle_s: seconds for which a new leader writes no orders.
         clock: returns monotonic seconds.
@@ -62,54 +62,55 @@ class Placer:
         self._ttl_s = round_s * _ROUNDS_PER_TTL
         self._settle_s = settle_s
         self._clock = clock
-        self._since_s: float | None = None
-        self._known: dict[str, Machine] = {}
-        self._deployed: Sequence[Deployment] = ()
-        self._emptied = False
-        self._unreadable: set[str] = set()
+        self._since_s: float | None = None  # when this manager gained the leadership
+        self._last_machines: dict[str, Machine] = {}  # at the last round, with their new orders
+        self._last_deployments: Sequence[Deployment] = ()
+        self._emptied = False  # whether Redis lost its data, and deployments are to be restored
+        self._unreadable: set[str] = set()  # services whose demand could not be read
         self._answering = True
         self._thread = Periodic("edl-placement", round_s, self._try_to_reconcile)
 
     def start(self) -> None:
-        """Start the thread; only once."""
+        """Start the thread; call it once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and give the lead back."""
+        """Stop the thread and give the leadership back."""
         self._thread.stop()
         with contextlib.suppress(UnavailableError, AccessError):
             self._board.resign(self._holder)
 
     def reconcile(self) -> bool:
-        """Run one round; returns whether this manager leads.
+        """Run one round; return whether this manager leads.
 
         Raises:
             UnavailableError, AccessError: the registry does not answer or refuses.
         """
-        # Read first: a loss of Redis's data after it makes `lead` return "first".
+        # Read first: if Redis loses its data after this read, `lead` returns "first".
         deployments: Sequence[Deployment] = self._board.deployments()
-        led, now = self._board.lead(self._holder, self._ttl_s), self._clock()
-        leads = bool(led.change)
-        self._emptied = led.change == "first" or (self._emptied and leads)
+        leadership, now = self._board.lead(self._holder, self._ttl_s), self._clock()
+        leads = bool(leadership.change)
+        self._emptied = leadership.change == "first" or (self._emptied and leads)
         if self._emptied:
-            deployments = self._restored()
-        self._deployed = deployments
+            deployments = self._restore_deployments()
+        self._last_deployments = deployments
         if not leads:
-            self._since_s, self._known = None, {}
+            self._since_s, self._last_machines = None, {}
             return False
-        if led.change != "kept" or self._since_s is None:
+        if leadership.change != "kept" or self._since_s is None:
             self._since_s = now
         if now - self._since_s < self._settle_s:
             return True
-        self._place(deployments, self._board.machines(), fence_of(led))
+        self._place(deployments, self._board.machines(), fence_of(leadership))
         return True
 
-    def _restored(self) -> Sequence[Deployment]:
-        """Deploy again what this manager knows and Redis has lost; returns all deployments."""
-        there = {one.service for one in self._board.deployments()}
-        for one in self._deployed:
-            if not one.withdrawn and one.service not in there and self._board.deploy(one):
-                log.warning("Redis lost the deployment of %s: deployed again", one.service)
+    def _restore_deployments(self) -> Sequence[Deployment]:
+        """Deploy again what this manager knows and Redis has lost; return all deployments."""
+        present = {deployment.service for deployment in self._board.deployments()}
+        for deployment in self._last_deployments:
+            lost = not deployment.withdrawn and deployment.service not in present
+            if lost and self._board.deploy(deployment):
+                log.warning("Redis lost the deployment of %s: deployed again", deployment.service)
         self._emptied = False
         return self._board.deployments()
 
@@ -125,61 +126,61 @@ class Placer:
     def _place(
         self, deployments: Sequence[Deployment], machines: Sequence[Machine], fence: Leads
     ) -> None:
-        by_service = {one.service: one for one in deployments}
-        living = {machine.machine_id: machine for machine in machines}
-        lost = [name for name in self._known if name not in living]
+        by_service = {deployment.service: deployment for deployment in deployments}
+        live = {machine.machine_id: machine for machine in machines}
+        lost = [name for name in self._last_machines if name not in live]
         changes = place(
             [_placed_machine(machine, by_service) for machine in machines],
             list(self._demands(deployments, machines)),
         )
         orders: dict[str, MachineOrder | None] = dict.fromkeys(lost)
         for change in changes:
-            orders[change.machine_id] = _order(living[change.machine_id], change, by_service)
+            orders[change.machine_id] = _order(live[change.machine_id], change, by_service)
         if orders and not self._board.order(fence, orders):
-            return  # another one leads now and sees the same
-        events = self._moves(changes, living, lost)
-        for service, trouble in self._troubles(deployments, machines):
-            events[service].append(trouble)
+            return  # another manager leads now, and will place the machines
+        events = self._moves(changes, live, lost)
+        for service, failure in self._new_failures(deployments, machines):
+            events[service].append(failure)
         for service, entries in events.items():
             self._registry.add_events(service, entries)
             for entry in entries:
                 log.info("%s %s %s: %s", service, entry.kind, entry.subject, entry.text)
-        self._known = {
+        self._last_machines = {
             name: replace(machine, order=orders.get(name) or machine.order)
-            for name, machine in living.items()
+            for name, machine in live.items()
         }
-        for one in deployments:
-            if one.withdrawn and not any(_involved(machine, one.service) for machine in machines):
-                self._board.forget(fence, one.service)
+        for deployment in deployments:
+            service = deployment.service
+            if deployment.withdrawn and not any(_may_run(machine, service) for machine in machines):
+                self._board.forget(fence, service)
 
     def _demands(
         self, deployments: Sequence[Deployment], machines: Sequence[Machine]
     ) -> Iterator[TeacherDemand]:
-        """Yield the demand of each service that can be read; machines of others stay."""
+        """Yield the demands of services that can be read; machines of others keep their orders."""
         unreadable = set()
-        for one in deployments:
+        for deployment in deployments:
+            service = deployment.service
             try:
-                yield self._demand(one, machines)
+                yield self._demand(deployment, machines)
             except WrongKeyType as error:
-                unreadable.add(one.service)
-                if one.service not in self._unreadable:
-                    log.warning(
-                        "service %s: its machines keep their orders: %s", one.service, error
-                    )
+                unreadable.add(service)
+                if service not in self._unreadable:
+                    log.warning("service %s: its machines keep their orders: %s", service, error)
         self._unreadable = unreadable
 
     def _demand(self, deployment: Deployment, machines: Sequence[Machine]) -> TeacherDemand:
         service = deployment.service
         if deployment.withdrawn:
             return TeacherDemand(service, deployment.content_id, 0, 0, deployment.priority)
-        own = {name for one in machines for name in (one.machine_id, one.report.teacher_id)}
-        elsewhere = len(self._registry.names("teachers", service) - own)
+        on_machines = {m.report.teacher_id for m in machines} | {m.machine_id for m in machines}
+        elsewhere = len(self._registry.names("teachers", service) - on_machines)
         published = self._registry.desired(service)
         now = self._clock()
         desired = desired_of(
             None if published is None else published.count,
             least=deployment.min,
-            has=elsewhere + sum(_service_of(one) == service for one in machines),
+            has=elsewhere + sum(_service_of(machine) == service for machine in machines),
             students=published is None and bool(self._registry.names("students", service)),
             age_s=(self._registry.time_ms() - deployment.since_ms) / 1000,
             led_s=now - (now if self._since_s is None else self._since_s),
@@ -196,32 +197,34 @@ class Placer:
         )
 
     def _moves(
-        self, changes: Sequence[Change], living: Mapping[str, Machine], lost: Sequence[str]
+        self, changes: Sequence[Change], live: Mapping[str, Machine], lost: Sequence[str]
     ) -> defaultdict[str, list[LogEntry]]:
-        """Return the events of machines given and taken, by service."""
-        found: defaultdict[str, list[LogEntry]] = defaultdict(list)
+        """Return service -> events of the machines that it got or lost."""
+        events: defaultdict[str, list[LogEntry]] = defaultdict(list)
         for change in changes:
-            before = _service_of(living[change.machine_id])
+            before = _service_of(live[change.machine_id])
             if before and before != change.service:
-                found[before].append(LogEntry("released", change.machine_id, change.why))
+                events[before].append(LogEntry("released", change.machine_id, change.why))
             if change.service:
-                found[change.service].append(LogEntry("placed", change.machine_id, change.why))
+                events[change.service].append(LogEntry("placed", change.machine_id, change.why))
         for name in lost:
-            if service := _service_of(self._known[name]):
+            if service := _service_of(self._last_machines[name]):
                 text = "the machine is gone: its agent sends no heartbeats any more"
-                found[service].append(LogEntry("released", name, text))
-        return found
+                events[service].append(LogEntry("released", name, text))
+        return events
 
-    def _troubles(
+    def _new_failures(
         self, deployments: Sequence[Deployment], machines: Sequence[Machine]
     ) -> Iterator[tuple[str, LogEntry]]:
         """Yield services and the events of new failures on machines."""
         for machine in machines:
-            former = self._known.get(machine.machine_id)
-            for one in deployments:
-                trouble = machine.report.trouble_with(one)
-                if trouble and (former is None or former.report.trouble_with(one) != trouble):
-                    yield one.service, LogEntry("failed", machine.machine_id, trouble)
+            former = self._last_machines.get(machine.machine_id)
+            for deployment in deployments:
+                failure = machine.report.trouble_with(deployment)
+                if not failure:
+                    continue
+                if former is None or former.report.trouble_with(deployment) != failure:
+                    yield deployment.service, LogEntry("failed", machine.machine_id, failure)
 
 
 def _service_of(machine: Machine) -> str:
@@ -239,7 +242,9 @@ def _placed_machine(machine: Machine, by_service: Mapping[str, Deployment]) -> P
         content_id=report.content_id if ordered is None else ordered.content_id,
         serves=report.state == "serving" and report.service == service,
         available=report.state != "yielded" and not report.leaving,
-        refuses=frozenset(name for name, one in by_service.items() if retry_key(one) in blocked),
+        refuses=frozenset(
+            name for name, deployment in by_service.items() if retry_key(deployment) in blocked
+        ),
         cached=frozenset(report.cached),
     )
 
@@ -249,7 +254,7 @@ def _order(machine: Machine, change: Change, by_service: Mapping[str, Deployment
     return MachineOrder(number, by_service.get(change.service), change.why)
 
 
-def _involved(machine: Machine, service: str) -> bool:
+def _may_run(machine: Machine, service: str) -> bool:
     """Return whether a machine may still run a teacher of a service."""
-    at_work = machine.report.state in ("fetching", "starting", "serving", "draining")
-    return machine.order.service == service or (at_work and machine.report.service == service)
+    working = machine.report.state in ("fetching", "starting", "serving", "draining")
+    return machine.order.service == service or (working and machine.report.service == service)

@@ -39,7 +39,7 @@ LEADER: Final = f"{_PREFIX}leader"
 
 
 def check_machine(machine_id: str) -> str:
-    """Return the id of a machine. Raises UsageError if it is invalid."""
+    """Return `machine_id`. Raises UsageError if it is invalid."""
     hint = "; give another one with --machine NAME"
     return check_member("the name of a machine", machine_id, hint)
 
@@ -62,7 +62,7 @@ _MAX_URL_LENGTH: Final = 2000
 
 
 def check_url(url: str) -> str:
-    """Return the URL of a model. Raises UsageError if it is malformed or not allowed."""
+    """Return `url`, of a model. Raises UsageError if it is malformed or not allowed."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in PROTOCOLS:
         raise UsageError(
@@ -90,7 +90,7 @@ def is_content_id(content_id: str) -> bool:
 
 
 def check_content_id(content_id: str) -> str:
-    """Return a content id. Raises UsageError if it is invalid."""
+    """Return `content_id`. Raises UsageError if it is invalid."""
     if not is_content_id(content_id):
         raise UsageError(
             "the content of a model must be 64 hexadecimal digits, as 'edl teacher fingerprint "
@@ -148,8 +148,8 @@ def check_options(options: Sequence[tuple[str, str]]) -> None:
     for name, value in options:
         pattern = ALLOWED.get(name)
         if pattern is None:
-            near = difflib.get_close_matches(name, ALLOWED, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "."
+            matches = difflib.get_close_matches(name, ALLOWED, n=1)
+            hint = f"; did you mean {matches[0]}?" if matches else "."
             raise UsageError(
                 f"a deployment cannot set {name[:80]!r}{hint} It may set {', '.join(ALLOWED)}: the "
                 "others are set by the machine's own agent"
@@ -163,13 +163,13 @@ def check_options(options: Sequence[tuple[str, str]]) -> None:
 
 def parse_options(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Parse options NAME=VALUE or --NAME=VALUE of a command line. Raises UsageError."""
-    found = []
+    parsed = []
     for text in texts:
         name, equals, value = text.removeprefix("--").partition("=")
         if not equals:
             raise UsageError(f"an option of a deployment must be NAME=VALUE, not {text[:80]!r}")
-        found.append((name, value))
-    options = tuple(found)
+        parsed.append((name, value))
+    options = tuple(parsed)
     check_options(options)
     return options
 
@@ -188,7 +188,8 @@ State = Literal["idle", "fetching", "starting", "serving", "draining", "yielded"
 STATES: Final = get_args(State)
 
 _MOST_TEACHERS: Final = 100_000
-_TEXT: Final = 600
+#: Most characters of a text in a report.
+_MAX_TEXT: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +208,11 @@ class Deployment:
             students.
         max: greatest number of teachers.
         priority: higher priorities get machines first.
-        price_per_hour: of one teacher, in the operator's currency; 0: the coordinator's.
+        price_per_hour: price of one teacher, in the operator's currency; 0: as for the coordinator.
         freeze_s: seconds for which the number of teachers stays after a change.
-        cost_ceiling_per_hour: of all its teachers, in the same currency; None: the coordinator's.
-        withdrawn: the service is giving all its machines back; then the record is deleted.
+        cost_ceiling_per_hour: most that all its teachers may cost, in the same currency; None: as
+            for the coordinator.
+        withdrawn: the service gives all its machines back; afterwards the record is deleted.
         since_ms: when it was deployed, by the store's clock.
     """
 
@@ -298,9 +300,9 @@ class MachineOrder:
     def from_json(cls, value: object) -> Self:
         """Parse the fields. Raises UsageError if they are invalid."""
         values = _typed_fields(cls, value)
-        deployment = values.get("deployment")
-        made = None if deployment is None else Deployment.from_json(deployment)
-        return cls(**{**values, "deployment": made})
+        if values.get("deployment") is not None:
+            values["deployment"] = Deployment.from_json(values["deployment"])
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +322,8 @@ class Report:
         load: CPU cores that processes other than its teacher keep busy.
         until_s: seconds until its owner's use of it ends; 0: unknown.
         why: what it waits for, or what went wrong, as text; empty: neither.
-        blocked: `retry_key` of each deployment that failed here lately; until its pause is over, it
-            is not ordered here.
+        blocked: `retry_key` of each deployment that recently failed here; it is not ordered here
+            until its pause is over.
         troubles: what went wrong with each deployment of `blocked`, in the same order, as text.
         cached: content ids of models in its cache.
         leaving: it takes no further orders.
@@ -345,7 +347,7 @@ class Report:
     leaving: bool = False
 
     def trouble_with(self, deployment: Deployment) -> str:
-        """Return what went wrong with a deployment lately, as text; empty: nothing."""
+        """Return what recently went wrong with a deployment, as text; empty: nothing."""
         troubles = dict(zip(self.blocked, self.troubles, strict=False))
         return troubles.get(retry_key(deployment), "")
 
@@ -353,23 +355,23 @@ class Report:
     def from_json(cls, value: object) -> Self:
         """Parse the fields; invalid ones are ignored, and long ones cut off."""
         values = value if isinstance(value, Mapping) else {}
-        plain = cls()
-        found: dict[str, Any] = {}
-        for one in fields(cls):
-            given, usual = values.get(one.name), getattr(plain, one.name)
-            if isinstance(usual, tuple):
+        defaults = cls()
+        valid: dict[str, Any] = {}
+        for name in (known.name for known in fields(cls)):
+            given, default = values.get(name), getattr(defaults, name)
+            if isinstance(default, tuple):
                 if isinstance(given, list | tuple) and all(isinstance(g, str) for g in given):
-                    found[one.name] = tuple(g[:_TEXT] for g in given[:256])
-            elif isinstance(usual, float):
+                    valid[name] = tuple(g[:_MAX_TEXT] for g in given[:256])
+            elif isinstance(default, float):
                 if (number := _finite(given)) is not None:
-                    found[one.name] = number
-            elif type(given) is type(usual) and not _is_too_large(given):
-                found[one.name] = given[:_TEXT] if isinstance(given, str) else given
-        if found.get("state") not in STATES:
-            found.pop("state", None)
-        if not is_name(found.get("service", "")):
-            found.pop("service", None)
-        return cls(**found)
+                    valid[name] = number
+            elif type(given) is type(default) and not _is_too_large(given):
+                valid[name] = given[:_MAX_TEXT] if isinstance(given, str) else given
+        if valid.get("state") not in STATES:
+            valid.pop("state", None)
+        if not is_name(valid.get("service", "")):
+            valid.pop("service", None)
+        return cls(**valid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,9 +396,9 @@ class Machine:
 
 
 def retry_key(deployment: Deployment) -> str:
-    """Return what identifies a deployment for retries, as text: its content, URL and options."""
+    """Return a text that identifies a deployment for retries: its content, URL and options."""
     options = " ".join(f"{name}={value}" for name, value in deployment.options)
-    return f"{deployment.content_id} {deployment.model_url} {options}"[:_TEXT]
+    return f"{deployment.content_id} {deployment.model_url} {options}"[:_MAX_TEXT]
 
 
 def json_of(record: Deployment | MachineOrder | Report) -> str:
@@ -413,7 +415,7 @@ def deployment_from(text: str) -> Deployment | None:
 
 
 def order_from(text: str | None) -> MachineOrder:
-    """Parse an order from the text of `json_of`; the order 0 if it is missing or invalid."""
+    """Parse an order from the text of `json_of`; number 0 if it is missing or invalid."""
     try:
         return MachineOrder.from_json(load_facts(text or ""))
     except UsageError:
@@ -421,7 +423,7 @@ def order_from(text: str | None) -> MachineOrder:
 
 
 def _finite(value: object) -> float | None:
-    """Return a number as a finite float; None: it is not a number, or not a finite float."""
+    """Return a number as a float; None: it is no number, or not finite as a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -432,12 +434,12 @@ def _finite(value: object) -> float | None:
 
 
 def _is_too_large(value: object) -> bool:
-    """Return whether a value is an integer that Redis, and messages, cannot hold."""
+    """Return whether a value is an integer of more than 64 bits, for Redis and messages."""
     return isinstance(value, int) and abs(value) >= 1 << 63
 
 
 #: Annotation of a field -> types of its values in JSON; others are checked by their records.
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
+_JSON_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "str": (str,),
     "int": (int,),
     "float": (int, float),
@@ -451,11 +453,11 @@ def _typed_fields(cls: type[Any], value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UsageError(f"{cls.__name__}: expects a mapping, got {type(value).__name__}")
     values = {}
-    for one in fields(cls):
-        if one.name not in value:
+    for known in fields(cls):
+        if known.name not in value:
             continue
-        given = value[one.name]
-        if (expected := _KINDS.get(str(one.type))) and type(given) not in expected:
-            raise UsageError(f"{one.name} of {cls.__name__} must be {one.type}")
-        values[one.name] = given
+        given = value[known.name]
+        if (expected := _JSON_TYPES.get(str(known.type))) and type(given) not in expected:
+            raise UsageError(f"{known.name} of {cls.__name__} must be {known.type}")
+        values[known.name] = given
     return values
