@@ -1,4 +1,4 @@
-"""Admits calls: who may call, how much a manager takes of them, and how refusals are counted."""
+"""Admits calls: checks their credentials, limits their number and size, and counts refusals."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class ManagerLimits:
         reports: rate of reports of each student's stream.
         first_report_s: seconds within which the first message of a stream or call must arrive.
         ping_s: seconds without a message after which a peer is pinged; it must answer in half that
-            time. So the streams of a machine without power end.
+            time. This ends the streams of a machine that lost its power.
         write_s: seconds within which a peer must read a message.
-        held: teachers in each list of a report: held, slow, ejected and so on.
+        held: teachers in each list of a report: used, slow, ejected and so on.
         text: characters of a text in a report.
         streams: students' streams at this manager.
         streams_per_principal: students' streams with one credential.
@@ -92,11 +92,11 @@ class ManagerLimits:
 
 
 class ConcurrencyLimit:
-    """Limits what may be open at once, in total and for each principal. Only for one thread.
+    """Limits how many calls or streams are open, in total and by principal. Only for one thread.
 
     Args:
-        what: what is limited, for messages: "streams of students".
-        most: limit of all.
+        what: name of what is limited, for messages: "streams of students".
+        most: limit in total.
         most_each: limit of one principal.
     """
 
@@ -116,7 +116,7 @@ class ConcurrencyLimit:
         """Count one more of this principal while the body runs.
 
         Raises:
-            Overloaded: the limit of all is reached.
+            Overloaded: the limit in total is reached.
             RateLimited: the principal has reached its limit.
         """
         if self.taken >= self._most:
@@ -170,7 +170,10 @@ class CallGuard:
         return self._gate.revision
 
     async def admit(self, context: Context, *roles: str) -> Caller:
-        """Return the caller if it has one of `roles` or is an admin; else abort the call unread."""
+        """Return the caller if it has one of `roles` or is an admin; else abort the call.
+
+        The request has not been read by then.
+        """
         try:
             caller = self._caller(context)
             self._gate.require(caller, *roles)
@@ -210,7 +213,7 @@ class CallGuard:
 
     async def refuse(self, context: Context, error: Exception) -> NoReturn:
         """Abort a call with an error; count it if the caller caused it."""
-        reason = next((_REASONS[k] for k in type(error).__mro__ if k in _REASONS), "")
+        reason = next((_REASONS[base] for base in type(error).__mro__ if base in _REASONS), "")
         if reason:
             self._on_refused(reason)
         elif not isinstance(error, EdlError):

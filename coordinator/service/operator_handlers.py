@@ -1,4 +1,4 @@
-"""The methods of operators: Status, Drain, Upgrade and Deploy, and Watch, which streams the log."""
+"""The methods for operators: Status, Drain, Upgrade, Deploy; and Watch, which streams the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .call_guard import CallGuard, ConcurrencyLimit, Context, ManagerLimits, Ref
 _T = TypeVar("_T")
 
 #: Most concurrent status calls with `own_only`, in total and with one credential.
-_OWN, _OWN_EACH = 8, 2
+_OWN_CALLS, _OWN_CALLS_EACH = 8, 2
 
 
 class UnaryHandlers:
@@ -43,7 +43,7 @@ class UnaryHandlers:
 
     Args:
         manager: returns the status.
-        registry: receives orders.
+        registry: receives drain requests and content plans.
         guard: admits callers.
         limits: bounds concurrent calls.
         machines: receives deployments; None: there are no machines.
@@ -61,12 +61,14 @@ class UnaryHandlers:
         self._registry = registry
         self._machines = machines
         self._guard = guard
-        self._opened = ConcurrencyLimit(
+        self._unread_calls = ConcurrencyLimit(
             "calls without a request", limits.silent, limits.silent // 2
         )
-        self._answered = ConcurrencyLimit("calls", limits.calls, limits.calls)
+        self._calls = ConcurrencyLimit("calls", limits.calls, limits.calls)
         # Separate, so that students cannot block administrators.
-        self._own = ConcurrencyLimit("calls of students for their status", _OWN, _OWN_EACH)
+        self._own_calls = ConcurrencyLimit(
+            "calls of students for their status", _OWN_CALLS, _OWN_CALLS_EACH
+        )
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """Return the handler of each method."""
@@ -88,11 +90,12 @@ class UnaryHandlers:
         async def call(requests: AsyncIterator[bytes], context: Context) -> None:
             caller = await self._guard.admit(context, *roles)
             try:
-                with self._opened.hold(caller.principal):
+                with self._unread_calls.hold(caller.principal):
                     request = await self._guard.first(requests, kind())
-                own = getattr(request, "own_only", False)
-                limit, principal = (self._own, caller.principal) if own else (self._answered, "")
-                # Only once the request is here, so that silent callers block nobody.
+                limit, principal = self._calls, ""
+                if getattr(request, "own_only", False):
+                    limit, principal = self._own_calls, caller.principal
+                # Taken only after the request has arrived, so that silent callers block no others.
                 with limit.hold(principal):
                     reply = await _in_thread(answer, request, caller)
                 await self._guard.write(context, reply)
@@ -108,7 +111,7 @@ class UnaryHandlers:
 
         def owned(service: str) -> set[str]:
             students = self._registry.members("students", service)
-            return {one.member for one in students if owns(caller.principal, one.facts)}
+            return {member.member for member in students if owns(caller.principal, member.facts)}
 
         return own_part(self._manager.status(request.service), owned, request.max_members)
 
@@ -134,8 +137,8 @@ class UnaryHandlers:
             raise UsageError("this service manager has no machines to deploy on")
         if request.withdraw:
             return pb.DeployReply(summary=operations.undeploy(self._machines, request.service))
-        wanted = operations.parse_deploy_request(request)
-        return pb.DeployReply(summary=operations.deploy(self._machines, wanted))
+        deployment = operations.parse_deploy_request(request)
+        return pb.DeployReply(summary=operations.deploy(self._machines, deployment))
 
 
 async def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
@@ -157,7 +160,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two reads of the logs for a watcher, if there are at most this many watchers.
 #: More of them wait longer, so that together they read no more often.
-_LOOK_S, _FAST_WATCHERS = 0.2, 4
+_READ_PAUSE_S, _FAST_WATCHERS = 0.2, 4
 #: Seconds within which a stream ends after its credential was withdrawn.
 _CHECK_S: Final = 1.0
 
@@ -200,7 +203,7 @@ class WatchHandler:
             await self._guard.refuse(context, error)
 
     async def _serve(self, request: pb.WatchRequest, context: Context) -> None:
-        # At once, to show the caller that this manager does not hang.
+        # Sent at once, to show the caller that this manager does not hang.
         await context.send_initial_metadata(((VERSION_METADATA, str(PROTOCOL_VERSION)),))
         sent, entries = await _in_thread(self._read, request.service, {}, request.last)
         while True:
@@ -214,14 +217,14 @@ class WatchHandler:
             try:
                 sent, entries = await _in_thread(self._read, request.service, sent)
                 self._answering = True
-            except RedisUnavailable as error:  # it may come back
+            except RedisUnavailable as error:  # it may answer again
                 if self._answering:
                     log.warning("%s; watchers of the log wait", error)
                 self._answering = False
 
     async def _pause(self) -> None:
         """Wait until the next read. Raises UnavailableError if this manager stops."""
-        pause_s = min(_CHECK_S, _LOOK_S * max(1.0, self._streams.taken / _FAST_WATCHERS))
+        pause_s = min(_CHECK_S, _READ_PAUSE_S * max(1.0, self._streams.taken / _FAST_WATCHERS))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), pause_s)
         if self._stopped.is_set():
@@ -230,19 +233,19 @@ class WatchHandler:
     def _read(
         self, service: str, sent: Mapping[str, str], last: int = 0
     ) -> tuple[dict[str, str], list[ServiceEntry]]:
-        """Return the entries after those that were sent, by time. Blocks.
+        """Return the log entries that were not sent yet, by time. Blocks.
 
         Args:
             service: name of the service; empty: all.
-            sent: service -> id of the last entry that was sent; without one, all are returned.
-            last: return only the latest; 0: all.
+            sent: service -> id of its last sent entry; of a service without one, all are returned.
+            last: return only the `last` latest entries; 0: all.
 
         Returns:
-            `sent` with these entries, and the entries.
+            `sent`, updated for these entries, and the entries.
         """
         services = [service] if service else self._registry.services_with_log()
-        logs = {each: self._registry.events(each, sent.get(each, ""), last) for each in services}
-        read = {each: log[-1].id for each, log in logs.items() if log}
-        entries = [(service, entry) for service, log in logs.items() for entry in log]
-        entries.sort(key=lambda each: log_position(each[1].id))  # of one service, they keep order
-        return {**sent, **read}, entries[-last:]
+        logs = {name: self._registry.events(name, sent.get(name, ""), last) for name in services}
+        read = {name: entries[-1].id for name, entries in logs.items() if entries}
+        merged = [(name, entry) for name, entries in logs.items() for entry in entries]
+        merged.sort(key=lambda item: log_position(item[1].id))  # stable within one service
+        return {**sent, **read}, merged[-last:]

@@ -49,7 +49,7 @@ class CoordinatorServer:
 
     Args:
         manager: the manager; started and stopped by the caller.
-        registry: receives orders, and has the log.
+        registry: receives requests of operators, and has the log.
         security: certificates and tokens; None: neither.
         gate: admits callers; None: one made from `security`.
         limits: bounds sizes, rates and concurrency; None: the defaults.
@@ -118,7 +118,7 @@ class CoordinatorServer:
         self._thread.join(grace_s + 5.0)
 
     def _run(self, address: str, bound: Future[int]) -> None:
-        """Run the loop; pass an error before it listens to `start`."""
+        """Run the loop. `start` raises an error that occurs before the server listens."""
         try:
             asyncio.run(self._serve(address, bound))
         except BaseException as error:
@@ -137,9 +137,9 @@ class CoordinatorServer:
             (*_OPTIONS, *self._pings),
             on_unknown=lambda: self._on_refused("malformed"),
         )
-        chosen = listen(server, address, self._security, self._gate)
+        bound_port = listen(server, address, self._security, self._gate)
         await server.start()
-        bound.set_result(chosen)
+        bound.set_result(bound_port)
         rechecking = asyncio.create_task(self._subscribing.recheck())
         ended = asyncio.create_task(server.wait_for_termination())
         stopping = asyncio.create_task(self._stopping.wait())
@@ -155,7 +155,7 @@ class CoordinatorServer:
         await ended  # cancelling it would cancel the server's own future
 
     def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        # No (de)serializers, so that we refuse malformed messages instead of gRPC logging them.
+        # No (de)serializers: we refuse malformed messages, which gRPC would only log.
         return {
             "Subscribe": grpc.stream_stream_rpc_method_handler(self._subscribing.handle),
             "Watch": grpc.stream_stream_rpc_method_handler(self._watching.handle),
@@ -164,10 +164,10 @@ class CoordinatorServer:
 
 
 def _pings(after_s: float) -> tuple[tuple[str, int], ...]:
-    """Return options that detect a peer whose machine is gone."""
+    """Return options that detect a peer whose machine has failed."""
     answer_ms = int(after_s * 500)
     return (
         ("grpc.keepalive_time_ms", int(after_s * 1000)),
         ("grpc.keepalive_timeout_ms", answer_ms),
-        ("grpc.http2.ping_timeout_ms", answer_ms),  # its name in newer releases
+        ("grpc.http2.ping_timeout_ms", answer_ms),  # the same in newer gRPC
     )

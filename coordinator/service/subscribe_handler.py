@@ -1,7 +1,7 @@
 """The method Subscribe: for each student's stream, a task that sends and a task that receives.
 
-Tasks, as threads would be too many for a thousand students. The manager runs in a plain thread; it
-and the loop communicate only by its queue and `call_soon_threadsafe`.
+Tasks, because a thousand students would need too many threads. The manager runs in threads of its
+own: it gets reports by its queue, and sends assignments by the loop's `call_soon_threadsafe`.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class SubscribeHandler:
             for stream, admitted in list(self._open.items()):
                 if admitted.revision is revision:
                     continue
-                student_id = ""  # not known yet: checked again once it is
+                student_id = ""  # not known yet: checked again when it is
                 if stream.report is not None:
                     student_id, admitted.revision = stream.report.student_id, revision
                 try:
@@ -236,8 +236,8 @@ def _secret(context: Context) -> str:
     return secrets.token_urlsafe(_SECRET_BYTES)
 
 
-#: Greatest integer in a report. Terms are milliseconds since 1970 and incarnations microseconds, so
-#: they and sums of them are far below.
+#: Greatest integer in a report. Terms are milliseconds since 1970, and incarnations microseconds:
+#: even their sums are far below.
 _MAX_INTEGER: Final = 1 << 62
 _STATES: Final = frozenset({"", "steady", "starved", "blocked", "source_wait"})
 _CAUSES: Final = frozenset(IN_WORDS)
@@ -271,9 +271,9 @@ def check_report(
         report.half_open,
         report.unavailable,
     )
-    named = max(map(len, lists))
-    if named > limits.held:
-        raise WireError(f"a report names {named} teachers; at most {limits.held}")
+    longest = max(map(len, lists))
+    if longest > limits.held:
+        raise WireError(f"a report names {longest} teachers; at most {limits.held}")
     for teacher in chain.from_iterable(lists):
         check_member("teachers", teacher)
     if len(report.ejected) != len(report.ejected_for) or not _CAUSES.issuperset(report.ejected_for):
