@@ -163,14 +163,14 @@ class _Placing:
 
     def __init__(self, machines: Sequence[PlacedMachine], demands: Sequence[TeacherDemand]) -> None:
         self._demands = {demand.service: demand for demand in demands}
-        self._free: dict[str, PlacedMachine] = {}
+        self._ungiven: dict[str, PlacedMachine] = {}
         self._given_back: list[PlacedMachine] = []
         for machine in sorted(machines, key=lambda machine: machine.machine_id):
             if not machine.available:
                 if machine.service:
                     self._given_back.append(machine)
             elif not machine.service or machine.service in self._demands:
-                self._free[machine.machine_id] = machine  # not given to a demand yet
+                self._ungiven[machine.machine_id] = machine  # to no demand yet
         self._present = {name: self._machines_of(demand) for name, demand in self._demands.items()}
         self._values = self._machine_values()
         self._given_counts = dict.fromkeys(self._demands, 0)
@@ -190,7 +190,7 @@ class _Placing:
             for machine, demand, why in self._given.values()
             if not _serves(machine, demand)
         ]
-        for machine in self._free.values():
+        for machine in self._ungiven.values():
             if machine.service:
                 changes.append(Change(machine.machine_id, "", self._why_released(machine)))
         for machine in self._given_back:
@@ -199,7 +199,7 @@ class _Placing:
 
     def _machines_of(self, demand: TeacherDemand) -> list[PlacedMachine]:
         """Return the machines of a service, best first."""
-        machines = [machine for machine in self._free.values() if _serves(machine, demand)]
+        machines = [machine for machine in self._ungiven.values() if _serves(machine, demand)]
         return sorted(machines, key=lambda machine: (not machine.serves, machine.machine_id))
 
     def _machine_values(self) -> Mapping[str, tuple[int, int, int]]:
@@ -218,29 +218,29 @@ class _Placing:
         for machine in self._present[demand.service]:
             if self._given_counts[demand.service] >= count:
                 return
-            if machine.machine_id in self._free:
+            if machine.machine_id in self._ungiven:
                 self._give(machine, demand)
         while self._given_counts[demand.service] < count and self._give_one(demand, set()):
             pass
 
     def _give(self, machine: PlacedMachine, demand: TeacherDemand) -> None:
-        self._free.pop(machine.machine_id, None)
+        self._ungiven.pop(machine.machine_id, None)
         self._given_counts[demand.service] += 1
         self._given[machine.machine_id] = (machine, demand, self._why_given(machine, demand))
 
     def _give_one(self, demand: TeacherDemand, excluded: set[str]) -> bool:
         """Give one more machine to a demand; return whether that was possible.
 
-        If the service can use no free machine, it may swap: another service gives it a machine and
-        takes a free one. So the order of earlier grants does not matter. Machines granted in this
-        computation are swapped before those that their service had. `excluded`: services that take
-        part in the swap already.
+        If the service can use none of the remaining machines, it may swap: another service gives it
+        a machine and takes one of the remaining. So the order of earlier grants does not matter.
+        Machines granted in this computation are swapped before those that their service had.
+        `excluded`: services that take part in the swap already.
         """
         if (best := self._best(demand)) is not None:
             self._give(best, demand)
             return True
         excluded.add(demand.service)
-        if not self._free:
+        if not self._ungiven:
             return False
         given = [(machine, other) for machine, other, _ in self._given.values()]
         for machine, other in sorted(given, key=lambda pair: _swap_key(*pair)):
@@ -253,7 +253,7 @@ class _Placing:
 
     def _best(self, demand: TeacherDemand) -> PlacedMachine | None:
         fitting = [
-            machine for machine in self._free.values() if demand.service not in machine.refuses
+            machine for machine in self._ungiven.values() if demand.service not in machine.refuses
         ]
         return min(fitting, key=lambda machine: self._preference(machine, demand), default=None)
 

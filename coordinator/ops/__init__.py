@@ -1,1 +1,1 @@
-"""The commands `edl status`, `edl doctor` and `edl context`, and how the mesh is shown as text."""
+"""The commands `edl status`, `edl doctor` and `edl context`, and the views of the mesh as text."""

@@ -60,18 +60,18 @@ def status(
     quiet_grpc()
     from ..calling.client import fetch_status
 
-    most = 0 if all_ or json else _ROWS
+    max_rows = 0 if all_ or json else _ROWS
     mesh = mesh_context(context)
     url = mesh.coordinator
-    fetch = partial(fetch_status, url, service, max_members=most, security=mesh.security())
-    ask = partial(_read_all, fetch, url, service, mesh.queue)
+    fetch = partial(fetch_status, url, service, max_members=max_rows, security=mesh.security())
+    read = partial(_read_all, fetch, url, service, mesh.queue)
     try:
         if json:
-            _print_json(ask, service, watch)
+            _print_json(read, service, watch)
         elif watch:
-            _watch(ask, service, most)
+            _watch(read, service, max_rows)
         else:
-            console().print(_render(_checked(ask(), service), service, most))
+            console().print(_render(_checked(read(), service), service, max_rows))
     except KeyboardInterrupt:
         if not watch:  # --watch has no other end
             raise
@@ -79,9 +79,10 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class _MeshState:
-    """The mesh as a manager knows it, and the rest as Redis has it.
+    """The mesh as a manager knows it; trainings, machines and the queue as Redis has them.
 
-    `machines` and `queue` are None if the user may not read them.
+    `no_manager`: why no manager answers; empty if one does. `machines` and `queue` are None if the
+    user may not read them.
     """
 
     mesh: pb.MeshStatus
@@ -92,10 +93,10 @@ class _MeshState:
 
 
 def _read_all(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str) -> _MeshState:
-    """Return the state of the mesh, also without a manager if there are trainings or jobs.
+    """Return the state of the mesh; without a manager, only if there are trainings or jobs.
 
     Raises:
-        CoordinatorUnavailable: no manager answers, and there are none.
+        CoordinatorUnavailable: no manager answers, and there are neither trainings nor jobs.
     """
     from ...proto import coordinator_pb2 as pb
     from .machines_view import machines_at
@@ -138,7 +139,7 @@ def _queue(url: str, queue: str) -> QueueState | None:
     with closing(open_queue(url, queue)) as board:
         try:
             return read_queue(board, queue)
-        except AccessError:  # as above
+        except AccessError:  # as in `_jobs`
             return None
 
 
@@ -147,12 +148,12 @@ def _to_json(state: _MeshState) -> dict[str, Any]:
     from .status_view import to_json
 
     machines = machines_view.to_json(state.machines or machines_view.MachinesState())
-    jobs = [jobs_view.to_json(one) for one in state.jobs]
+    jobs = [jobs_view.to_json(job) for job in state.jobs]
     queue = queue_view.to_json(state.queue) if state.queue is not None else None
     return {**to_json(state.mesh), **machines, "jobs": jobs, "elastic_jobs": queue}
 
 
-def _render(state: _MeshState, service: str, most: int) -> RenderableType:
+def _render(state: _MeshState, service: str, max_rows: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -162,54 +163,54 @@ def _render(state: _MeshState, service: str, most: int) -> RenderableType:
     mesh: RenderableType = (
         Text(state.no_manager, style="dim") if state.no_manager else render(state.mesh, service)
     )
-    machines = [machines_view.render(state.machines, most)] if state.machines else []
+    machines = [machines_view.render(state.machines, max_rows)] if state.machines else []
     queue = [Text(queue_view.line(state.queue), style="bold")] if state.queue else []
-    return Group(mesh, *machines, *queue, *(jobs_view.render(one, most) for one in state.jobs))
+    return Group(mesh, *machines, *queue, *(jobs_view.render(job, max_rows) for job in state.jobs))
 
 
-def _print_json(ask: Callable[[], _MeshState], service: str, again: bool) -> None:
+def _print_json(read: Callable[[], _MeshState], service: str, again: bool) -> None:
     """Print one document; with `again`, one per second, each in one line."""
     if not again:
-        print(json_format.dumps(_to_json(_checked(ask(), service)), indent=2))
+        print(json_format.dumps(_to_json(_checked(read(), service)), indent=2))
         return
-    state = ask()
+    state = read()
     while True:
         print(json_format.dumps(_to_json(state)), flush=True)
         time.sleep(_REFRESH_S)
-        state = _await_state(ask)
+        state = _await_state(read)
 
 
-def _await_state(ask: Callable[[], _MeshState]) -> _MeshState:
+def _await_state(read: Callable[[], _MeshState]) -> _MeshState:
     """Return the next state; write each failure before it to stderr."""
     while True:
         try:
-            return ask()
-        except UnavailableError as error:  # it may come back
+            return read()
+        except UnavailableError as error:  # it may answer again
             print(error, file=sys.stderr, flush=True)
             time.sleep(_REFRESH_S)
 
 
-def _watch(ask: Callable[[], _MeshState], service: str, most: int) -> None:
+def _watch(read: Callable[[], _MeshState], service: str, max_rows: int) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    def look() -> RenderableType:
+    def read_and_render() -> RenderableType:
         try:
-            return _render(ask(), service, most)
-        except UnavailableError as error:  # it may come back
+            return _render(read(), service, max_rows)
+        except UnavailableError as error:  # it may answer again
             return Text(str(error), style="bold red")
 
     out = console()
-    first = _render(ask(), service, most)
+    first = _render(read(), service, max_rows)
     if not out.is_terminal:  # a file, a pipe: one table after another
         out.print(first)
         while True:
             time.sleep(_REFRESH_S)
-            out.print(look())
+            out.print(read_and_render())
     with Live(first, console=out, auto_refresh=False) as live:
         while True:
             time.sleep(_REFRESH_S)
-            live.update(look(), refresh=True)
+            live.update(read_and_render(), refresh=True)
 
 
 def doctor(json: AsJson = False, context: Mesh = None) -> None:
@@ -235,7 +236,7 @@ def doctor(json: AsJson = False, context: Mesh = None) -> None:
         raise typer.Exit(1)
 
 
-#: Without variables: they are of other meshes.
+#: Reads no environment variables: they may be of another mesh.
 TLS: Final = StructuredOption("--tls", TlsKeys, variables=False)
 
 
@@ -293,7 +294,7 @@ def add(
     """
     files, jobs = TLS.read(tls), JOBS_ON.read(jobs_on)
     parse(coordinator)  # raises if it is not a Redis URL
-    made = MeshContext(
+    added = MeshContext(
         coordinator=coordinator,
         tls_ca=_absolute(files.ca),
         tls_cert=_absolute(files.cert),
@@ -304,11 +305,13 @@ def add(
         kubeconfig=_absolute(jobs.kubeconfig),
         kube_context=jobs.kube_context,
     )
-    made.security()  # raises if the files do not fit together
+    added.security()  # raises if the files do not fit together
     file = context_file()
-    contexts = file.change(lambda contexts: contexts.add(name, made))
-    use = "" if contexts.current == name else f"; 'edl context use {name}' makes it the current one"
-    typer.echo(f"context {name} is in {file.path}{use}")
+    contexts = file.change(lambda contexts: contexts.add(name, added))
+    hint = (
+        "" if contexts.current == name else f"; 'edl context use {name}' makes it the current one"
+    )
+    typer.echo(f"context {name} is in {file.path}{hint}")
 
 
 @app.command()
@@ -319,7 +322,7 @@ def use(name: Name) -> None:
 
 
 def _absolute(path: Path | None) -> Path | None:
-    """Return the absolute path of a file, which the context keeps."""
+    """Return the absolute path of a file, for a context. Raises UsageError if it does not exist."""
     if path is None:
         return None
     if not path.expanduser().is_file():

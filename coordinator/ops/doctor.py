@@ -1,6 +1,6 @@
 """Checks a mesh from this machine: finds what would hinder a student or an operator here.
 
-Each check yields findings. Checks that a failed one makes impossible are skipped.
+Each check yields findings. A check that a failed one makes impossible is skipped.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from ..store.redis_url import masked
 from .status_view import number_of
 from .text_output import Finding, doubt, well, wrong
 
-#: Difference of clocks in seconds that is reported, as incarnations are made from clocks.
+#: Clock differences above so many seconds are reported: certificates and log times need the clock.
 CLOCK_S: Final = 2.0
-#: Round trip to Redis in seconds that is reported, as it delays every heartbeat.
+#: Round trips to Redis above so many seconds are reported: they delay every heartbeat.
 ROUND_TRIP_S: Final = 0.05
 _PINGS: Final = 5
 _ANSWER_S: Final = 2.0
@@ -79,14 +79,14 @@ def examine(url: str, security: Callable[[], ClientSecurity | None]) -> Iterator
 
 def _redis(registry: Registry) -> Iterator[Finding]:
     """Check whether Redis answers, how fast, and its clock."""
-    waits = []
+    round_trips = []
     for _ in range(_PINGS):
         began = time.monotonic()
         server_ms = registry.time_ms()
-        waits.append(time.monotonic() - began)
-    wait_s = sorted(waits)[_PINGS // 2]
-    text = f"{registry.url} answers in {wait_s * 1000:.1f} ms"
-    if wait_s > ROUND_TRIP_S:
+        round_trips.append(time.monotonic() - began)
+    median_s = sorted(round_trips)[_PINGS // 2]
+    text = f"{registry.url} answers in {median_s * 1000:.1f} ms"
+    if median_s > ROUND_TRIP_S:
         yield doubt("Redis", text, "it is far away: give leases a longer TTL, or move Redis nearer")
     else:
         yield well("Redis", text)
@@ -104,16 +104,16 @@ def _writes(registry: Registry) -> Iterator[Finding]:
 
 
 def _clock(ahead_s: float) -> Iterator[Finding]:
-    words = f"Redis's clock is {abs(ahead_s):.2f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
+    text = f"Redis's clock is {abs(ahead_s):.2f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
     if abs(ahead_s) > CLOCK_S:
         yield doubt(
             "clock",
-            words,
+            text,
             "leases use Redis's clock only, but certificates and times in logs need this one: "
             "synchronize the clocks with NTP",
         )
     else:
-        yield well("clock", words)
+        yield well("clock", text)
 
 
 def _settings(registry: Registry) -> Iterator[Finding]:
@@ -167,8 +167,8 @@ def _expiry(about: str, time_s: float) -> Finding:
     return doubt(about, text, "replace it in time") if days < SOON_DAYS else well(about, text)
 
 
-def _peers(addresses: Iterable[str], security: ClientSecurity | None) -> Iterator[Finding]:
-    """Check whether servers have valid certificates, and for how long."""
+def _certificates(addresses: Iterable[str], security: ClientSecurity | None) -> Iterator[Finding]:
+    """Check whether servers have valid certificates, and how long these remain valid."""
     if security is None or security.tls is None:
         return
     for address in addresses:
@@ -185,7 +185,7 @@ def _peers(addresses: Iterable[str], security: ClientSecurity | None) -> Iterato
 def _managers(
     registry: Registry, security: ClientSecurity | None, refuses: bool
 ) -> Iterator[Finding]:
-    """Check each manager with a lease, and the mesh as the last one that answers knows it.
+    """Check each manager with a lease, and the mesh as the last answering manager knows it.
 
     If Redis `refuses` writes, no manager can renew its lease.
     """
@@ -199,7 +199,7 @@ def _managers(
     status, also_checked = None, ""
     for member in members:
         yield from _reachable_by_others(member, registry.url)
-        yield from _peers([member.member], security)
+        yield from _certificates([member.member], security)
         try:
             began = time.monotonic()
             status, also_checked = _ask(member.member, security)
@@ -251,7 +251,7 @@ def _services(
         yield doubt("services", f"none: no teacher and no student {words}")
     for service in status.services:
         yield from _service(service)
-        yield from _teachers(service, security, admitted=is_part)
+        yield from _teachers(service, security, as_student=is_part)
 
 
 def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
@@ -286,11 +286,11 @@ def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
 
 
 def _teachers(
-    service: pb.ServiceStatus, security: ClientSecurity | None, *, admitted: bool
+    service: pb.ServiceStatus, security: ClientSecurity | None, *, as_student: bool
 ) -> Iterator[Finding]:
-    """Check whether the teachers can be reached from here; of many, only the most doubtful.
+    """Check whether the teachers can be reached from here; of many, only the first of the status.
 
-    With `admitted`, also check whether they accept these credentials of a student.
+    With `as_student`, also check whether they accept these credentials of a student.
     """
     tried = [teacher for teacher in service.teachers if teacher.address][:_TRIED]
     problems = {t.teacher_id: why for t in tried if (why := connection_problem(t.address))}
@@ -301,8 +301,8 @@ def _teachers(
             "start it with --listen, and with --advertise and an address that students can reach",
         )
     encrypted = (t for t in tried if t.teacher_id not in problems and "http://" not in t.address)
-    yield from _peers((t.address for t in encrypted), security)
-    if admitted:
+    yield from _certificates((t.address for t in encrypted), security)
+    if as_student:
         for teacher in tried:
             if teacher.teacher_id not in problems and (
                 why := refusal(teacher, service.name, security)
@@ -314,11 +314,11 @@ def _teachers(
                     "its --tokens and --tls must accept them, like those of managers",
                 )
     if foreign := [teacher for teacher in service.teachers if teacher.voucher]:
-        spoken = ", ".join(sorted({teacher.protocol for teacher in foreign}))
+        protocols = ", ".join(sorted({teacher.protocol for teacher in foreign}))
         checked = sum(teacher.verified == "canary" for teacher in foreign)
         yield well(
             f"service {service.name}",
-            f"{number_of(len(foreign), 'foreign server')} ({spoken}), "
+            f"{number_of(len(foreign), 'foreign server')} ({protocols}), "
             f"{checked} of them compared with a canary",
         )
     lost_sidecars = {
@@ -346,7 +346,7 @@ def _advice(error: EdlError) -> str:
             "name a token file, or a certificate and key, that it accepts: 'edl context add', or"
             " EDL_TOKEN_FILE, EDL_TLS_CERT, EDL_TLS_KEY"
         )
-    if isinstance(error, UsageError):  # about a local file; it has its own hint
+    if isinstance(error, UsageError):  # about a local file; the error has its own hint
         return ""
     if handshake_hint(str(error)) or "--tls-c" in str(error):  # the error has its own hint
         return ""
@@ -363,7 +363,7 @@ def _is_local(url: str) -> bool:
     if url.startswith(("unix:", "memory:")):
         return True
     return all(
-        is_loopback(_host(f"{one}:0" if ":" not in one else one)) for one in hosts.split(",")
+        is_loopback(_host(f"{host}:0" if ":" not in host else host)) for host in hosts.split(",")
     )
 
 
@@ -381,7 +381,7 @@ def connection_problem(address: str) -> str:
 
 
 def refusal(teacher: pb.Teacher, service: str, security: ClientSecurity | None) -> str:
-    """Return why a teacher refuses these credentials; empty: it accepts them or is away."""
+    """Return why a teacher refuses these credentials; empty: it does not, or is away."""
     model = teacher.model or service
     try:
         with closing(open_client(teacher.protocol, teacher.address, model, security)) as client:
@@ -410,5 +410,5 @@ def certificate_expiry(address: str, security: ClientSecurity) -> float:
     url = address if "://" in address else f"https://{address}"
     with HttpConnector(url, security).connect(_ANSWER_S) as connection:
         assert isinstance(connection, ssl.SSLSocket)
-        shown = connection.getpeercert() or {}
-        return ssl.cert_time_to_seconds(str(shown["notAfter"]))
+        certificate = connection.getpeercert() or {}
+        return ssl.cert_time_to_seconds(str(certificate["notAfter"]))

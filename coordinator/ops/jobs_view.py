@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-#: Most generations in the table, the latest.
+#: Number of the latest generations in the table.
 _GENERATIONS: Final = 12
 
 
@@ -53,27 +53,27 @@ class JobState:
     @property
     def straggler(self) -> int | None:
         """The rank that is much slower than the others; None: there is none."""
-        return straggler({one.rank: one.facts.get("row_s", ()) for one in self.reports})
+        return straggler({report.rank: report.facts.get("row_s", ()) for report in self.reports})
 
     @property
     def step(self) -> int:
-        reached = [int(one.facts.get("step", 0)) for one in self.reports]
+        reached = [int(report.facts.get("step", 0)) for report in self.reports]
         ended = int(self.outcome.get("step", 0)) if self.outcome else 0
         return max([*reached, ended])
 
     @property
     def steps(self) -> int:
         """Number of steps of the whole job; 0: unknown."""
-        return max((int(one.facts.get("steps", 0)) for one in self.reports), default=0)
+        return max((int(report.facts.get("steps", 0)) for report in self.reports), default=0)
 
     def generations(self) -> list[dict[str, Any]]:
         """Return the generations as in the JSON form, oldest first."""
-        found: dict[int, dict[str, Any]] = {}
+        generations: dict[int, dict[str, Any]] = {}
         for event in self.events:
             body = event.body
             number = int(body.get("generation", 0))
             if body.get("kind") == "generation":
-                found[number] = {
+                generations[number] = {
                     "generation": number,
                     "began_ms": event.at_ms,
                     "ranks": int(body["ranks"]),
@@ -82,13 +82,13 @@ class JobState:
                     "why": str(body["why"]),
                     "first_step_after_s": None,
                 }
-            elif body.get("kind") == "stepping" and number in found:
-                found[number]["first_step_after_s"] = body.get("after_s")
-        return list(found.values())
+            elif body.get("kind") == "stepping" and number in generations:
+                generations[number]["first_step_after_s"] = body.get("after_s")
+        return list(generations.values())
 
 
 def read_jobs(board: JobBoard) -> list[JobState]:
-    """Return the jobs of the board, which forgets old ones.
+    """Return the recently active jobs of the board.
 
     Raises:
         RedisUnavailable: Redis does not answer.
@@ -125,25 +125,25 @@ def to_json(state: JobState) -> dict[str, Any]:
             }
             for node in state.nodes
         ],
-        "ranks": [{"rank": one.rank, **one.facts} for one in state.reports],
+        "ranks": [{"rank": report.rank, **report.facts} for report in state.reports],
         "generations": state.generations(),
     }
 
 
 def render(state: JobState, most_ranks: int = 0) -> RenderableType:
-    """Return tables of the generations and ranks of a job, with at most `most_ranks`; 0: all."""
+    """Return tables of the generations and of at most `most_ranks` ranks of a job; 0: all."""
     from rich.console import Group
     from rich.text import Text
 
     generations = state.generations()
-    of = f" of {state.steps}" if state.steps else ""
+    total = f" of {state.steps}" if state.steps else ""
     title = Text.assemble(
-        ("job ", "dim"), (state.job, "bold"), f"  {state.state}  step {state.step}{of}"
+        ("job ", "dim"), (state.job, "bold"), f"  {state.state}  step {state.step}{total}"
     )
     parts: list[RenderableType] = [title]
     if report := (state.outcome or {}).get("report"):
         parts.append(Text(str(report), style="bold red"))
-    worlds = " -> ".join(str(one["ranks"]) for one in generations)
+    worlds = " -> ".join(str(generation["ranks"]) for generation in generations)
     if worlds:
         parts.append(Text(f"ranks by generation: {worlds}", style="dim"))
         numbers = ["gen.", "ranks", "from step"]
@@ -165,17 +165,17 @@ _TIMELINE: Final[Columns[Mapping[str, Any]]] = {
     "ranks": lambda one: str(one["ranks"]),
     "nodes": lambda one: ", ".join(one["nodes"]),
     "from step": lambda one: str(one["restored"]),
-    "first step": lambda one: _after(one["first_step_after_s"]),
+    "first step": lambda one: _delay_text(one["first_step_after_s"]),
     "why": lambda one: one["why"],
 }
 
 
-def _after(seconds: float | None) -> str:
+def _delay_text(seconds: float | None) -> str:
     return "" if seconds is None else f"+{seconds:.1f} s"
 
 
 def _ranks(state: JobState, most: int) -> Table:
-    slow = state.straggler
+    straggler_rank = state.straggler
     columns: Columns[RankReport] = {
         "rank": lambda one: str(one.rank),
         "node": lambda one: str(one.facts.get("node", "")),
@@ -183,16 +183,20 @@ def _ranks(state: JobState, most: int) -> Table:
         "rows": lambda one: str(one.facts.get("rows", "")),
         "step ms": lambda one: f"{1000 * float(one.facts.get('step_s', 0.0)):.1f}",
         "wait ms": lambda one: f"{1000 * float(one.facts.get('wait_s', 0.0)):.1f}",
-        "teachers": lambda one: _known(one.facts.get("teachers")),
-        "": lambda one: "straggler" if one.rank == slow else str(one.facts.get("waiting_for", "")),
+        "teachers": lambda one: _or_blank(one.facts.get("teachers")),
+        "": lambda one: (
+            "straggler" if one.rank == straggler_rank else str(one.facts.get("waiting_for", ""))
+        ),
     }
     return table_of(
-        sorted(state.reports, key=lambda one: (one.rank != slow, one.rank))[: most or None],
+        sorted(state.reports, key=lambda one: (one.rank != straggler_rank, one.rank))[
+            : most or None
+        ],
         columns,
         numbers=["step", "rows", "step ms", "wait ms"],
-        style=lambda one: "bold red" if one.rank == slow else "",
+        style=lambda one: "bold red" if one.rank == straggler_rank else "",
     )
 
 
-def _known(count: int | None) -> str:
+def _or_blank(count: int | None) -> str:
     return "" if count is None else str(count)

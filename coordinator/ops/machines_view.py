@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _STYLES: Final = {"serving": "green", "yielded": "yellow", "draining": "yellow", "failing": "red"}
-_HASH: Final = 12
-#: Shown troubles per deployment; those of other machines are mostly the same.
+#: Shown characters of a content id.
+_ID_LENGTH: Final = 12
+#: Most troubles shown for a deployment; those of other machines are mostly the same.
 _TROUBLES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MachinesState:
-    """What the machine board holds."""
+    """Machines and deployments of the machine board."""
 
     machines: Sequence[Machine] = ()
     deployments: Sequence[Deployment] = ()
@@ -44,21 +45,21 @@ class MachinesState:
         return bool(self.machines or self.deployments)
 
     def of(self, service: str) -> MachinesState:
-        """Return what concerns a service; empty: all."""
+        """Return the deployment of a service, and its machines; empty: all."""
         if not service:
             return self
-        deployed = [one for one in self.deployments if one.service == service]
-        its = [
-            one
-            for one in self.machines
-            if service in (one.order.service, one.report.service)
-            or any(one.report.trouble_with(deployment) for deployment in deployed)
+        deployed = [deployment for deployment in self.deployments if deployment.service == service]
+        machines = [
+            machine
+            for machine in self.machines
+            if service in (machine.order.service, machine.report.service)
+            or any(machine.report.trouble_with(deployment) for deployment in deployed)
         ]
-        return MachinesState(its, deployed)
+        return MachinesState(machines, deployed)
 
 
 def machines_at(url: str) -> MachinesState | None:
-    """Return what the board at a Redis URL holds; None: this user may not read it.
+    """Return the machines and deployments in the Redis at `url`; None: the user may not read them.
 
     Raises:
         RedisUnavailable: Redis does not answer.
@@ -76,28 +77,32 @@ def to_json(state: MachinesState) -> dict[str, Any]:
     return {
         "machines": [
             {
-                "machine": one.machine_id,
-                "lease_remaining_s": one.expires_in_s,
-                "ordered": one.order.service,
-                **asdict(one.report),
+                "machine": machine.machine_id,
+                "lease_remaining_s": machine.expires_in_s,
+                "ordered": machine.order.service,
+                **asdict(machine.report),
             }
-            for one in state.machines
+            for machine in state.machines
         ],
         "deployments": [
-            {**asdict(one), "placed": placed[one.service], "troubles": _troubles(state, one)}
-            for one in state.deployments
+            {
+                **asdict(deployment),
+                "placed": placed[deployment.service],
+                "troubles": _troubles(state, deployment),
+            }
+            for deployment in state.deployments
         ],
     }
 
 
 def render(state: MachinesState, most: int = 0) -> RenderableType:
-    """Return tables of both, with at most `most` machines; 0: all."""
+    """Return tables of the deployments and of at most `most` machines; 0: all."""
     from rich.console import Group
     from rich.text import Text
 
     parts = [render_deployments(state)] if state.deployments else []
     if state.machines:
-        # Those that cannot do what they should come first.
+        # Failing machines come first.
         shown = sorted(
             state.machines, key=lambda one: (one.report.state != "failing", one.machine_id)
         )[: most or None]
@@ -111,27 +116,27 @@ def render_deployments(state: MachinesState) -> RenderableType:
     from rich.text import Text
 
     troubles = [
-        Text(f"{one.service} on {machine}: {trouble}", style="bold red")
-        for one in state.deployments
-        for machine, trouble in list(_troubles(state, one).items())[:_TROUBLES]
+        Text(f"{deployment.service} on {machine}: {trouble}", style="bold red")
+        for deployment in state.deployments
+        for machine, trouble in list(_troubles(state, deployment).items())[:_TROUBLES]
     ]
     return Group(Text("deployments", style="bold"), _deployments(state), *troubles)
 
 
 def _placed(state: MachinesState) -> Counter[str]:
-    return Counter(one.order.service for one in state.machines)
+    return Counter(machine.order.service for machine in state.machines)
 
 
 def _troubles(state: MachinesState, deployment: Deployment) -> dict[str, str]:
-    troubles = {one.machine_id: one.report.trouble_with(deployment) for one in state.machines}
-    return {machine: trouble for machine, trouble in troubles.items() if trouble}
+    troubles = ((m.machine_id, m.report.trouble_with(deployment)) for m in state.machines)
+    return {machine: trouble for machine, trouble in troubles if trouble}
 
 
 def _deployments(state: MachinesState) -> Table:
     placed = _placed(state)
     columns: Columns[Deployment] = {
         "service": lambda one: one.service,
-        "content": lambda one: one.content_id[:_HASH],
+        "content": lambda one: one.content_id[:_ID_LENGTH],
         "machines": lambda one: f"{placed[one.service]}{' (withdrawn)' if one.withdrawn else ''}",
         "min": lambda one: str(one.min),
         "max": lambda one: str(one.max),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..contexts import ContextFile, MeshContext
 
 _PLAIN_WIDTH = 100  # columns of output to a file or a pipe
-#: Variables for fields of a context; read if a URL names the mesh, or there is no context.
+#: Variables for fields of a context; read only if a URL names the mesh, or there is no context.
 FIELD_VARIABLES: Final = {
     "tls_ca": "EDL_TLS_CA",
     "tls_cert": "EDL_TLS_CERT",
@@ -32,13 +32,13 @@ FIELD_VARIABLES: Final = {
 
 
 def source_of(ctx: typer.Context, parameter: str) -> str:
-    """Return where the value of a parameter is from: COMMANDLINE, ENVIRONMENT, DEFAULT."""
+    """Return the source of a parameter's value: COMMANDLINE, ENVIRONMENT, DEFAULT; "": unknown."""
     source = ctx.get_parameter_source(parameter)
     return "" if source is None else source.name
 
 
 class _NameOrUrl:
-    """Parser of the option that says which mesh, with the variables that replace it."""
+    """Parser of the option that names the mesh, with the variables that replace it."""
 
     __name__ = "NAME|URL"
     variables: Final = {
@@ -69,8 +69,8 @@ def context_file() -> ContextFile:
     """Return the file of contexts: EDL_CONFIG, or ~/.config/edl-dist/contexts.yaml."""
     from ..contexts import ContextFile
 
-    if named := os.environ.get("EDL_CONFIG"):
-        return ContextFile(Path(named).absolute())
+    if path := os.environ.get("EDL_CONFIG"):
+        return ContextFile(Path(path).absolute())
     base = os.environ.get("XDG_CONFIG_HOME")
     try:
         folder = Path(base) if base else Path.home() / ".config"
@@ -89,11 +89,11 @@ def _context_names() -> list[str]:
 def mesh_context(named: Sequence[str] | None) -> MeshContext:
     """Return how to reach the mesh that the options, or else the variables, name.
 
-    A context is used whole: variables for credentials belong to a URL, so no credential goes to
-    another mesh than its own.
+    With a context, the variables for credentials are ignored: they belong to a mesh that a URL
+    names. So no credential is sent to another mesh.
 
     Args:
-        named: values of `Mesh`.
+        named: values of the option `Mesh`.
 
     Raises:
         UsageError: there is no such context, its file is invalid, two meshes are named, or the name
@@ -127,17 +127,18 @@ def console() -> Console:
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
 
-    class Harmless(Console):
+    class EscapingConsole(Console):
         def render(
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterable[Segment]:
-            for one in super().render(renderable, options):
-                yield (
-                    one if one.control else Segment(escape_control_characters(one.text), one.style)
-                )
+            for segment in super().render(renderable, options):
+                if segment.control:
+                    yield segment
+                else:
+                    yield Segment(escape_control_characters(segment.text), segment.style)
 
-    found = Harmless()
-    return found if found.is_terminal else Harmless(width=_PLAIN_WIDTH)
+    standard = EscapingConsole()
+    return standard if standard.is_terminal else EscapingConsole(width=_PLAIN_WIDTH)
 
 
 def quiet_grpc() -> None:

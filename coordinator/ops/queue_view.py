@@ -37,7 +37,7 @@ class QueueState:
 
 
 _NOT_ENDED = ("running", "scaling", "lost", "creating")
-#: The words of `line` for states, in its order.
+#: State -> its word in `line`, in the order of that line.
 _WORDS = {
     "running": "running",
     "scaling": "scaling",
@@ -60,7 +60,7 @@ def read_queue(board: QueueBoard, queue: str) -> QueueState:
         AccessError: the user may not read it.
     """
     runner, progress = board.runner(), [job.progress for job in board.jobs()]
-    states = Counter("lost" if is_lost(one, runner) else one.state for one in progress)
+    states = Counter("lost" if is_lost(job, runner) else job.state for job in progress)
     return QueueState(queue, states, runner)
 
 
@@ -87,7 +87,7 @@ def fleet_line(runner: Runner | None) -> str:
 
 def line(state: QueueState) -> str:
     """Return the line of `edl status`."""
-    counts = [f"{state.jobs[one]} {word}" for one, word in _WORDS.items() if state.jobs[one]]
+    counts = [f"{state.jobs[name]} {word}" for name, word in _WORDS.items() if state.jobs[name]]
     fleet = fleet_line(state.runner)
     where = "" if state.queue == "main" else f" of queue {state.queue}"
     return f"elastic jobs{where}: {', '.join(counts) or 'none'}; {fleet}"

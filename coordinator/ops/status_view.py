@@ -1,4 +1,4 @@
-"""`MeshStatus` as tables and as JSON, whose structure is stable; services also one by one.
+"""`MeshStatus` as tables and as JSON of a stable structure; also tables of services alone.
 
 The JSON form:
 
@@ -44,7 +44,8 @@ _STYLES = {
     "source_wait": "yellow",
     "starved": "bold red",
 }
-_HASH: Final = 12
+#: Shown characters of a content id.
+_ID_LENGTH: Final = 12
 _BAR_CELLS = 10
 
 
@@ -59,8 +60,8 @@ def to_json(status: pb.MeshStatus) -> dict[str, Any]:
 
 def summary_json(service: pb.ServiceStatus) -> dict[str, Any]:
     """Return a service without its members; names as in message `ServiceStatus`."""
-    shown = {**message_fields(service), "desired_teachers": desired(service)}
-    return {name: value for name, value in shown.items() if name not in ("teachers", "students")}
+    fields = {**message_fields(service), "desired_teachers": desired(service)}
+    return {name: value for name, value in fields.items() if name not in ("teachers", "students")}
 
 
 def _service_json(service: pb.ServiceStatus) -> dict[str, Any]:
@@ -92,10 +93,10 @@ def _serves(service: pb.ServiceStatus) -> defaultdict[str, list[str]]:
     return serves
 
 
-def render(status: pb.MeshStatus, service_asked: str = "") -> RenderableType:
+def render(status: pb.MeshStatus, requested_service: str = "") -> RenderableType:
     """Return tables of the teachers and students of each service.
 
-    `service_asked` is for the message if there is none.
+    `requested_service`: the only service of the status, for the message if it has no members.
     """
     from rich.console import Group
     from rich.text import Text
@@ -103,7 +104,7 @@ def render(status: pb.MeshStatus, service_asked: str = "") -> RenderableType:
     managers = ", ".join(status.managers) or "none"
     parts: list[RenderableType] = [Text(f"service managers: {managers}", style="dim")]
     if not status.services:
-        where = f" for service {service_asked!r}" if service_asked else ""
+        where = f" for service {requested_service!r}" if requested_service else ""
         parts.append(Text(f"no teacher and no student is registered{where}"))
     for service in status.services:
         parts += [Text(), _heading(service)]
@@ -123,7 +124,7 @@ def _left_out(shown: int, count: int, what: str) -> list[RenderableType]:
 
     if shown >= count:
         return []
-    return [Text(f"... {shown:,} of {count:,} {what}, those that need a look first; --all", "dim")]
+    return [Text(f"... {shown:,} of {count:,} {what}, problems first; --all shows all", "dim")]
 
 
 def _troubles(service: pb.ServiceStatus) -> list[RenderableType]:
@@ -150,8 +151,8 @@ def _troubles(service: pb.ServiceStatus) -> list[RenderableType]:
         ),
         *(
             Text(
-                f"teachers {', '.join(teachers)} contradict each other to {', '.join(students)}:"
-                " another one is needed to tell who is wrong",
+                f"teachers {', '.join(teachers)} contradict each other, as {', '.join(students)}"
+                " noticed: a third teacher is needed to decide which are wrong",
                 "bold red",
             )
             for teachers, students in sorted(disputed.items())
@@ -190,13 +191,13 @@ def _heading(service: pb.ServiceStatus) -> Text:
 
 
 def _states(service: pb.ServiceStatus) -> str:
-    """Return the number of members in each state, unless all are in the usual one."""
+    """Return the number of members in each state, unless all are in the usual state."""
     kinds = (("teachers", service.teacher_states), ("students", service.student_states))
-    unusual = {"teachers": {"serving"}, "students": {"steady"}}
+    usual = {"teachers": {"serving"}, "students": {"steady"}}
     return "; ".join(
         f"{what}: " + ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
         for what, states in kinds
-        if set(states) - unusual[what]
+        if set(states) - usual[what]
     ).replace("_", " ")
 
 
@@ -326,22 +327,22 @@ def service_details(service: pb.ServiceStatus) -> RenderableType:
         "upgrade": _upgrade(service),
     }
     for content in sorted({*service.content_teachers, *service.content_students}):
-        facts[f"on {content[:_HASH] or 'no content'}"] = (
+        facts[f"on {content[:_ID_LENGTH] or 'no content'}"] = (
             f"{number_of(service.content_teachers.get(content, 0), 'teacher')}, "
             f"{number_of(service.content_students.get(content, 0), 'student')}"
         )
-    shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    shown.add_column(style="dim", no_wrap=True)
-    shown.add_column(overflow="fold")
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, text in facts.items():
-        shown.add_row(name, Text(text))
-    return shown
+        table.add_row(name, Text(text))
+    return table
 
 
 def _desired_text(service: pb.ServiceStatus) -> str:
     count = desired(service)
     if count is None:
-        return "no manager has said so"
+        return "unknown: no manager has written a number"
     return f"{number_of(count, 'teacher')}: {service.desired_reason}"
 
 
@@ -349,8 +350,8 @@ def _upgrade(service: pb.ServiceStatus) -> str:
     if not service.next_content_id:
         return "none"
     when = "at once" if service.upgrade_at == "now" else "each at its next epoch"
-    left = service.content_students.get(service.content_id, 0)
-    return f"to {service.next_content_id}, {when}: {number_of(left, 'student')} still to move"
+    remaining = service.content_students.get(service.content_id, 0)
+    return f"to {service.next_content_id}, {when}: {number_of(remaining, 'student')} still to move"
 
 
 def _contents(service: pb.ServiceStatus) -> str:

@@ -1,4 +1,4 @@
-"""Events of the log and findings as lines or as JSON, and the tables of views."""
+"""Events of the log and findings as lines or JSON; tables for the views."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _KIND_WIDTH: Final = max(map(len, _STYLES))
 
 def message_fields(message: Message) -> dict[str, Any]:
     """Return all fields of a message, with lists and dicts for repeated ones and maps."""
-    found = {}
+    fields = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.is_repeated:
             value = dict(value) if isinstance(value, Mapping) else list(value)
-        found[field.name] = value
-    return found
+        fields[field.name] = value
+    return fields
 
 
 def event_json(event: pb.Event) -> str:
@@ -58,7 +58,7 @@ def event_json(event: pb.Event) -> str:
 
 
 def event_text(event: pb.Event) -> Text:
-    """Return time, service, kind, subject and reason, and which teachers were assigned or taken."""
+    """Return an event as a line: time, service, kind, subject, reason, and changed teachers."""
     from rich.text import Text
 
     seconds, ms = divmod(event.time_ms, 1000)
@@ -74,9 +74,9 @@ def event_text(event: pb.Event) -> Text:
 
 def _moves(event: pb.Event) -> str:
     before, after = set(event.before), set(event.after)
-    signed = [f"+{name}" for name in event.after if name not in before]
-    signed += [f"-{name}" for name in event.before if name not in after]
-    return f"  [{' '.join(signed)}]" if signed else ""
+    changes = [f"+{name}" for name in event.after if name not in before]
+    changes += [f"-{name}" for name in event.before if name not in after]
+    return f"  [{' '.join(changes)}]" if changes else ""
 
 
 Level = Literal["well", "doubt", "wrong"]
@@ -111,7 +111,7 @@ wrong = partial(Finding, "wrong")
 
 
 def finding_text(finding: Finding) -> Text:
-    """Return a line, and the advice in a second one."""
+    """Return a finding as a line, with its advice in a second line."""
     from rich.text import Text
 
     mark, style = _MARKS[finding.level]
@@ -132,7 +132,7 @@ def table_of(
     """Return a table.
 
     Args:
-        rows: what each row shows.
+        rows: one object for each row.
         columns: head -> returns the cell of a row. Brackets in plain texts are no markup.
         numbers: heads of the columns with numbers.
         gap: blanks between columns.

@@ -151,7 +151,7 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
 def test_the_server_of_metrics_answers_autoscalers() -> None:
     registry = Registry(FaultyStore())
     assert autoscale_page(registry, "/metrics") is None
-    with pytest.raises(UsageError, match="no manager has said"):
+    with pytest.raises(UsageError, match="no manager has recently written"):
         autoscale_page(registry, "/autoscale/s")
     with pytest.raises(UsageError, match="the name of a service"):
         autoscale_page(registry, "/autoscale/../x")

@@ -140,7 +140,7 @@ def test_teachers_that_a_student_complains_of_are_shown(mesh: pb.MeshStatus, cau
     text = printed(render(mesh))
     assert "teacher t2 is a straggler to job/0" in text
     assert f"teacher t2 is ejected by job/0: it {IN_WORDS[cause]}" in text
-    assert "teachers t1, t2 contradict each other to job/0" in text
+    assert "teachers t1, t2 contradict each other, as job/0" in text
     assert "probed now" not in text
     report.half_open.append("t2")
     assert f"it {IN_WORDS[cause]}, and is probed now" in printed(render(mesh))
