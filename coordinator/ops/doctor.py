@@ -381,7 +381,7 @@ def connection_problem(address: str) -> str:
 
 
 def refusal(teacher: pb.Teacher, service: str, security: ClientSecurity | None) -> str:
-    """Return why a teacher refuses these credentials; empty: it does not, or is away."""
+    """Return why a teacher refuses these credentials; empty: it accepts them or is silent."""
     model = teacher.model or service
     try:
         with closing(open_client(teacher.protocol, teacher.address, model, security)) as client:

@@ -188,10 +188,9 @@ def _ranks(state: JobState, most: int) -> Table:
             "straggler" if one.rank == straggler_rank else str(one.facts.get("waiting_for", ""))
         ),
     }
+    reports = sorted(state.reports, key=lambda one: (one.rank != straggler_rank, one.rank))
     return table_of(
-        sorted(state.reports, key=lambda one: (one.rank != straggler_rank, one.rank))[
-            : most or None
-        ],
+        reports[: most or None],
         columns,
         numbers=["step", "rows", "step ms", "wait ms"],
         style=lambda one: "bold red" if one.rank == straggler_rank else "",

@@ -1,6 +1,6 @@
-"""What open pages of the mesh receive: read once for all pages, and only while one is open.
+"""The messages for open pages. The mesh is read once for all of them, while any page is open.
 
-The page draws documents of four tables; a row is a flat object, its key is "service id":
+A page draws a document of four tables. A row is a flat object; its key is "service id":
 
 ```
 {"mesh":     {"": {"managers", "now_ms", ...}},
@@ -39,8 +39,10 @@ FAST_S: Final = 0.5
 SLOW_S: Final = 5.0
 #: Most teachers and students that are read every `FAST_S`.
 _FAST_MEMBERS: Final = 1500
+#: Events kept for new pages, and events of each service that are read at first.
 _LOG: Final = 500
 _LOG_AT_FIRST: Final = 200
+#: Unread messages of a page that the whole mesh replaces.
 _BACKLOG: Final = 8
 #: Most open pages.
 MAX_VIEWERS: Final = 32
@@ -56,7 +58,7 @@ class MeshSource:
 
     Args:
         manager: returns the status.
-        registry: has the log, and receives orders.
+        registry: has the log, and receives drain requests.
     """
 
     def __init__(self, manager: Manager, registry: Registry) -> None:
@@ -72,8 +74,8 @@ class MeshSource:
 
         Args:
             service: name of the service.
-            after: return only events after the one with this id; empty: from the oldest on.
-            last: return at most this many events, the latest; 0: all.
+            after: return only events after the event with this id; empty: from the oldest.
+            last: return only so many of the latest events; 0: all.
         """
         return [event_message(service, e) for e in self._registry.events(service, after, last)]
 
@@ -93,10 +95,10 @@ class Feed:
         self._source = source
         self._picture = Picture()
         self._events: deque[Message] = deque(maxlen=_LOG)
-        self._seen: dict[str, str] = {}
+        self._seen: dict[str, str] = {}  # service -> id of its last read event
         #: Messages for each viewer, and whether it has the whole mesh.
         self._viewers: dict[asyncio.Queue[str | None], bool] = {}
-        self._wanted = asyncio.Event()
+        self._has_viewers = asyncio.Event()
         self._last_bug = ""
         self._ended = False
 
@@ -104,7 +106,7 @@ class Feed:
         """Poll until cancelled; then end every stream."""
         try:
             while True:
-                await self._wanted.wait()
+                await self._has_viewers.wait()
                 began_s = time.monotonic()
                 await self._round()
                 pause_s = began_s + interval_s(self._members()) - time.monotonic()
@@ -128,13 +130,13 @@ class Feed:
             raise RateLimited(f"{MAX_VIEWERS} pages are open on this manager: close one")
         viewer: asyncio.Queue[str | None] = asyncio.Queue()
         self._viewers[viewer] = False
-        self._wanted.set()
+        self._has_viewers.set()
         try:
             yield self._messages(viewer)
         finally:
             del self._viewers[viewer]
             if not self._viewers:
-                self._wanted.clear()
+                self._has_viewers.clear()
 
     async def _messages(self, viewer: asyncio.Queue[str | None]) -> AsyncIterator[str]:
         while not self._ended and (message := await viewer.get()) is not None:
@@ -156,7 +158,7 @@ class Feed:
             now_ms, problem = 0, str(error)
         except Exception as error:  # a bug must not end the page
             if repr(error) != self._last_bug:
-                log.exception("a bug: the mesh could not be read for the page; it tries again")
+                log.exception("a bug: the mesh could not be read for the page; trying again")
             self._last_bug = repr(error)
             now_ms, problem = 0, "this manager could not read the mesh; see its log"
         self._events.extend(events)
@@ -167,10 +169,10 @@ class Feed:
         new_events: list[pb.Event] = []
         for service in status.services:
             seen = self._seen.get(service.name, "")
-            found = self._source.events(service.name, seen, 0 if seen else _LOG_AT_FIRST)
-            if found:
-                self._seen[service.name] = found[-1].id
-                new_events += found
+            events = self._source.events(service.name, seen, 0 if seen else _LOG_AT_FIRST)
+            if events:
+                self._seen[service.name] = events[-1].id
+                new_events += events
         new_events.sort(key=lambda event: event.time_ms)
         return status, new_events
 
@@ -203,14 +205,14 @@ def interval_s(members: int) -> float:
 
 
 def _event(event: pb.Event) -> Message:
-    return _same(event, ("service", "id", "time_ms", "kind", "subject", "text")) | {
+    return _fields(event, ("service", "id", "time_ms", "kind", "subject", "text")) | {
         "gained": sorted(set(event.after) - set(event.before)),
         "lost": sorted(set(event.before) - set(event.after)),
     }
 
 
-def _same(message: ProtobufMessage, names: Iterable[str]) -> Row:
-    """Return fields of a message that the page knows by the same names."""
+def _fields(message: ProtobufMessage, names: Iterable[str]) -> Row:
+    """Return the fields of a message that have the same names on the page."""
     return {name: getattr(message, name) for name in names}
 
 
@@ -227,12 +229,13 @@ DEPARTED_S: Final = 10.0
 
 
 class Picture:
-    """The latest document, with the teachers that have just left or were lost."""
+    """The latest document, with teachers that recently left or were lost."""
 
     def __init__(self) -> None:
         self.document: Document = {table: {} for table in TABLES}
         self._updated_s = float("-inf")
-        self._departed: dict[str, tuple[float, Row]] = {}
+        self._departed: dict[str, tuple[float, Row]] = {}  # key -> since when, last row
+        # key -> when the event was read, when it happened (ms by Redis's clock), its kind
         self._causes: dict[str, tuple[float, int, str]] = {}
 
     def update(self, status: pb.MeshStatus, events: Iterable[pb.Event], now: float) -> Document:
@@ -258,7 +261,8 @@ class Picture:
         return changes
 
     def _keep_departed(self, teachers: dict[str, Row], now: float) -> None:
-        followed = now - self._updated_s < DEPARTED_S  # else nobody looked: it may be gone for days
+        # Without an update for long, no page was open, and teachers may have been gone for days.
+        followed = now - self._updated_s < DEPARTED_S
         for key, row in self.document["teachers"].items():
             if followed and key not in teachers and key not in self._departed:
                 left = row["state"] == "draining"
@@ -325,7 +329,7 @@ _TEACHER: Final = (
 
 
 def _teacher(service: str, teacher: pb.Teacher, now_ms: int) -> Row:
-    return _same(teacher, _TEACHER) | {
+    return _fields(teacher, _TEACHER) | {
         "service": service,
         "id": teacher.teacher_id,
         "host": teacher.host or teacher.address.rpartition("://")[2].rpartition(":")[0],
@@ -346,8 +350,8 @@ _REPORT: Final = (
 def _student(service: str, student: pb.StudentStatus, now_ms: int) -> Row:
     report = student.report
     return {
-        **_same(report, _REPORT),
-        **_waits(report),
+        **_fields(report, _REPORT),
+        **_rate_and_waits(report),
         "service": service,
         "id": report.student_id,
         "teachers": sorted(student.assigned),
@@ -369,8 +373,8 @@ def _student(service: str, student: pb.StudentStatus, now_ms: int) -> Row:
 
 def _service(service: pb.ServiceStatus) -> Row:
     return {
-        **_same(service, ("leader", "term", "counter", "wanted", "assigned", "upgrade_at")),
-        **_waits(service),
+        **_fields(service, ("leader", "term", "counter", "wanted", "assigned", "upgrade_at")),
+        **_rate_and_waits(service),
         "teachers": service.teacher_count or len(service.teachers),
         "students": service.student_count or len(service.students),
         "shown": len(service.teachers),
@@ -380,13 +384,13 @@ def _service(service: pb.ServiceStatus) -> Row:
     }
 
 
-def _waits(of: pb.StudentReport | pb.ServiceStatus) -> Row:
-    """Return the rate, and the seconds of waiting."""
+def _rate_and_waits(message: pb.StudentReport | pb.ServiceStatus) -> Row:
+    """Return samples per second, and seconds of waiting."""
     return {
-        "rate": _short(of.samples_per_second),
-        "starved": round(of.starved_seconds, 1),
-        "blocked": round(of.blocked_seconds, 1),
-        "source_wait": round(of.source_wait_seconds, 1),
+        "rate": _short(message.samples_per_second),
+        "starved": round(message.starved_seconds, 1),
+        "blocked": round(message.blocked_seconds, 1),
+        "source_wait": round(message.source_wait_seconds, 1),
     }
 
 
@@ -396,5 +400,5 @@ def _deadline(now_ms: int, remaining_s: float) -> int:
 
 
 def _short(number: float) -> float:
-    """Round to three digits, as the page shows no more."""
+    """Round to three digits: the page shows no more."""
     return float(f"{number:.3g}")

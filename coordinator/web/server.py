@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 64
 _MAX_CONNECTIONS: Final = 4 * MAX_VIEWERS
+#: Seconds within which a connection must send a request.
 _REQUEST_S: Final = 10.0
 _GRACE_S: Final = 1
 
@@ -77,17 +78,17 @@ class WebServer:
         tls: TlsFiles | None = None,
     ) -> None:
         host, port = split_listen(listen)
-        known = gate if gate is not None and gate.authenticates else None
+        token_gate = gate if gate is not None and gate.authenticates else None
         local = is_loopback(host)
-        if known is None and not local and not insecure:
+        if token_gate is None and not local and not insecure:
             raise UsageError(
                 f"the page on {host} can be seen from other machines: listen on 127.0.0.1, give "
                 "--tokens FILE, or give --insecure if the network is trusted"
             )
-        if known is not None and not local and tls is None:
+        if token_gate is not None and not local and tls is None:
             log.warning("tokens that are entered in the page on %s are sent unencrypted", host)
         self._feed = Feed(source)
-        access = Access(known, guarded=known is not None and not local)
+        access = Access(token_gate, guarded=token_gate is not None and not local)
         app = make_app(source, access, self._feed, local=local)
         config = uvicorn_config(app, _GRACE_S)
         self._server = uvicorn.Server(config)
@@ -114,7 +115,7 @@ class WebServer:
         return f"{self._scheme}://{join_address(shown, port)}/"
 
     def start(self) -> str:
-        """Start, once; return `url`."""
+        """Start the thread, once; return `url`."""
         self._thread.start()
         return self.url
 
@@ -160,7 +161,7 @@ class _Connection(H11Protocol):
 
 def _end_silent(connections: set[Any]) -> bool:
     """Close one connection that has sent no request; return whether there was one."""
-    silent = next((one for one in connections if one.is_silent), None)
+    silent = next((connection for connection in connections if connection.is_silent), None)
     if silent is not None:
         silent.transport.abort()
     return silent is not None
@@ -207,12 +208,12 @@ def make_app(source: MeshSource, access: Access, feed: Feed, *, local: bool) -> 
     Args:
         source: the mesh.
         access: the access rules.
-        feed: what open pages receive.
-        local: the server listens on loopback.
+        feed: the messages for open pages.
+        local: whether the server listens on loopback.
     """
     files = {path.name: path.read_bytes() for path in _STATIC.iterdir() if path.suffix in _KINDS}
 
-    # Coroutine functions, as Starlette runs plain ones in worker threads.
+    # Coroutine functions: Starlette would run plain functions in worker threads.
     async def file(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name not in files:
@@ -229,7 +230,7 @@ def make_app(source: MeshSource, access: Access, feed: Feed, *, local: bool) -> 
 
     async def drain(request: Request) -> Response:
         access.check_drain(_token(request))
-        service, teacher = _named(await _body(request))
+        service, teacher = _teacher_in(await _body(request))
         await asyncio.to_thread(source.drain, service, teacher)
         return JSONResponse({"draining": teacher})
 
@@ -259,7 +260,7 @@ def _guarded(app: ASGIApp, local: bool) -> ASGIApp:
 
     Args:
         app: the application.
-        local: it listens on loopback.
+        local: whether it listens on loopback.
     """
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -329,7 +330,7 @@ async def _body(request: Request) -> object:
         raise UsageError("the body is not valid JSON") from None
 
 
-def _named(body: object) -> tuple[str, str]:
+def _teacher_in(body: object) -> tuple[str, str]:
     match body:
         case {"service": str(service), "teacher": str(teacher)} if service and teacher:
             return service, teacher
@@ -342,8 +343,8 @@ class Access:
 
     Attributes:
         gate: knows the tokens; None: there are none. Then nobody may drain, not even from this
-            machine, as any web page in a local browser could send the request.
-        guarded: viewing requires a token too.
+            machine: any web page in a local browser could send the request.
+        guarded: whether viewing requires a token, too.
     """
 
     gate: AccessControl | None

@@ -1,10 +1,10 @@
-// All facts of the node that is chosen or under the pointer; the legend if there is none.
+// All facts of the node that is chosen or under the pointer; the legend if there is no such node.
 
 import { bytes, clock, count, duration, element, number, perSample, words, write } from "./draw.js";
 
 const LEGEND = [
   ["Teachers", "tile swatch", {
-    serving: "serves a student", idle: "alive, and assigned to no student", waiting: "registered, and not probed yet", draining: "finishes what it has and leaves",
+    serving: "serves a student", idle: "alive, and assigned to no student", waiting: "registered, and not probed yet", draining: "finishes its requests and leaves",
     lost: "its lease expired", refused: "not admitted: its details say why", left: "left by itself",
   }],
   ["Students", "student swatch round", {
@@ -68,7 +68,7 @@ export class Details {
       if (!button.classList.contains("sure")) {
         button.classList.add("sure");
         button.textContent = "Drain it now";
-        message.textContent = "It finishes what it has and leaves.";
+        message.textContent = "It finishes its requests and leaves.";
         setTimeout(() => { button.classList.remove("sure"); this.#drawn = ""; }, 5000);
         return;
       }

@@ -1,35 +1,35 @@
-// Small things to draw with: elements, sparklines, numbers as people read them.
+// Creates elements and sparklines, and formats numbers for people.
 
 /** An element with attributes and children; `on*` are listeners, false and null are left out. */
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === false || value == null) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child != null && child !== false));
-  return made;
+  node.append(...children.filter((child) => child != null && child !== false));
+  return node;
 }
 
 /** An SVG element with attributes. */
 export function shape(tag, attributes = {}) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
 }
 
-/** Set text, only when it differs: an untouched node is not laid out again. */
+/** Set text, only if it differs: a node that is not written is not laid out again. */
 export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Set an attribute, only when it differs. */
+/** Set an attribute, only if it differs. */
 export function mark(node, name, value) {
   if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
-const ROOM = 20; // readings that a sparkline has room for; more are drawn closer
+const ROOM = 20; // readings that fill a sparkline; more are drawn closer
 
 /** A sparkline that `plot` fills. */
 export function sparkline() {
@@ -51,7 +51,7 @@ export function plot(svg, values) {
   area.setAttribute("d", `M${left.toFixed(1)} 20L${points.join("L")}L100 20Z`);
 }
 
-/** 1234567 -> "1,234,567"; small ones keep three digits. */
+/** 1234567 -> "1,234,567"; small numbers keep three digits. */
 export function number(value) {
   if (value >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en-US");
   return String(Number(value.toPrecision(3)));

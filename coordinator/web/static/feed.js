@@ -1,7 +1,7 @@
-// The stream of messages, read with fetch so that a token travels in a header and never in an address.
+// The stream of messages. It is read with fetch, so that a token is in a header and never in a URL.
 
 const FIRST_RETRY_S = 1;
-const LAST_RETRY_S = 10;
+const MAX_RETRY_S = 10;
 const SILENCE_MS = 25000; // the server sends something at least every ten seconds
 
 let token = ""; // only in memory: lost when the page is closed
@@ -13,34 +13,34 @@ function headers(more = {}) {
   return token ? { ...more, Authorization: `Bearer ${token}` } : more;
 }
 
-async function answer(response) {
+async function bodyOf(response) {
   const body = await response.json().catch(() => ({}));
   if (!response.ok) throw Object.assign(new Error(body.error || `the manager answered ${response.status}`), { status: response.status });
   return body;
 }
 
-/** What the token may do, and whether looking needs one. */
+/** Return what the token permits, and whether viewing needs a token. */
 export async function access() {
-  return answer(await fetch("/api/access", { headers: headers() }));
+  return bodyOf(await fetch("/api/access", { headers: headers() }));
 }
 
 /** Ask a teacher to leave. */
 export async function drain(service, teacher) {
   const body = JSON.stringify({ service, teacher });
-  return answer(await fetch("/api/drain", { method: "POST", headers: headers({ "Content-Type": "application/json" }), body }));
+  return bodyOf(await fetch("/api/drain", { method: "POST", headers: headers({ "Content-Type": "application/json" }), body }));
 }
 
 export class Feed {
   #abort = null;
   #wake = null;
 
-  /** `onMessage(object)`; `onLink(state, text)` with state live, lost or token. */
+  /** `onMessage(object)` for each message; `onLink(state, text)`, state: "live", "lost" or "token". */
   constructor(onMessage, onLink) {
     this.onMessage = onMessage;
     this.onLink = onLink;
   }
 
-  /** Read for ever, again after each end. */
+  /** Read without end; reconnect after each end of the stream. */
   async run() {
     let retryS = FIRST_RETRY_S;
     for (;;) {
@@ -51,11 +51,11 @@ export class Feed {
         if (error.status === 401 || error.status === 403) await this.#wait("token", error.message, Infinity);
         else await this.#wait("lost", error.status ? error.message : "disconnected", retryS);
       }
-      retryS = Math.min(LAST_RETRY_S, retryS * 2);
+      retryS = Math.min(MAX_RETRY_S, retryS * 2);
     }
   }
 
-  /** Connect anew, now. */
+  /** Reconnect now. */
   restart() {
     this.#abort?.abort();
     this.#wake?.();
@@ -66,7 +66,7 @@ export class Feed {
     let watchdog = setTimeout(() => this.#abort.abort(), SILENCE_MS);
     try {
       const response = await fetch("/api/feed", { headers: headers(), signal: this.#abort.signal });
-      if (!response.ok) await answer(response);
+      if (!response.ok) await bodyOf(response);
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";
       for (;;) {

@@ -1,11 +1,11 @@
-// The dialog for a token. It is kept in this page's memory, and nowhere else.
+// The dialog for a token. The token is kept in this page's memory, and nowhere else.
 
 import { access, hasToken, useToken } from "./feed.js";
 
 const $ = (id) => document.getElementById(id);
 
 export class Keybox {
-  /** `onChanged()` after another token is in use. */
+  /** `onChanged()` is called after the token has changed. */
   constructor(onChanged) {
     this.may = { guarded: false, tokens: false, known: false, view: true, drain: false };
     this.onChanged = onChanged;
@@ -22,14 +22,14 @@ export class Keybox {
     $("token").value = "";
     $("keyerror").textContent = "";
     $("keytext").textContent = this.may.tokens
-      ? `${this.may.guarded && !this.may.view ? "Looking at this mesh needs a viewer's token." : "An administrator's token lets you drain teachers."} It stays in this page's memory.`
+      ? `${this.may.guarded && !this.may.view ? "Viewing this mesh needs a viewer's token." : "An administrator's token lets you drain teachers."} It stays in this page's memory.`
       : "This manager knows no tokens, so the page is read-only. Start it with --tokens FILE to drain teachers from here.";
     for (const id of ["token", "use"]) $(id).hidden = !this.may.tokens;
     $("forget").hidden = !hasToken();
     if (!$("keybox").open) $("keybox").showModal();
   }
 
-  /** Ask the manager what may be done; an unreachable one changes nothing. */
+  /** Ask the manager what the token permits; if it does not answer, nothing changes. */
   async refresh() {
     try {
       this.may = await access();

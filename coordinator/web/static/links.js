@@ -1,13 +1,13 @@
-// Curves from students to teachers: each one in a small mesh, one for each host in a large one.
+// Curves from students: to each of their teachers in a small mesh, to the teachers' hosts in a large one.
 
 import { shape } from "./draw.js";
 
 const SINGLE = 120; // links drawn one by one
-const BUNDLES = 160; // more of them would hide what they join
+const BUNDLES = 160; // more curves would hide the nodes
 
-/** Draw all links of a picture; `picture` finds boxes, `focus` is the node whose links are lit. */
+/** Draw all links; `picture` finds the nodes, `focus` is the node whose links are highlighted. */
 export function drawLinks(svg, stage, mesh, picture, focus) {
-  svg.setAttribute("width", 0); // so that it does not itself keep the stage as large as it was
+  svg.setAttribute("width", 0); // else its former size would keep the stage from shrinking
   svg.setAttribute("height", 0);
   const frame = stage.getBoundingClientRect();
   const at = (node) => {

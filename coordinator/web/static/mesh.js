@@ -1,10 +1,10 @@
-// What this page knows of the mesh: four tables that messages fill and change, and short histories.
+// The mesh as this page knows it: four tables, updated by messages, and short histories.
 
-/** Readings of a history; at two in a second, one minute. */
+/** Readings of a history: one minute, at two per second. */
 const HISTORY = 120;
 const EVENTS = 500;
 
-/** A table by names that others choose. It has no prototype, so "__proto__" or "constructor" is a name like any. */
+/** A table whose keys others choose. It has no prototype, so "__proto__" and "constructor" are ordinary keys. */
 function byName(rows = {}) {
   return Object.assign(Object.create(null), rows);
 }
@@ -25,14 +25,14 @@ export class Mesh {
   get teachers() { return this.tables.teachers; }
   get students() { return this.tables.students; }
 
-  /** Take a message of the feed: `whole` replaces what is known, `changes` are laid over it. */
-  take(message) {
+  /** Apply a message of the feed: `whole` replaces all tables, `changes` updates their rows. */
+  apply(message) {
     if (message.whole) {
       this.tables = Object.fromEntries(Object.entries(message.whole).map(([name, rows]) => [name, byName(rows)]));
       this.events = [];
       this.shape += 1;
     } else {
-      for (const [table, rows] of Object.entries(message.changes)) this.#lay(this.tables[table], rows);
+      for (const [table, rows] of Object.entries(message.changes)) this.#update(this.tables[table], rows);
     }
     this.error = message.error;
     if (message.now_ms) this.nowMs = message.now_ms;
@@ -42,7 +42,7 @@ export class Mesh {
     this.#remember();
   }
 
-  #lay(table, rows) {
+  #update(table, rows) {
     for (const [key, row] of Object.entries(rows)) {
       if (row === null || !(key in table) || "teachers" in row || "state" in row) this.shape += 1;
       if (row === null) delete table[key];
@@ -75,7 +75,7 @@ export class Mesh {
     this.histories = kept;
   }
 
-  /** Keys of the other side that a node is linked with. */
+  /** Keys of the nodes that are linked with a node. */
   peers(kind, key) {
     if (kind === "teacher") return this.serves.get(key) ?? [];
     const student = this.students[key];

@@ -1,4 +1,4 @@
-// Joins the parts: each message is drawn once, and clicks change what is shown.
+// Connects the parts of the page: draws each message once, and reacts to clicks.
 
 import { count, element, write } from "./draw.js";
 import { Details } from "./details.js";
@@ -11,13 +11,13 @@ import { Services } from "./services.js";
 
 const $ = (id) => document.getElementById(id);
 const mesh = new Mesh();
-let service = ""; // the only one that is shown
+let service = ""; // the only service that is shown; empty: all
 let chosen = null; // the node that was clicked
 let hovered = null; // the node under the pointer
-let waiting = false;
-let known = false; // whether anything has come yet
+let redrawScheduled = false;
+let known = false; // whether a message has arrived
 
-const feed = new Feed((message) => { known = true; mesh.take(message); redraw(); }, showLink);
+const feed = new Feed((message) => { known = true; mesh.apply(message); redraw(); }, showLink);
 const keybox = new Keybox(() => { feed.restart(); redraw(); });
 const services = new Services($("services"), (name) => { service = service === name ? "" : name; redraw(); });
 const picture = new Picture($("stage"), (node) => { if (node !== undefined) hovered = node; redraw(); }, choose);
@@ -39,22 +39,22 @@ function choose(node) {
 }
 
 function redraw() {
-  if (waiting) return;
-  waiting = true;
-  requestAnimationFrame(() => { waiting = false; draw(); });
+  if (redrawScheduled) return;
+  redrawScheduled = true;
+  requestAnimationFrame(() => { redrawScheduled = false; draw(); });
 }
 
 function draw() {
   if (!known) return;
-  const there = (node) => node && node.key in (node.kind === "teacher" ? mesh.teachers : mesh.students);
-  if (!there(chosen)) chosen = null;
-  if (!there(hovered)) hovered = null;
+  const exists = (node) => node && node.key in (node.kind === "teacher" ? mesh.teachers : mesh.students);
+  if (!exists(chosen)) chosen = null;
+  if (!exists(hovered)) hovered = null;
   if (service && !(service in mesh.services)) service = "";
   services.draw(mesh, service);
   picture.draw(mesh, service, chosen, hovered ?? chosen);
-  details.draw(mesh, chosen ?? hovered); // what was clicked stays, to be acted on
+  details.draw(mesh, chosen ?? hovered); // the clicked node stays, so that its buttons can be used
   log.draw(mesh, service);
-  const leading = new Set(Object.values(mesh.services).map((one) => one.leader).filter(Boolean));
+  const leading = new Set(Object.values(mesh.services).map((row) => row.leader).filter(Boolean));
   const named = mesh.managers.map((address) => (leading.has(address) ? `${address} (leads)` : address));
   write($("managers"), `${count(mesh.managers.length, "manager")}: ${named.join(", ") || "none"}`);
   notice(mesh.error);
@@ -63,7 +63,7 @@ function draw() {
 
 function notice(text) {
   $("notice").hidden = text === "";
-  write($("notice"), text && `${text}. The picture shows what was known before.`);
+  write($("notice"), text && `${text}. The picture shows the last known state.`);
 }
 
 function showLink(state, text) {

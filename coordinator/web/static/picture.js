@@ -27,7 +27,7 @@ export class Picture {
   teacher(key) { return this.#tiles.get(key)?.node; }
   node({ kind, key }) { return kind === "student" ? this.student(key) : this.teacher(key); }
 
-  /** Draw what `mesh` knows; only `service` when one is chosen; `focus` and its peers are lit. */
+  /** Draw the mesh, or only `service` if it is not empty; highlight `focus` and its peers. */
   draw(mesh, service, chosen, focus) {
     const shown = (rows) => Object.entries(rows).filter(([, row]) => !service || row.service === service);
     const students = shown(mesh.students);
@@ -43,7 +43,7 @@ export class Picture {
   }
 
   #drawStudents(mesh, rows) {
-    keep(this.#cards, rows);
+    removeMissing(this.#cards, rows);
     let added = false;
     for (const [key, row] of rows) {
       if (!this.#cards.has(key)) {
@@ -55,10 +55,10 @@ export class Picture {
       fillStudent(this.#cards.get(key), row, mesh.histories.get(`student ${key}`) ?? []);
     }
     if (added) this.#arrangeStudents(mesh);
-    rove(this.students);
+    ensureTabStop(this.students);
   }
 
-  /** In order of service and name; each service has a heading when there are several. */
+  /** Order the cards by service and name; each service has a heading if there are several. */
   #arrangeStudents(mesh) {
     for (const heading of this.students.querySelectorAll("h3")) heading.remove();
     const several = new Set([...this.#cards.keys()].map((key) => mesh.students[key].service)).size > 1;
@@ -71,7 +71,7 @@ export class Picture {
   }
 
   #drawTeachers(rows) {
-    keep(this.#tiles, rows);
+    removeMissing(this.#tiles, rows);
     const changed = new Set();
     for (const [key, row] of rows) {
       let tile = this.#tiles.get(key);
@@ -89,7 +89,7 @@ export class Picture {
       box.node.remove();
       this.#hosts.delete(host);
     }
-    rove(this.hosts);
+    ensureTabStop(this.hosts);
   }
 
   #arrange(host) {
@@ -99,14 +99,14 @@ export class Picture {
       this.#hosts.set(host, { node, tiles });
       this.hosts.append(...inOrder(this.#hosts));
     }
-    const mine = new Map([...this.#tiles].filter(([, tile]) => tile.host === host));
-    this.#hosts.get(host).tiles.append(...inOrder(mine));
+    const onHost = new Map([...this.#tiles].filter(([, tile]) => tile.host === host));
+    this.#hosts.get(host).tiles.append(...inOrder(onHost));
   }
 
-  #listen(node, which) {
-    mark(node, "data-key", which.key);
-    node.addEventListener("click", () => this.onChosen(which));
-    node.addEventListener("pointerenter", () => this.onFocus(which));
+  #listen(node, target) {
+    mark(node, "data-key", target.key);
+    node.addEventListener("click", () => this.onChosen(target));
+    node.addEventListener("pointerenter", () => this.onFocus(target));
     node.addEventListener("pointerleave", () => this.onFocus(null));
   }
 
@@ -124,7 +124,7 @@ export class Picture {
 
 function size(steps, amount) { return steps.find(([limit]) => amount <= limit)[1]; }
 
-function keep(nodes, rows) {
+function removeMissing(nodes, rows) {
   const present = new Set(rows.map(([key]) => key));
   for (const [key, { node }] of nodes) {
     if (present.has(key)) continue;
@@ -192,8 +192,8 @@ function fillTeacher(tile, row) {
   mark(tile.node, "aria-label", `teacher ${row.id} on ${row.host}, ${words(row.state)}`);
 }
 
-/** One stop of the Tab key on each side; the arrow keys move from there. */
-function rove(side) {
+/** Give each side one stop of the Tab key; the arrow keys move from there. */
+function ensureTabStop(side) {
   if (side.querySelector("button[tabindex='0']")) return;
   side.querySelector("button")?.setAttribute("tabindex", "0");
 }

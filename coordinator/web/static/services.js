@@ -1,4 +1,4 @@
-// One card for each service: its rate, who teaches, who waits, its content and leader.
+// One card for each service: its rate, teachers, waiting times, content and leader.
 
 import { count, duration, element, mark, number, plot, sparkline, words, write } from "./draw.js";
 
@@ -13,7 +13,7 @@ export class Services {
   }
 
   draw(mesh, chosen) {
-    const states = tally(mesh);
+    const states = countStates(mesh);
     for (const [name, service] of Object.entries(mesh.services)) {
       const card = this.#cards.get(name) ?? this.#add(name);
       mark(card.button, "aria-pressed", chosen === name);
@@ -42,12 +42,12 @@ export class Services {
   }
 }
 
-function tally(mesh) {
+function countStates(mesh) {
   const states = new Map();
   for (const teacher of Object.values(mesh.teachers)) {
     if (!states.has(teacher.service)) states.set(teacher.service, new Map());
-    const of = states.get(teacher.service);
-    of.set(teacher.state, (of.get(teacher.state) ?? 0) + 1);
+    const counts = states.get(teacher.service);
+    counts.set(teacher.state, (counts.get(teacher.state) ?? 0) + 1);
   }
   return states;
 }
