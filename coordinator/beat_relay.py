@@ -57,7 +57,7 @@ class RelayedRegistry(Registry):
         self._relay: socket.socket | None = None
 
     def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
-        # A change that managers have to see is not delayed by the relay.
+        # A change that managers have to see is sent directly: the relay would delay it.
         relayed = kind == "teachers" and not beat.noted
         answer = self._beat_by_relay(service, beat, ttl_s) if relayed else None
         return super().beat(kind, service, beat, ttl_s) if answer is None else answer
@@ -68,7 +68,7 @@ class RelayedRegistry(Registry):
         super().close()
 
     def _beat_by_relay(self, service: str, beat: MemberBeat, ttl_s: float) -> Beat | None:
-        """Return the relay's reply; None: there was none in time, or it could not send."""
+        """Return the relay's reply; None: none came in time, or the relay could not send."""
         wait_s = min(_WAIT_TTLS * ttl_s, _MAX_WAIT_S) if self._wait_s is None else self._wait_s
         until_s = time.monotonic() + wait_s
         message = {"service": service, "ttl_s": ttl_s, "until_s": until_s, "beat": asdict(beat)}
@@ -100,8 +100,8 @@ class _PendingBeat:
 
     Attributes:
         service: service of the teacher.
-        ttl_s: seconds to live of its lease.
-        until_s: time of the host's monotonic clock after which the teacher sends it itself.
+        ttl_s: TTL of its lease, in seconds.
+        until_s: time of the host's monotonic clock after which the teacher sends it directly.
         beat: the heartbeat.
         answer: gets the reply of Redis; None: the relay could not send the heartbeat.
     """
@@ -119,7 +119,7 @@ class BeatRelay:
     Args:
         registry: sends the heartbeats; the caller closes it.
         path: socket of the relay, in a private folder.
-        pause: sleeps for the given seconds; tests pass another one.
+        pause: sleeps for the given seconds; tests pass another function.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class BeatRelay:
             server = stack.enter_context(_Server(str(new_path), _TeacherConnection))
             server.reply_to = self._reply_to
             new_path.chmod(0o600)
-            new_path.rename(self._path)  # it accepts connections already
+            new_path.rename(self._path)  # the server accepts connections already
             serving = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
             serving.start()
             self._stopping.wait()

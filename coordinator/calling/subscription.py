@@ -34,7 +34,7 @@ from .discovery import (
 
 log = logging.getLogger(__name__)
 
-#: Pauses between attempts, in seconds: the longest first pause, and the longest of all.
+#: Exponential backoff between attempts, in seconds: base and cap.
 _BASE_S: Final = 0.1
 _CAP_S: Final = 2.0
 #: Seconds for which a manager that failed is tried last.

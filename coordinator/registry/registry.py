@@ -211,7 +211,7 @@ class Registry:
     def sweep(self, kind: Kind, service: str, permit: SweepPermit | None = None) -> list[str]:
         """Remove at most 1,000 expired members, and return their ids.
 
-        With a permit, none is removed after its end, or on another server process than its own.
+        With a permit, none is removed after the permit's end, or on another server process.
         """
         return self._leases.sweep(lease_set(kind, service), permit)
 
@@ -255,16 +255,16 @@ class Registry:
     # --- leadership and the assignment table
 
     def lead(self, service: str, holder: str, ttl_s: float) -> ServiceLeadership:
-        """Take the leadership of a service if it is free, or renew ours; returns who leads.
+        """Take the leadership of a service if it is free, or renew ours; return who leads.
 
         The epoch of the table is read afterwards, in a step of its own.
         """
         key = service_key(service, "leader")
         kept = {service_key(service, name): keep_s for name, keep_s in _KEPT_S.items()}
-        led = self.store.lead(key, holder, ttl_s, keep_s=kept, identify=True)
+        leadership = self.store.lead(key, holder, ttl_s, keep_s=kept, identify=True)
         epoch = self._epoch(service)
-        fence = Leads(key, led.holder, led.token)
-        return ServiceLeadership(fence, epoch, led.registry_id, led.time_ms)
+        fence = Leads(key, leadership.holder, leadership.token)
+        return ServiceLeadership(fence, epoch, leadership.registry_id, leadership.time_ms)
 
     def resign(self, service: str, holder: str) -> bool:
         """Give the leadership back; False if `holder` does not have it."""

@@ -32,7 +32,7 @@ def open_store(url: str, timeout_s: float = 1.0) -> Store:
     """Return the store at `url`; it connects at its first use.
 
     Args:
-        url: URL of a Redis as `redis_url` takes it, or `memory://NAME` for a store within this
+        url: URL of a Redis as in `redis_url`, or `memory://NAME` for a store within this
             process, shared by name.
         timeout_s: timeout of a connection and of each answer, in seconds.
 

@@ -89,7 +89,7 @@ class MemoryStore:
         return {}
 
     def check_writes(self) -> bool:
-        self.now_s()
+        self.now_s()  # raises while a test simulates an outage
         return True
 
     def close(self) -> None:

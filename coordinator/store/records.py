@@ -27,6 +27,7 @@ DRAIN: Final = "drain"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MEMBER: Final = re.compile(r"[A-Za-z0-9._:/@+\[\]-]{1,200}")
 _LOG_ID: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+#: Begins the entry of a changes set for a member that ended its lease.
 _LEFT: Final = "="
 
 
@@ -60,7 +61,7 @@ class LeaseSet:
 
 
 class Beat(IntEnum):
-    """The answer to a heartbeat. Only UNKNOWN is false."""
+    """The answer to a heartbeat. Only UNKNOWN is falsy."""
 
     #: There is no such lease: register again.
     UNKNOWN = 0

@@ -17,7 +17,7 @@ from ...runtime.errors import Forbidden, RedisUnavailable, Unauthenticated
 from . import redis_url
 from .records import WrongKeyType
 
-#: Start of the error for a key that holds another type.
+#: Start of the error for a key that has a value of another type.
 _WRONG_TYPE: Final = "WRONGTYPE"
 
 #: Commands per pipeline, so that Redis serves other clients in between.
@@ -71,7 +71,7 @@ class RedisConnection:
     Each call raises RedisUnavailable, Unauthenticated or Forbidden.
 
     Args:
-        url: any that `redis_url.parse` takes.
+        url: any URL that `redis_url.parse` accepts.
         timeout_s: timeout of a connection and of each answer, in seconds.
 
     Attributes:
@@ -100,7 +100,7 @@ class RedisConnection:
         """Run a script many times in few round trips; repeated runs must be harmless.
 
         Returns:
-            The answers, in order; None for a call in which a key holds another type.
+            The answers, in order; None for a call in which a key has a value of another type.
         """
         import redis
 

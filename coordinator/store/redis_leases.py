@@ -25,7 +25,7 @@ from .records import (
 )
 from .redis_connection import CHUNK, Call, RedisConnection, is_wrong_type
 
-#: TTLs of silence after which a member uses the script: a newer incarnation may have its id.
+#: TTLs of silence after which a member uses the script: a newer incarnation may have taken its id.
 _SILENCE_TTLS: Final = 0.45
 _SWEEP_LIMIT: Final = 1000
 _DAY_MS: Final = 86_400_000  # the longest TTL, so the latest valid deadline
@@ -53,8 +53,10 @@ class RedisLeases:
     """Sets of members with deadlines. Each script changes one member in one atomic step.
 
     Heartbeats are most of the work of Redis, and a script costs several times as much as a command.
-    So a heartbeat runs the script only if managers have to see a change, or if a command would not
-    do. For two TTLs after a full heartbeat, further ones are plain: a ZADD of a deadline that is
+    So a heartbeat runs the script only if managers have to see a change, or if plain commands could
+    not renew the lease.
+
+    For two TTLs after a full heartbeat, further ones are plain: a ZADD of a deadline that is
     computed from Redis's clock, as the full heartbeat returned it. The ZADD only raises an existing
     deadline (XX, GT). It fails if the lease is gone, a clock jumped, a drain was requested or
     another incarnation registered, and then the script runs at once. Drains and registrations raise
@@ -119,9 +121,9 @@ class RedisLeases:
         now = time.monotonic()
         if now >= self._prune_at_s:
             self._prune_at_s = now + ttl_s
-            # A copy is atomic; meanwhile other threads may add entries.
-            for key, full in self._full_beats.copy().items():
-                if now >= full.usable_until_s:
+            # The copy is made atomically; other threads may add entries meanwhile.
+            for key, stored in self._full_beats.copy().items():
+                if now >= stored.usable_until_s:
                     self._full_beats.pop(key, None)
         batch = []
         for position, (leases, beat) in enumerate(beats):
@@ -204,11 +206,11 @@ class RedisLeases:
                 for member, score in sorted(scored)
                 if now_ms < score < now_ms + _DAY_MS and is_member(member)
             ]
-            found = self._facts(leases, [member for member, _ in living])
+            facts_of_living = self._facts(leases, [member for member, _ in living])
         return [
             Member(member, facts, (score - now_ms) / 1000)
-            for (member, score), facts in zip(living, found, strict=True)
-            if facts  # it left in between
+            for (member, score), facts in zip(living, facts_of_living, strict=True)
+            if facts  # else it left in between
         ]
 
     def read(self, leases: LeaseSet, names: Sequence[str]) -> list[Member]:
@@ -231,8 +233,8 @@ class RedisLeases:
         with self._connection.translated():
             if cursor == 0:
                 return self._all_members(leases)
-            now_ms, due_s, found = self._read_changes(leases, f"({cursor}")
-            changed = _valid_changes(found, now_ms)
+            now_ms, due_s, noted = self._read_changes(leases, f"({cursor}")
+            changed = _valid_changes(noted, now_ms)
             if not changed:
                 if cursor > now_ms * 1000 and not self._has_change(leases, cursor):
                     # The clock was set back: new changes have smaller numbers.
@@ -243,7 +245,7 @@ class RedisLeases:
     def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
         """Remove at most 1,000 expired members from a followed set, and return their ids.
 
-        With a permit, none is removed after its end, or on another server process than its own.
+        With a permit, none is removed after the permit's end, or on another server process.
         """
         keys = [leases.deadlines, leases.changes]
         bounds = ("", "") if permit is None else (permit.until_ms, permit.registry_id)
@@ -310,14 +312,14 @@ class RedisLeases:
         ]
 
     def _facts(self, leases: LeaseSet, names: Sequence[str]) -> list[dict[str, str]]:
-        found: list[dict[str, str]] = []
+        all_facts: list[dict[str, str]] = []
         for start in range(0, len(names), CHUNK):
             with self._client.pipeline(transaction=False) as pipe:
                 for name in names[start : start + CHUNK]:
                     pipe.hgetall(leases.facts + name)
                 answers = pipe.execute(raise_on_error=False)
-            found += [{} if is_wrong_type(facts) else dict(facts) for facts in answers]
-        return found
+            all_facts += [{} if is_wrong_type(facts) else dict(facts) for facts in answers]
+        return all_facts
 
 
 def register_call(leases: LeaseSet, member: str, facts: Mapping[str, str], ttl_ms: int) -> Call:
@@ -346,7 +348,7 @@ def plain_beat(deadlines: str, member: str, deadline_ms: int) -> tuple[str | int
 def full_beat(
     leases: LeaseSet, beat: MemberBeat, deadline_ms: int, ttl_ms: int
 ) -> list[tuple[str | int, ...]]:
-    """Return the commands of a full heartbeat without a script, for one packet.
+    """Return the commands of a full heartbeat without a script, to be sent in one packet.
 
     Their answers: Redis's time; incarnation and `drain`; 1 if an existing deadline was raised;
     the expiry of the deadlines in ms; then unused ones.

@@ -49,7 +49,7 @@ class RedisStore:
     Forbidden if the user lacks the permission.
 
     Args:
-        url: any that `redis_url.parse` takes; it connects at its first use.
+        url: any URL that `redis_url.parse` accepts; the store connects at its first use.
         timeout_s: timeout of a connection and of each answer, in seconds.
 
     Attributes:
@@ -69,15 +69,15 @@ class RedisStore:
     def server_info(self) -> dict[str, str]:
         """Return `server_name`, `version`, `role` and `maxmemory_policy`; {} in memory."""
         with self._connection.translated():
-            found = self._client.info()
-        version = found.get("valkey_version") or found.get("redis_version", "")
-        names = {
-            "server_name": found.get("server_name", "redis"),
+            info = self._client.info()
+        version = info.get("valkey_version") or info.get("redis_version", "")
+        values = {
+            "server_name": info.get("server_name", "redis"),
             "version": version,
-            "role": found.get("role", ""),
-            "maxmemory_policy": found.get("maxmemory_policy", ""),
+            "role": info.get("role", ""),
+            "maxmemory_policy": info.get("maxmemory_policy", ""),
         }
-        return {name: str(value) for name, value in names.items()}
+        return {name: str(value) for name, value in values.items()}
 
     def time_ms(self) -> int:
         """Return the store's clock, in milliseconds since 1970."""
@@ -110,7 +110,7 @@ class RedisStore:
         facts: str = "",
         identify: bool = False,
     ) -> Leadership:
-        """Take a leadership if it is free, or renew ours; returns who leads.
+        """Take a leadership if it is free, or renew ours; return the resulting leadership.
 
         Args:
             key: key of the leadership.
@@ -121,11 +121,11 @@ class RedisStore:
             identify: fill in `Leadership.registry_id`.
         """
         kept = keep_s or {}
-        found, token, change, registry_id, now_ms = self._connection.run(
+        leader, token, change, registry_id, now_ms = self._connection.run(
             "lead", [key, *kept], holder, max(1, round(ttl_s * 1000)), facts, int(identify),
             *(round(seconds * 1000) for seconds in kept.values()),
         )  # fmt: skip
-        return Leadership(found, int(token), _CHANGES[change], registry_id, int(now_ms))
+        return Leadership(leader, int(token), _CHANGES[change], registry_id, int(now_ms))
 
     def leader(self, key: str) -> Leadership | None:
         """Return the leader with its facts and the time left; None: there is none."""
@@ -144,7 +144,7 @@ class RedisStore:
     # --- documents
 
     def read(self, *keys: str) -> list[dict[str, str]]:
-        """Read documents in one atomic step; {} for one that does not exist."""
+        """Read documents in one atomic step; {} for a missing document."""
         if len(keys) == 1:
             with self._connection.translated():
                 return [dict(self._client.hgetall(keys[0]))]
@@ -154,7 +154,7 @@ class RedisStore:
         ]
 
     def fields(self, key: str, names: Sequence[str]) -> list[str | None]:
-        """Read fields of a document."""
+        """Read fields of a document; None for a missing field."""
         with self._connection.translated():
             if len(names) == 1:
                 return [self._client.hget(key, names[0])]
@@ -198,7 +198,7 @@ class RedisStore:
     def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
         """Return log entries after id `after`, oldest first.
 
-        With `count` only the first ones, with `last` only the last ones; 0: all.
+        `count`: return only so many of the first; `last`: only so many of the last; 0: all.
         """
         log_position(after)
         start = f"({after}" if after else "-"
@@ -210,7 +210,7 @@ class RedisStore:
         return [LogRecord(record_id, fields or {}) for record_id, fields in found]
 
     def append(self, entry: Append) -> str:
-        """Append to a log without a leadership; returns the id of the entry."""
+        """Append to a log without a leadership; return the id of the entry."""
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
             pipe.xadd(entry.key, entry.fields, maxlen=entry.kept, approximate=not entry.exact)
             pipe.pexpire(entry.key, round(entry.keep_s * 1000))
