@@ -81,4 +81,4 @@ def test_a_free_port_is_found_for_every_kind_of_host(host: str) -> None:
         assert free_port(host, port) == port, "the usual port, as it is free"
         if host == "127.0.0.1":
             with socket.create_server((host, port)):
-                assert free_port(wanted=port) != port
+                assert free_port(preferred=port) != port
