@@ -164,11 +164,11 @@ class _Placing:
     def __init__(self, machines: Sequence[PlacedMachine], demands: Sequence[TeacherDemand]) -> None:
         self._demands = {demand.service: demand for demand in demands}
         self._ungiven: dict[str, PlacedMachine] = {}
-        self._given_back: list[PlacedMachine] = []
+        self._to_release: list[PlacedMachine] = []  # their owners use them
         for machine in sorted(machines, key=lambda machine: machine.machine_id):
             if not machine.available:
                 if machine.service:
-                    self._given_back.append(machine)
+                    self._to_release.append(machine)
             elif not machine.service or machine.service in self._demands:
                 self._ungiven[machine.machine_id] = machine  # to no demand yet
         self._present = {name: self._machines_of(demand) for name, demand in self._demands.items()}
@@ -193,7 +193,7 @@ class _Placing:
         for machine in self._ungiven.values():
             if machine.service:
                 changes.append(Change(machine.machine_id, "", self._why_released(machine)))
-        for machine in self._given_back:
+        for machine in self._to_release:
             changes.append(Change(machine.machine_id, "", "the machine is used by others"))
         return tuple(sorted(changes, key=lambda change: change.machine_id))
 

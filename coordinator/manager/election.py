@@ -117,7 +117,7 @@ class Election:
             self._thread.join(timeout_s)
         for service in self.led():
             if not self._resign(service):
-                break  # the registry does not answer; they expire
+                break  # the registry does not answer; the leaderships expire
 
     def campaign_for(self, service: str) -> None:
         """Campaign for a service that the registry may not list yet."""
@@ -161,14 +161,14 @@ class Election:
     def permit(self) -> SweepPermit | None:
         """Return a permit to remove expired members.
 
-        None until the registry has answered for long enough: expiry proves nothing yet.
+        None until the registry has answered for long enough: until then, expiry proves nothing.
         """
         watch = self._watch
         until_ms = rule.sweep_until_ms(watch, self.clock(), self._grace_s, self._gap_s)
         return None if until_ms is None else SweepPermit(watch.registry_id, until_ms)
 
     def campaigns_for(self, service: str) -> bool:
-        """Return whether it campaigns for a service, which has had members recently."""
+        """Return whether it campaigns for a service: the service recently had members."""
         return service in self._listed or service in self._states
 
     def renew(self) -> None:
@@ -188,7 +188,7 @@ class Election:
                 self._resign(service)
         except (UnavailableError, AccessError) as error:
             if self.answering:
-                log.warning("%s; assignments stand as they are", error)
+                log.warning("%s; assignments stay unchanged", error)
             self.answering = False
             self.refusal = getattr(error, "refusal", "")
 

@@ -217,7 +217,7 @@ class Leader:
         return ServiceEvents(teachers, students, names, plan)
 
     def _changes(self, kind: Kind, cache: WatchCache, now: float) -> Changes:
-        """Return the changes, with members that died just now if this manager may sweep."""
+        """Return the changes; if leases have expired and this manager may sweep, sweep first."""
         cursor, permit = cache.cursor_at(now), self._election.permit()
         changes = self._registry.changes(kind, self.service, cursor)
         if changes.due_s <= 0 and permit is not None:

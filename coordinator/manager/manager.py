@@ -57,7 +57,7 @@ class ServiceView:
     """One service at one manager.
 
     Attributes:
-        name: of the service.
+        name: name of the service.
         leader: address of the manager that leads the service, as known here; empty: none.
         leading: view of this manager's leader; None: this manager does not lead the service.
         hub: view of this manager's hub; None: it holds no streams of the service.
@@ -75,7 +75,7 @@ class ManagerView:
 
     Attributes:
         redis_available: whether Redis answers this manager and accepts its writes.
-        services: by name.
+        services: the services, sorted by name.
         refusal: why the registry answers but refuses writes; empty: it does not refuse them.
     """
 
@@ -90,7 +90,7 @@ class Manager:
     Args:
         registry: registry of the mesh; the caller closes it.
         config: settings.
-        address: where students reach this manager, which also identifies it.
+        address: address at which students reach this manager; also its id.
         prober: probes teachers if `config.admission` is set; None: all are admitted.
         scaling_of: returns the autoscale settings of a service; called often, by the leaders'
             thread only. None: those of `config`.
@@ -126,7 +126,7 @@ class Manager:
 
     @property
     def beat_s(self) -> float:
-        """How often students have to report, in seconds."""
+        """Seconds between two reports of a student."""
         return self._config.ttl_s / BEATS_PER_TTL
 
     def start(self) -> None:

@@ -73,8 +73,9 @@ class GrpcProber:
     """Probes teachers in its own threads, a limited number at once.
 
     A teacher has to prove that it holds its instance key, and that it is the incarnation that
-    registered. A foreign server has no key. Its sidecar has to prove the same of itself, and that
-    it vouches for the server's address. Then the server has to be ready for requests of students.
+    registered. A foreign server has no key. Its sidecar has to prove the same about itself, and
+    that it vouches for the server's address. Then the server has to be ready for requests of
+    students.
 
     It uses threads, not asyncio: gRPC supports only one event loop per process well, and the
     manager's server has that loop.

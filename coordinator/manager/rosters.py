@@ -34,8 +34,8 @@ class PendingChanges:
     """Changes that are not written yet.
 
     Attributes:
-        events: for the rule.
-        entries: for the log.
+        events: events for the assignment rule.
+        entries: entries for the log.
         admitted: teacher id -> incarnation to store; None: delete the entry.
         student_incarnations: student id -> its new incarnation; None: it is gone.
     """
@@ -59,9 +59,9 @@ class TeacherRoster:
     Args:
         pending: collects events and log entries.
         grace_s: seconds for members that the registry has lost to register again.
-        admission: decides who is admitted; None: every teacher is.
+        admission: decides which teachers are admitted; None: all are.
         remembered: teacher id -> incarnation that earlier leaders knew; 0: any.
-        gone_s: as the attribute, from an earlier term of this leader.
+        gone_s: the attribute at the end of an earlier term of this leader.
 
     Attributes:
         up: teachers that may be assigned, by id.
@@ -119,7 +119,7 @@ class TeacherRoster:
         return [(identity, self.cache.members[identity.teacher_id]) for identity in due]
 
     def answered(self, answers: Iterable[ProbeAnswer], now: float) -> int:
-        """Apply results of probes; return how many teachers are refused."""
+        """Apply results of probes; return the number of refusals."""
         refused = 0
         if self.admission is None:
             return refused

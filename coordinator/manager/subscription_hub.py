@@ -209,7 +209,7 @@ class SubscriptionHub:
                 for session in self._sessions.values():
                     session.written = None
                 self._unwritten.update(self._sessions)
-                self._teachers.forgive(now)
+                self._teachers.restart_grace(now)
                 self._epoch = None
             self._registry_id = registry_id
         self._read_table()

@@ -54,8 +54,8 @@ class WatchCache:
             self.members[member.member] = member
             self._missing.pop(member.member, None)
         left = [name for name in changes.left if self._drop(name)]
-        if changes.full:  # its `lost` has members that were only late, for example in an outage
-            self._miss({member.member for member in changes.members}, now)
+        if changes.full:  # `lost` may have members that were only late, for example in an outage
+            self._mark_missing({member.member for member in changes.members}, now)
             return left, []
         return left, [name for name in changes.lost if self._drop(name)]
 
@@ -69,7 +69,7 @@ class WatchCache:
 
     def compare(self, names: Set[str], now: float) -> None:
         """Compare with all ids in the registry: other members are missing, unknown ids are read."""
-        self._miss(names, now)
+        self._mark_missing(names, now)
         # Each of these registered again unnoticed, or no sweep has removed it yet. The next full
         # read decides which; until then it stays missing.
         self._unsure = self._missing.keys() & names
@@ -84,11 +84,11 @@ class WatchCache:
         self._unknown = set(unknown)
         self._unreadable = missed  # their facts cannot be read: one full read is enough
 
-    def _miss(self, names: Set[str], now: float) -> None:
+    def _mark_missing(self, names: Set[str], now: float) -> None:
         for name in self.members.keys() - names:
             self._missing.setdefault(name, now)
 
-    def forgive(self, now: float) -> None:
+    def restart_grace(self, now: float) -> None:
         """Restart the grace period of missing members, after an outage of the registry."""
         self._missing = dict.fromkeys(self._missing, now)
         self.cursor = 0
