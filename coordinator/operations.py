@@ -131,9 +131,9 @@ def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Me
     students = len(registry.names("students", service))
     when = "when it begins its next epoch" if plan.at == "epoch" else "at once"
     origin = f" from {plan.content_id}" if plan.content_id else ""
-    moving = {0: "it has no student now", 1: f"its one student {when}"}
-    who = moving.get(students, f"each of its {students} students {when}")
-    summary = f"service {service} moves{origin} to content {plan.next_content_id}: {who}"
+    moves = {0: "it has no student now", 1: f"its one student {when}"}
+    move = moves.get(students, f"each of its {students} students {when}")
+    summary = f"service {service} moves{origin} to content {plan.next_content_id}: {move}"
     if serving:
         return f"{summary}; teachers that serve it: {serving}"
     return (

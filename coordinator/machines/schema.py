@@ -248,16 +248,16 @@ class Deployment:
         self._check_ceiling()
 
     def _check_ceiling(self) -> None:
-        ceiling, least = self.cost_ceiling_per_hour, self.min * self.price_per_hour
+        ceiling, min_cost = self.cost_ceiling_per_hour, self.min * self.price_per_hour
         if ceiling is None:
             return
         if _finite(ceiling) is None or ceiling < 0:
             raise UsageError(f"a cost ceiling is 0 or more per hour, not {ceiling}")
         if not self.price_per_hour:
             raise UsageError("a cost ceiling needs `price`, the cost of a teacher")
-        if least > ceiling * (1 + 1e-9):
+        if min_cost > ceiling * (1 + 1e-9):
             raise UsageError(
-                f"the least number of teachers, {self.min}, costs {least:g} an hour, more than the"
+                f"the least number of teachers, {self.min}, costs {min_cost:g} an hour, more than the"
                 f" ceiling of {ceiling:g}"
             )
 

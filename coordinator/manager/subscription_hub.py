@@ -160,8 +160,8 @@ class SubscriptionHub:
             return False
         try:
             names = sorted({arrival.student_id for arrival in arrivals})
-            found = self._registry.read("students", self.service, names)
-            known = {member.member: member.facts for member in found}
+            members = self._registry.read("students", self.service, names)
+            known = {member.member: member.facts for member in members}
             while arrivals:
                 self._admit(arrivals[0], known, now)
                 del arrivals[0]

@@ -109,7 +109,7 @@ def _clock(ahead_s: float) -> Iterator[Finding]:
         yield doubt(
             "clock",
             text,
-            "leases use Redis's clock only, but certificates and times in logs need this one: "
+            "leases use Redis's clock only, but certificates and log times need ours: "
             "synchronize the clocks with NTP",
         )
     else:

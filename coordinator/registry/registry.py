@@ -327,10 +327,10 @@ class Registry:
         if since is not None and self._epoch(service) == since:  # cheaper than the script
             return Table(since, full=False)
         table, changes = (service_key(service, n) for n in ("assignment", "assignment:changes"))
-        full, epoch, found = self.store.changed_rows(table, changes, since)
+        full, epoch, texts = self.store.changed_rows(table, changes, since)
         rows: dict[str, Row] = {}
         gone: list[str] = []
-        for student, text in found.items():
+        for student, text in texts.items():
             if not is_member(student):
                 continue
             row = unpack_row(text) if text else None
@@ -346,10 +346,10 @@ class Registry:
 
     def admitted(self, service: str) -> dict[str, int]:
         """Return teacher id -> incarnation that passed its probe."""
-        (found,) = self.store.read(service_key(service, "admitted"))
+        (stored,) = self.store.read(service_key(service, "admitted"))
         return {
             teacher: number(incarnation)
-            for teacher, incarnation in found.items()
+            for teacher, incarnation in stored.items()
             if is_member(teacher) and incarnation.isdigit()
         }
 
@@ -357,8 +357,8 @@ class Registry:
 
     def events(self, service: str, after: str = "", last: int = 0) -> list[LogEntry]:
         """Return events after an id, oldest first; with `last`, only the latest `last`."""
-        found = self.store.log(service_key(service, "events"), after, last=last)
-        return [log_entry(record) for record in found]
+        records = self.store.log(service_key(service, "events"), after, last=last)
+        return [log_entry(record) for record in records]
 
     def add_events(self, service: str, entries: Sequence[LogEntry]) -> None:
         """Append to the log without a leadership."""
@@ -382,13 +382,13 @@ class Registry:
 
     def plan(self, service: str) -> Plan:
         """Return the declared content of a service."""
-        (found,) = self.store.read(service_key(service, "plan"))
+        (stored,) = self.store.read(service_key(service, "plan"))
         return Plan(
-            content_id=found.get("content_id", ""),
-            next_content_id=found.get("next_content_id", ""),
-            at=found.get("at", ""),
-            version=number(found.get("version", "")),
-            since_ms=number(found.get("since_ms", "")),
+            content_id=stored.get("content_id", ""),
+            next_content_id=stored.get("next_content_id", ""),
+            at=stored.get("at", ""),
+            version=number(stored.get("version", "")),
+            since_ms=number(stored.get("since_ms", "")),
         )
 
     def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
@@ -419,12 +419,12 @@ class Registry:
 
     def desired(self, service: str) -> DesiredCount | None:
         """Return the number of teachers that a service should have; None: unknown."""
-        (found,) = self.store.read(service_key(service, "desired"))
-        count = found.get("count", "")
+        (stored,) = self.store.read(service_key(service, "desired"))
+        count = stored.get("count", "")
         if not (count.isascii() and count.isdigit() and len(count) <= 9):
             return None
-        since_ms, at_ms = number(found.get("since_ms", "")), number(found.get("at_ms", ""))
-        return DesiredCount(int(count), found.get("reason", ""), since_ms, at_ms)
+        since_ms, at_ms = number(stored.get("since_ms", "")), number(stored.get("at_ms", ""))
+        return DesiredCount(int(count), stored.get("reason", ""), since_ms, at_ms)
 
     def set_desired(
         self, service: str, fence: Leads, count: int, reason: str, entry: LogEntry | None = None

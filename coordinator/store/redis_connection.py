@@ -240,8 +240,8 @@ def _refusal(error: Exception, text: str) -> tuple[str, str, str] | None:
         return _REFUSALS["READONLY"]
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return _REFUSALS["OOM"]
-    found = re.search(rf"\b({'|'.join(_REFUSALS)})\b", text)
-    return None if found is None else _REFUSALS[found[1]]
+    match = re.search(rf"\b({'|'.join(_REFUSALS)})\b", text)
+    return None if match is None else _REFUSALS[match[1]]
 
 
 def _brief(error: Exception) -> str:

@@ -104,10 +104,10 @@ class RedisLeases:
         A member gets UNKNOWN also if a key of its lease has another type; `register` gives the
         reason.
         """
-        kept = self._beat_by_commands(beats, ttl_s)
-        rest = [position for position in range(len(beats)) if position not in kept]
+        renewed = self._beat_by_commands(beats, ttl_s)
+        rest = [position for position in range(len(beats)) if position not in renewed]
         calls = [beat_call(*beats[position], _ms(ttl_s)) for position in rest]
-        answers = dict.fromkeys(kept, Beat.KEPT)
+        answers = dict.fromkeys(renewed, Beat.KEPT)
         for position, answer in zip(rest, self._connection.run_many("beat", calls), strict=True):
             code, now_ms = answer or (Beat.UNKNOWN, 0)
             answers[position] = Beat(code)
@@ -140,7 +140,7 @@ class RedisLeases:
             batch.append((position, full, deadline_ms, commands))
         if not batch:
             return set()
-        kept = set()
+        renewed = set()
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
             for *_, commands in batch:
                 for command in commands:
@@ -154,7 +154,7 @@ class RedisLeases:
                 if answer == [1]:
                     full = replace(full, usable_until_s=now + ttl_s * _SILENCE_TTLS)
                     self._full_beats[leases.facts + beat.member] = full
-                    kept.add(position)
+                    renewed.add(position)
                 if len(answer) == 1:
                     continue
                 (seconds, micros), owner, raised, expiry_ms, *_ = answer
@@ -164,8 +164,8 @@ class RedisLeases:
                 if expiry_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
                     self._client.pexpire(leases.deadlines, FACTS_TTLS * _ms(ttl_s))
                 self._remember(leases, beat, ttl_s, Beat.KEPT, now_ms)
-                kept.add(position)
-        return kept
+                renewed.add(position)
+        return renewed
 
     def _remember(
         self, leases: LeaseSet, beat: MemberBeat, ttl_s: float, code: int, now_ms: int
@@ -290,10 +290,10 @@ class RedisLeases:
 
     def _changed(self, leases: LeaseSet, changed: Sequence[tuple[str, float]]) -> Changes:
         names, left = split_changes(name for name, _ in changed)
-        found = self._look_up(leases, names) if names else []
+        looked_up = self._look_up(leases, names) if names else []
         # If facts were deleted, the next full heartbeat restores them, within two TTLs.
-        members = tuple(member for member, leased in found if leased and member.facts)
-        gone = [member.member for member, leased in found if not leased]
+        members = tuple(member for member, leased in looked_up if leased and member.facts)
+        gone = [member.member for member, leased in looked_up if not leased]
         # The change of a member that has left since is under another name: see `leave.lua`.
         noted = self._client.zmscore(leases.changes, gone) if gone else []
         lost = [name for name, at in zip(gone, noted, strict=True) if at is not None]

@@ -204,10 +204,10 @@ class RedisStore:
         start = f"({after}" if after else "-"
         with self._connection.translated():
             if last:
-                found = self._client.xrevrange(key, "+", start, count=last)[::-1]
+                records = self._client.xrevrange(key, "+", start, count=last)[::-1]
             else:
-                found = self._client.xrange(key, start, "+", count=count or None)
-        return [LogRecord(record_id, fields or {}) for record_id, fields in found]
+                records = self._client.xrange(key, start, "+", count=count or None)
+        return [LogRecord(record_id, fields or {}) for record_id, fields in records]
 
     def append(self, entry: Append) -> str:
         """Append to a log without a leadership; return the id of the entry."""

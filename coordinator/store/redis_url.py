@@ -75,8 +75,8 @@ def holds_password(url: str) -> bool:
     address, _, parameters = url.partition("?")
     if "@" in parameters and parameters.partition("=")[0] not in _PARAMETERS:
         address = url  # the '?' is part of the password
-    found = re.search(r"//[^@/?]*:([^@]*)@", address)
-    stated = found is not None and re.fullmatch(r"\$\([\w.-]+\)", found[1]) is None
+    match = re.search(r"//[^@/?]*:([^@]*)@", address)
+    stated = match is not None and re.fullmatch(r"\$\([\w.-]+\)", match[1]) is None
     return stated or re.search(r"(^|&)(sentinel_)?password=", parameters) is not None
 
 
@@ -154,7 +154,7 @@ def _prefixed(parameters: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def _hosts(addresses: str, sentinels: bool) -> tuple[tuple[str, int], ...]:
-    found = []
+    hosts = []
     for address in addresses.split(",") if sentinels else [addresses]:
         split = urlsplit(f"//{address}")  # parses [::1]:port
         port = _PORTS[sentinels] if split.port is None else split.port
@@ -162,8 +162,8 @@ def _hosts(addresses: str, sentinels: bool) -> tuple[tuple[str, int], ...]:
             raise ValueError
         host = split.hostname or "localhost"
         host.encode("idna")  # as when connecting; raises ValueError if the name is invalid
-        found.append((host, port))
-    return tuple(found)
+        hosts.append((host, port))
+    return tuple(hosts)
 
 
 def _master(path: list[str]) -> str:
