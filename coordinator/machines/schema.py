@@ -257,8 +257,8 @@ class Deployment:
             raise UsageError("a cost ceiling needs `price`, the cost of a teacher")
         if min_cost > ceiling * (1 + 1e-9):
             raise UsageError(
-                f"the least number of teachers, {self.min}, costs {min_cost:g} an hour, more than the"
-                f" ceiling of {ceiling:g}"
+                f"the least number of teachers, {self.min}, costs {min_cost:g} an hour, more than "
+                f"the ceiling of {ceiling:g}"
             )
 
     @property

@@ -141,7 +141,7 @@ class AssignmentRows:
         self.rows = {name: replace(row, counter=counter) for name, row in rows.items()}
         self.unwritten: dict[str, Row | None] = dict(self.rows)
         self._lost_s = lost_s
-        self._lost: dict[str, dict[str, float]] = {}
+        self._lost: dict[str, dict[str, float]] = {}  # student -> lost teacher -> listed until
 
     def change(
         self,
