@@ -223,12 +223,12 @@ def _serve_metrics(
         gate.require(gate.bearer(token), "viewer")
 
     # No token is needed on loopback, so that a local Prometheus works without settings.
-    authorizes = config.requires_tokens and not is_loopback(split_listen(listen)[0])
+    needs_token = config.requires_tokens and not is_loopback(split_listen(listen)[0])
     server = MetricsServer(
         listen,
         metrics.registry,
         insecure=config.insecure,
-        authorize=authorize if authorizes else None,
+        authorize=authorize if needs_token else None,
         json_route=partial(autoscale_page, registry),
         ready=lambda: manager.view().redis_available,
     )

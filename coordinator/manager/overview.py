@@ -17,7 +17,7 @@ from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
 
-#: A status is cached for this many seconds, and at least this many times its duration of reading.
+#: A status is cached for this many seconds, at least for this many times the duration of its read.
 _FRESH_S, _FRESH_TIMES = 0.5, 8.0
 #: Entries of the log that are searched for refusals.
 _LOG_ENTRIES = 1000

@@ -70,7 +70,7 @@ class HubView:
 
 @dataclass(frozen=True, slots=True)
 class _LeaseUpdate:
-    """The heartbeat that writes all `facts` of a student; `urgent`: its leader has to read them."""
+    """The heartbeat that writes all `facts` of a student; `urgent`: the leader has to read them."""
 
     session: StudentSession
     facts: dict[str, str]
@@ -85,7 +85,7 @@ class SubscriptionHub:
     does what is missing; streams stay open meanwhile.
 
     Args:
-        registry: of the mesh.
+        registry: registry of the mesh.
         service: name of the service.
         ttl_s: TTL of students' leases, in seconds.
         manager: address of this manager, stored with its students.
@@ -237,7 +237,7 @@ class SubscriptionHub:
         self._epoch = table.epoch
 
     def _note_changes(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
-        """Queue a push to students for one of whose teachers a fact changed that they receive."""
+        """Queue a push to each student with a teacher of which a sent fact has changed."""
         members = self._teachers.members.values()
         self._live = sum(1 for member in members if member.facts and not member.draining)
         changed_ids = {
