@@ -108,12 +108,12 @@ class ConcurrencyLimit:
 
     @property
     def taken(self) -> int:
-        """How many are open."""
+        """Number of open calls or streams."""
         return self._taken.total()
 
     @contextmanager
     def hold(self, principal: str) -> Iterator[None]:
-        """Count one more of this principal while the body runs.
+        """Count one more call or stream of this principal while the block runs.
 
         Raises:
             Overloaded: the limit in total is reached.

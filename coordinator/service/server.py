@@ -51,7 +51,7 @@ class CoordinatorServer:
         manager: the manager; started and stopped by the caller.
         registry: receives requests of operators, and has the log.
         security: certificates and tokens; None: neither.
-        gate: admits callers; None: one made from `security`.
+        gate: admits callers; None: a gate made from `security`.
         limits: bounds sizes, rates and concurrency; None: the defaults.
         on_refused: called with the reason of each refusal that the gate does not count itself:
             forbidden, malformed, too_large, rate_limited, version or overloaded.

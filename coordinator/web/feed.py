@@ -119,7 +119,7 @@ class Feed:
 
     @contextmanager
     def viewing(self) -> Iterator[AsyncIterator[str]]:
-        """Count a page as a viewer while the body runs, and yield its messages.
+        """Count a page as a viewer while the block runs, and yield its messages.
 
         Each message is a JSON object. The first one has the whole mesh, the others have changes.
 
