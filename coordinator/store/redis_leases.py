@@ -275,12 +275,12 @@ class RedisLeases:
         # Read the changes first: a change in between is then seen twice rather than never.
         now_ms, due_s, noted = self._read_changes(leases, "-inf")
         valid = _valid_changes(noted, now_ms)
-        start = int(max((at for _, at in valid), default=now_ms * 1000))
+        cursor = int(max((number for _, number in valid), default=now_ms * 1000))
         members = tuple(self.members(leases))
         living = {member.member for member in members}
         registered, left = split_changes(name for name, _ in valid)
         return Changes(
-            start,
+            cursor,
             members,
             tuple(name for name in left if name not in living),
             tuple(name for name in registered if name not in living),
@@ -296,9 +296,9 @@ class RedisLeases:
         gone = [member.member for member, leased in looked_up if not leased]
         # The change of a member that has left since is under another name: see `leave.lua`.
         noted = self._client.zmscore(leases.changes, gone) if gone else []
-        lost = [name for name, at in zip(gone, noted, strict=True) if at is not None]
-        left += [name for name, at in zip(gone, noted, strict=True) if at is None]
-        cursor = int(max(at for _, at in changed))
+        lost = [name for name, number in zip(gone, noted, strict=True) if number is not None]
+        left += [name for name, number in zip(gone, noted, strict=True) if number is None]
+        cursor = int(max(number for _, number in changed))
         return Changes(cursor, members, tuple(left), tuple(lost))
 
     def _look_up(self, leases: LeaseSet, names: Sequence[str]) -> list[tuple[Member, bool]]:
@@ -307,8 +307,10 @@ class RedisLeases:
             lambda pipe: pipe.zmscore(leases.deadlines, names)
         )
         return [
-            (Member(name, facts, _remaining_s(at, now_ms)), at is not None)
-            for name, at, facts in zip(names, deadlines, self._facts(leases, names), strict=True)
+            (Member(name, member_facts, _remaining_s(deadline, now_ms)), deadline is not None)
+            for name, deadline, member_facts in zip(
+                names, deadlines, self._facts(leases, names), strict=True
+            )
         ]
 
     def _facts(self, leases: LeaseSet, names: Sequence[str]) -> list[dict[str, str]]:
@@ -373,7 +375,7 @@ def _remaining_s(deadline_ms: float | None, now_ms: float) -> float:
 def _valid_changes(noted: Iterable[tuple[str, float]], now_ms: float) -> list[tuple[str, float]]:
     """Return the valid entries of a changes set, with their change numbers."""
     end = (now_ms + _DAY_MS) * 1000
-    return [(name, at) for name, at in noted if is_change(name) and 0 < at < end]
+    return [(name, number) for name, number in noted if is_change(name) and 0 < number < end]
 
 
 def _flat(facts: Mapping[str, str]) -> list[str]:
