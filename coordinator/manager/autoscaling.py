@@ -56,7 +56,7 @@ class Autoscaler:
         settings: returns the settings; called for each decision.
 
     Attributes:
-        desired: the last count that it wrote under this leadership; None: none yet.
+        desired: the last count that it or the former leader wrote; None: none is known.
     """
 
     def __init__(

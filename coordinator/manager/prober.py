@@ -36,10 +36,14 @@ class Verdict:
     why: str = ""
 
 
+#: Called with the result of a probe.
+Done = Callable[[Verdict], None]
+
+
 class Prober(Protocol):
     """Probes teachers."""
 
-    def probe(self, service: str, member: Member, done: Callable[[Verdict], None]) -> None:
+    def probe(self, service: str, member: Member, done: Done) -> None:
         """Start to probe a teacher, without blocking; `done` is called once, in any thread."""
         ...
 
@@ -65,8 +69,6 @@ _UNPROVEN: Final = (
     " 'edl teacher register'"
 )
 _REFUSALS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-
-Done = Callable[[Verdict], None]
 
 
 class GrpcProber:
