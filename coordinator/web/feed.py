@@ -42,7 +42,7 @@ _FAST_MEMBERS: Final = 1500
 #: Events kept for new pages, and events of each service that are read at first.
 _LOG: Final = 500
 _LOG_AT_FIRST: Final = 200
-#: Unread messages of a page that the whole mesh replaces.
+#: Number of unread messages from which a page gets the whole mesh in their place.
 _BACKLOG: Final = 8
 #: Most open pages.
 MAX_VIEWERS: Final = 32
