@@ -32,7 +32,7 @@ from ..calling.client import ask_status
 from ..calling.subscription import try_subscribing
 from ..registry import Registry, connect
 from ..store.records import Member
-from ..store.redis_url import masked
+from ..store.redis_url import is_redis_url, masked, parse
 from .status_view import number_of
 from .text_output import Finding, doubt, well, wrong
 
@@ -358,13 +358,11 @@ def _host(address: str) -> str:
 
 
 def _is_local(url: str) -> bool:
-    """Return whether a Redis URL names only this machine."""
-    hosts = url.partition("://")[2].rpartition("@")[2].partition("/")[0]
-    if url.startswith(("unix:", "memory:")):
-        return True
-    return all(
-        is_loopback(_host(f"{host}:0" if ":" not in host else host)) for host in hosts.split(",")
-    )
+    """Return whether the URL of a registry names only this machine."""
+    if not is_redis_url(url):
+        return True  # memory://NAME
+    parsed = parse(url)
+    return bool(parsed.path) or all(is_loopback(host) for host, _ in parsed.hosts)
 
 
 def connection_problem(address: str) -> str:

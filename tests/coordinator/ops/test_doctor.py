@@ -68,6 +68,25 @@ def test_redis_is_named_with_its_version(
     assert any(one.level == level and one.text.startswith(text) for one in found), found
 
 
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("redis://[::1]", True),
+        ("redis://127.0.0.1?db=1", True),
+        ("redis:///1", True),
+        ("redis://head", False),
+        ("redis+sentinel://127.0.0.1,head:1/mesh", False),
+    ],
+)
+def test_only_a_redis_of_this_machine_is_fine_without_tls(
+    url: str, local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(MemoryStore())
+    monkeypatch.setattr(doctor, "connect", lambda url: registry)
+    found = list(doctor.examine(url, lambda: ClientSecurity(token_file=Path("token"))))
+    assert any("is reached without TLS" in one.text for one in found) is not local
+
+
 @pytest.fixture
 def ca(tmp_path: Path) -> trustme.CA:
     authority = trustme.CA()
