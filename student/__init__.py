@@ -1,4 +1,4 @@
-"""The student's side of distillation: job files, losses, training loops. Importing it is light."""
+"""The student's side of distillation: job files, losses, training loops. Imports no framework."""
 
 from ..scheduler.students.weights import Cosine, Linear, Steps
 from .job.distill import Distill, Hint

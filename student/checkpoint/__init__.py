@@ -3,7 +3,8 @@
 A save takes these steps: `capture` names the arrays of model and optimizer. `SnapshotWriter` copies
 them into memory that the supervisor owns, and the training continues. The supervisor's `Persister`
 writes the newest snapshot into a `Repository`, even if the rank has died since. A later start
-finds it with `Repository.newest_valid`, and `restore` loads it. See also docs/how-to/students.md.
+finds this checkpoint with `Repository.newest_valid`, and `restore` loads it. See also
+docs/how-to/students.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Conversion of a model, optimizer, schedule, scaler and generators to `Contents`, and back.
+"""Conversion of a model, optimizer, schedule, scaler and random generators to `Contents`, and back.
 
-Parameters have their names in the network (`fc.weight`), also in the optimizer's state.
+Arrays of the model and of the optimizer's state are named after the parameters of the network
+(`fc.weight`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .contents import MODEL, OPTIMIZER, Array, Contents
 
 #: Key of the state under which `capture` puts everything but arrays.
 TRAINING: Final = "training"
-_MOST_NAMED: Final = 5
+_MAX_NAMES_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class TrainingObjects:
 
     Attributes:
         model: the student; everything that is trained, such as projectors, is part of it.
-        optimizer: its optimizer, in PyTorch alone or as a pair with its schedule, or what
-            `JobSpec.optimizer` returns; None: it is neither captured nor restored.
+        optimizer: the optimizer of the model, a pair of it and its schedule (PyTorch), or the
+            result of `JobSpec.optimizer`; None: it is neither captured nor restored.
         scaler: a `GradScaler` of the framework, if there is one.
     """
 
@@ -69,7 +70,7 @@ def capture(
         state: further JSON values; the key `TRAINING` is reserved.
     """
     framework = trained.framework
-    tensors = {f"{MODEL}/{name}": framework.array(one) for name, one in trained.tensors().items()}
+    tensors = {f"{MODEL}/{name}": framework.array(live) for name, live in trained.tensors().items()}
     training: dict[str, Any] = {"random": random_state(framework)}
     if trained.optimizer is not None:
         arrays, training["optimizer"] = framework.optimizer_state(trained.model, trained.optimizer)
@@ -94,8 +95,8 @@ def restore(
         CheckpointMismatch: the model or the optimizer differs; the message names parameters.
     """
     framework, live = trained.framework, trained.tensors()
-    kept = contents.group(MODEL)
-    _check_layers(contents.step, live, kept)
+    saved = contents.group(MODEL)
+    _check_layers(contents.step, live, saved)
     training = contents.state.get(TRAINING, {})
     if trained.optimizer is not None:
         details = training.get("optimizer") or {}
@@ -103,7 +104,7 @@ def restore(
         framework.restore_optimizer(
             trained.model, trained.optimizer, contents.group(OPTIMIZER), details, contents.step
         )
-    for name, array in kept.items():
+    for name, array in saved.items():
         framework.set_value(live[name], array)
     if trained.scaler is not None and training.get("scaler"):
         trained.scaler.load_state_dict(from_json(training["scaler"]))
@@ -111,21 +112,21 @@ def restore(
         set_random_state(framework, training["random"], rank)
 
 
-def _check_layers(step: int, live: Mapping[str, Any], kept: Mapping[str, Array]) -> None:
-    wrong = []
-    for name in live.keys() & kept.keys():
-        here, there = _shape(live[name]), _shape(kept[name])
-        if here != there:
-            wrong.append(f"{name} is {there} there and {here} in the job")
-    wrong.sort()
-    faults = [*wrong[:_MOST_NAMED], *_more(wrong)]
-    faults += _names_text("not in the checkpoint", live.keys() - kept.keys())
-    faults += _names_text("not in the job", kept.keys() - live.keys())
+def _check_layers(step: int, live: Mapping[str, Any], saved: Mapping[str, Array]) -> None:
+    faults = []
+    for name in live.keys() & saved.keys():
+        live_shape, saved_shape = _shape(live[name]), _shape(saved[name])
+        if live_shape != saved_shape:
+            faults.append(f"{name} is {saved_shape} in the checkpoint and {live_shape} in the job")
+    faults.sort()
+    faults = [*faults[:_MAX_NAMES_SHOWN], *_more(faults)]
+    faults += _names_text("not in the checkpoint", live.keys() - saved.keys())
+    faults += _names_text("not in the job", saved.keys() - live.keys())
     if faults:
         raise CheckpointMismatch(
-            f"the checkpoint of step {step} is of another model than the job's: "
+            f"the checkpoint of step {step} does not fit the job's model: "
             + "; ".join(faults)
-            + ". Train into another place, or with the model that it was made with"
+            + ". Use another place for checkpoints, or the model of this checkpoint"
         )
 
 
@@ -133,11 +134,11 @@ def _names_text(what: str, names: set[str]) -> list[str]:
     if not names:
         return []
     shown = sorted(names)
-    return [f"{what}: {', '.join([*shown[:_MOST_NAMED], *_more(shown)])}"]
+    return [f"{what}: {', '.join([*shown[:_MAX_NAMES_SHOWN], *_more(shown)])}"]
 
 
 def _more(names: list[str]) -> list[str]:
-    return [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    return [f"and {len(names) - _MAX_NAMES_SHOWN} more"] if len(names) > _MAX_NAMES_SHOWN else []
 
 
 def _shape(tensor: Any) -> str:
@@ -149,7 +150,7 @@ def _check_optimizer(step: int, name: str, details: Mapping[str, Any]) -> None:
         raise CheckpointMismatch(
             f"the checkpoint of step {step} is of"
             f" {'the optimizer ' + details['class'] if 'class' in details else 'no optimizer'}, the"
-            f" job's is {name}. Train into another place, or with the one that it was made with"
+            f" job's is {name}. Use another place for checkpoints, or that optimizer"
         )
 
 
@@ -167,7 +168,7 @@ def random_state(framework: Framework) -> dict[str, Any]:
 def set_random_state(framework: Framework, state: Mapping[str, Any], rank: int = 0) -> None:
     """Set the random generators: on rank 0 to `state`, on others to a seed from it and the rank.
 
-    So all ranks draw different numbers, and each draws the same when this is repeated.
+    So all ranks draw different numbers. A repeated call with the same arguments repeats them.
 
     Raises:
         CheckpointMismatch: the state is invalid.
@@ -182,7 +183,7 @@ def set_random_state(framework: Framework, state: Mapping[str, Any], rank: int =
         keys, position, has_gauss, cached = state["numpy"]
         np.random.set_state(("MT19937", _unpacked(keys), position, int(has_gauss), cached))
         framework.set_random_state(state[framework.name])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # the last one is PyTorch's
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: from PyTorch
         raise CheckpointMismatch(
             f"the checkpoint's random generators cannot be set ({error!r})"
         ) from error

@@ -1,8 +1,8 @@
 """One checkpoint, as its folder describes it: manifest, position in the history, lengths of files.
 
 The manifest has the name, length and checksum of each file. It is written last; a folder without a
-manifest is no checkpoint. Checkpoints of elastic trainings get one more file when they join the
-training's history.
+manifest is no checkpoint. A checkpoint of an elastic training gets one more file, `JOINED`, when it
+joins the training's history.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Checkpoint:
 
     @property
     def generation(self) -> int:
-        """Generation that saved it; 0: a program without generations."""
+        """Generation that saved it; 0: a program without generations saved it."""
         return generation_of(self.name) or 0
 
     @property
@@ -109,7 +109,7 @@ class Checkpoint:
         """Parse `pack_manifest`; raises CheckpointDamaged if it is invalid."""
         values = _unsealed(data, MANIFEST)
         try:
-            found = cls(
+            checkpoint = cls(
                 name=name,
                 location=location,
                 step=int(values["step"]),
@@ -127,20 +127,20 @@ class Checkpoint:
                 digest=hashlib.sha256(data).hexdigest(),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointDamaged(f"{MANIFEST} is not whole ({error!r})") from error
+            raise CheckpointDamaged(f"{MANIFEST} is invalid ({error!r})") from error
         if values.get("format") != FORMAT:
             raise CheckpointDamaged(
                 f"{MANIFEST} is of format {values.get('format')!r}, this version reads {FORMAT!r}"
             )
-        if any("/" in file for file in found.files):  # not trusted: read only files in its folder
+        if any("/" in file for file in checkpoint.files):  # never read outside its folder
             raise CheckpointDamaged(f"{MANIFEST} names files outside its folder")
-        return found
+        return checkpoint
 
 
 def pack_manifest(
     contents: Contents, files: Mapping[str, FileDigest], provenance: Provenance, after: str = ""
 ) -> bytes:
-    """Return the bytes of a manifest that is made now: JSON with a checksum of itself."""
+    """Return the bytes of a manifest dated now: JSON with a checksum of itself."""
     return _sealed(
         {
             "format": FORMAT,
@@ -172,7 +172,7 @@ def _unsealed(data: bytes, file: str) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(data)
         digest = values.pop("sha256")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointDamaged(f"{file} is not whole ({error!r})") from error
+        raise CheckpointDamaged(f"{file} is invalid ({error!r})") from error
     if digest != _digest(values):
         raise CheckpointDamaged(f"{file} fails its own checksum")
     return values
@@ -194,7 +194,7 @@ def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
         CheckpointUnavailable: the place cannot be read now.
     """
     try:
-        found = read_manifest(files, name)
+        checkpoint = read_manifest(files, name)
     except CheckpointDamaged as error:
         step = step_of(name)
         assert step is not None  # `Files.names` returns only such names
@@ -204,7 +204,7 @@ def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
         return Checkpoint(name, files.location(name), step, problem=str(error), sequence=sequence)
     except FileNotFoundError:
         return None
-    for file, written in found.files.items():
+    for file, written in checkpoint.files.items():
         nbytes = files.size(name, file)
         if nbytes is None:
             problem = problem or f"{file} is missing"
@@ -212,34 +212,34 @@ def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
             problem = problem or f"{file} has {nbytes} bytes, not {written.nbytes}"
     if problem and files.size(name, MANIFEST) is None:
         return None  # another process has pruned it meanwhile
-    return replace(found, problem=problem)
+    return replace(checkpoint, problem=problem)
 
 
 def read_manifest(files: Files, name: str) -> Checkpoint:
-    """Return the checkpoint in a folder, as its manifest and its record in the history say.
+    """Return the checkpoint in a folder, as its manifest and `JOINED` describe it.
 
     Raises:
         FileNotFoundError: there is no manifest.
-        CheckpointDamaged: manifest or record are invalid, or do not fit together.
+        CheckpointDamaged: the manifest or `JOINED` is invalid, or they do not match.
         CheckpointUnavailable: the place cannot be read now.
     """
     with files.reading(name, MANIFEST) as file:
         packed = file.read()
-    found = Checkpoint.unpack_manifest(packed, name, files.location(name))
-    if found.step != step_of(name):
-        raise CheckpointDamaged(f"{MANIFEST} is of step {found.step}")
+    checkpoint = Checkpoint.unpack_manifest(packed, name, files.location(name))
+    if checkpoint.step != step_of(name):
+        raise CheckpointDamaged(f"{MANIFEST} is of step {checkpoint.step}")
     if generation_of(name) is None:
-        return found
+        return checkpoint
     sequence, digest = _joined(files, name)
-    if digest and digest != found.digest:
+    if digest and digest != checkpoint.digest:
         raise CheckpointDamaged(f"{JOINED} is of another {MANIFEST}")
-    return replace(found, sequence=sequence)
+    return replace(checkpoint, sequence=sequence)
 
 
 def _joined(files: Files, name: str) -> tuple[int, str]:
     """Return a checkpoint's position in the history and the digest of its manifest, from `JOINED`.
 
-    The position is 0 if it has none.
+    The position is 0 if the checkpoint has not joined the history.
 
     Raises:
         CheckpointDamaged: the file is invalid.
@@ -251,4 +251,4 @@ def _joined(files: Files, name: str) -> tuple[int, str]:
     except FileNotFoundError:
         return 0, ""
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointDamaged(f"{JOINED} is not whole ({error!r})") from error
+        raise CheckpointDamaged(f"{JOINED} is invalid ({error!r})") from error

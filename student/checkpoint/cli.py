@@ -50,29 +50,29 @@ def list_(
     """
     from .repository import located
 
-    repository, one = located(place)
-    found = repository.list() if one is None else [one]
-    if verify and not found:
+    repository, named = located(place)
+    checkpoints = repository.list() if named is None else [named]
+    if verify and not checkpoints:
         raise UsageError(f"there is no checkpoint at {place}")
     if verify:
-        found = list(_verified(repository, found))
+        checkpoints = list(_verified(repository, checkpoints))
     if as_json:
-        typer.echo(json.dumps([_described(one) for one in found], indent=2))
+        typer.echo(json.dumps([_described(one) for one in checkpoints], indent=2))
     elif verify:
-        for one in found:
+        for one in checkpoints:
             typer.echo(one.problem or f"{one.name}: whole")
-    elif found:
-        _show(found)
+    elif checkpoints:
+        _show(checkpoints)
     else:
         typer.echo(f"there is no checkpoint at {place}")
-    damaged = sum(bool(one.problem) for one in found)
+    damaged = sum(bool(one.problem) for one in checkpoints)
     if verify and damaged:
-        raise CheckpointDamaged(f"{damaged} of {len(found)} checkpoints are damaged")
+        raise CheckpointDamaged(f"{damaged} of {len(checkpoints)} checkpoints are damaged")
 
 
-def _verified(repository: Repository, found: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+def _verified(repository: Repository, checkpoints: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
     """Read the checkpoints; yield each with its problem, unless it was pruned meanwhile."""
-    for one in found:
+    for one in checkpoints:
         try:
             repository.verify(one)
             yield replace(one, problem="")
@@ -96,18 +96,18 @@ def prune(
 
     A damaged checkpoint is removed once N newer whole ones exist. A checkpoint that has not joined
     the history is removed a day after its save began. The coordinator is not involved: a running
-    training continues, and its next start takes the newest of those that are left. Keep 2 or more
+    training continues, and its next start takes the newest one left. Keep 2 or more
     while a training runs.
     """
     from .repository import Repository
 
-    gone = Repository(place, keep).prune(dry_run)
+    removed = Repository(place, keep).prune(dry_run)
     if as_json:
-        typer.echo(json.dumps([_described(one) for one in gone], indent=2))
+        typer.echo(json.dumps([_described(one) for one in removed], indent=2))
         return
-    for checkpoint in gone:
+    for checkpoint in removed:
         typer.echo(f"{'would remove' if dry_run else 'removed'} {checkpoint.location}")
-    if not gone:
+    if not removed:
         typer.echo("nothing to remove")
 
 
@@ -127,17 +127,16 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _show(found: Sequence[Checkpoint]) -> None:
+def _show(checkpoints: Sequence[Checkpoint]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     now = time.time()
     table = Table("name", "step", "age", "world", "MiB", "valid")
-    for one in found:
+    for one in checkpoints:
         age = _age(now - one.made_s) if one.made_s else "?"
         world, size = str(one.world or "?"), f"{one.nbytes / 2**20:,.1f}"
-        outside = "" if one.eligible else "it has not joined the history"
-        problem = one.problem or outside
+        problem = one.problem or ("" if one.eligible else "it has not joined the history")
         valid = f"no: {problem}" if problem else "yes"
         table.add_row(one.name, str(one.step), age, world, size, valid)
     Console().print(table)

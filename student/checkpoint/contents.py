@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MODEL: Final = "model"
 OPTIMIZER: Final = "optimizer"
 
-#: Names of dtypes in safetensors. The bfloat16 is that of ml_dtypes.
+#: Names of dtypes in safetensors. The bfloat16 type comes from ml_dtypes.
 DTYPES: Final = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -66,7 +66,7 @@ class Contents:
     def __post_init__(self) -> None:
         if self.step < 0 or self.world < 1:
             raise UsageError(
-                f"a checkpoint is of step 0 or later and of at least one rank, not of step "
+                f"a checkpoint needs a step of at least 0 and at least one rank, not step "
                 f"{self.step} and {self.world} ranks"
             )
         for name, array in self.tensors.items():
@@ -85,12 +85,12 @@ class Contents:
         return sum(array.nbytes for array in self.tensors.values())
 
     def group(self, name: str) -> dict[str, Array]:
-        """Return the arrays of one group, without its name: `model/fc.weight` as `fc.weight`."""
-        begins = f"{name}/"
+        """Return the arrays of a group; names lack the group: `fc.weight` for `model/fc.weight`."""
+        prefix = f"{name}/"
         return {
-            key.removeprefix(begins): array
+            key.removeprefix(prefix): array
             for key, array in self.tensors.items()
-            if key.startswith(begins)
+            if key.startswith(prefix)
         }
 
     def groups(self) -> list[str]:
@@ -98,7 +98,7 @@ class Contents:
         return sorted({name.partition("/")[0] for name in self.tensors})
 
     def copied(self) -> Self:
-        """Return a deep copy, which stays valid independently of the memory of these arrays."""
+        """Return a deep copy, which stays valid when the memory of these arrays changes."""
         return type(self)(
             self.step,
             self.world,

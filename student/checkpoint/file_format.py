@@ -30,13 +30,13 @@ def write(draft: Draft, contents: Contents) -> dict[str, FileDigest]:
     """Write all files of a checkpoint but the manifest; return length and checksum of each.
 
     Raises:
-        CheckpointUnavailable: there is no space, or the place refuses.
+        CheckpointUnavailable: there is no space, or the place cannot be written.
         UsageError: the state is not JSON.
     """
     try:
         state = json.dumps(contents.state).encode()
     except (TypeError, ValueError) as error:
-        raise UsageError(f"the state of a checkpoint holds JSON values: {error}") from error
+        raise UsageError(f"the state of a checkpoint must be JSON values: {error}") from error
     files = {
         f"{group}{SUFFIX}": draft.write(f"{group}{SUFFIX}", array_pieces(contents.group(group)))
         for group in contents.groups()
@@ -127,8 +127,8 @@ def _opened(files: Files, name: str, file: str, recorded: FileDigest) -> Iterato
 
 SUFFIX: Final = ".safetensors"
 _LENGTH: Final = struct.Struct("<Q")
-_NAMES: Final = {tag: name for name, tag in DTYPES.items()}
-#: Limit of the format; so a damaged length does not allocate much memory.
+_DTYPE_OF: Final = {tag: name for name, tag in DTYPES.items()}
+#: Limit of the format. A damaged length cannot make `read_arrays` allocate more.
 _MOST_HEADER_BYTES: Final = 100_000_000
 
 
@@ -141,7 +141,8 @@ class Readable(Protocol):
 
 def array_pieces(arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a file with `arrays`; contiguous arrays are not copied."""
-    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # keeps alignment
+    # Large items first, so that each array is aligned.
+    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     header: dict[str, Any] = {}
     offset = 0
     for name in order:
@@ -169,33 +170,33 @@ def read_arrays(file: Readable, nbytes: int) -> dict[str, Array]:
         CheckpointDamaged: the file is not in this format, or too short.
     """
     try:
-        (length,) = _LENGTH.unpack(_exactly(file, _LENGTH.size))
+        (length,) = _LENGTH.unpack(_read_exactly(file, _LENGTH.size))
         if length > min(_MOST_HEADER_BYTES, nbytes):
             raise ValueError(f"its header has {length} bytes")
-        header = json.loads(_exactly(file, length))
+        header = json.loads(_read_exactly(file, length))
         header.pop("__metadata__", None)
         return dict(_arrays(file, header, nbytes - length - _LENGTH.size))
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise CheckpointDamaged(f"it is no file of safetensors ({error})") from error
+        raise CheckpointDamaged(f"it is not a safetensors file ({error})") from error
 
 
 def _arrays(
     file: Readable, header: Mapping[str, Any], data_bytes: int
 ) -> Iterator[tuple[str, Array]]:
-    at = 0
+    next_begin = 0
     for name, recorded in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        dtype, shape = dtype_named(_NAMES[recorded["dtype"]]), tuple(map(int, recorded["shape"]))
+        dtype, shape = dtype_named(_DTYPE_OF[recorded["dtype"]]), tuple(map(int, recorded["shape"]))
         begin, end = recorded["data_offsets"]
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if begin != at or end - begin != nbytes or end > data_bytes:
+        if begin != next_begin or end - begin != nbytes or end > data_bytes:
             raise ValueError(f"its header has invalid offsets of {name}: {begin} to {end}")
         array = np.empty(nbytes, np.uint8)
         _fill(file, array.data)
         yield name, array.view(dtype).reshape(shape)
-        at = end
+        next_begin = end
 
 
-def _exactly(file: Readable, nbytes: int) -> bytes:
+def _read_exactly(file: Readable, nbytes: int) -> bytes:
     data = bytearray(nbytes)
     _fill(file, memoryview(data))
     return bytes(data)

@@ -28,8 +28,8 @@ Piece = bytes | memoryview
 
 #: Bytes that are written and added to a checksum at once; other threads run in between.
 PIECE_BYTES: Final = 8 << 20
-#: Age in seconds at which folders of saves that were not completed are removed. Where locks work,
-#: an unfinished one of a dead writer is removed at once.
+#: Age in seconds at which a save removes folders of earlier, unfinished saves. Where locks work, it
+#: removes those of dead writers at any age.
 LEFTOVER_S: Final = 24 * 3600.0
 #: errno of writes: the disk or a quota is full, or the process's limit of file sizes is reached.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -78,7 +78,7 @@ class Files(Protocol):
 
         Raises:
             FileNotFoundError: there is no such file.
-            CheckpointDamaged: the disk cannot read it any more.
+            CheckpointDamaged: the disk reports a read error.
         """
 
     def add(self, name: str, file: str, data: bytes) -> None:
@@ -88,15 +88,15 @@ class Files(Protocol):
         """Return the bytes of a file of a checkpoint; None if there is no such file."""
 
     def remove(self, name: str) -> None:
-        """Remove a checkpoint; it stops being one before its files are deleted."""
+        """Remove a checkpoint; first it stops counting as one, then its files are deleted."""
 
     def tidy(self) -> None:
-        """Remove what killed writers have left; never raises."""
+        """Remove folders of unfinished saves of dead writers; never raises."""
 
     def lock(self) -> BinaryIO | None:
         """Lock the place until the returned file is closed, or the process ends.
 
-        None if the place has no locks.
+        Returns None if the place has no locks.
 
         Raises:
             BlockingIOError: another process has the lock.
@@ -114,7 +114,7 @@ def open_files(url: str) -> Files:
         CheckpointUnavailable: the file system behind the URL cannot be opened.
     """
     if not url:
-        raise UsageError("checkpoints need a place: a folder, or a URL as s3://bucket/job")
+        raise UsageError("checkpoints need a place: a folder, or a URL such as s3://bucket/job")
     path = url.removeprefix("file://")
     if "://" not in path:
         from .files_local import LocalFiles
@@ -129,7 +129,7 @@ def open_files(url: str) -> Files:
 def raise_unavailable(
     what: str, kind: type[Exception] = OSError, passes: type[Exception] = EdlError
 ) -> Iterator[None]:
-    """Convert exceptions of `kind` to CheckpointUnavailable; EdlErrors and `passes` stay."""
+    """Convert exceptions of `kind` to CheckpointUnavailable, but not EdlErrors and `passes`."""
     try:
         yield
     except (EdlError, passes):
@@ -138,9 +138,10 @@ def raise_unavailable(
         number = getattr(error, "errno", None)
         full = number in _FULL
         advice = "; make room there, or keep fewer checkpoints" if full else ""
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        why = f"no room: {said}" if number == errno.ENOSPC else said
-        raise CheckpointUnavailable(f"{what}: {why}{advice}", full) from error
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if number == errno.ENOSPC:
+            reason = f"no room: {reason}"
+        raise CheckpointUnavailable(f"{what}: {reason}{advice}", full) from error
 
 
 def write_pieces(pieces: Iterable[Piece], write: Callable[[Piece], object]) -> FileDigest:
@@ -167,7 +168,7 @@ def name_of(step: int) -> str:
 
 
 def unique_name_of(step: int, generation: int | None = None) -> str:
-    """Return a name with a token; two of the same second are equal with probability 1/65,536."""
+    """Return a name with a token; two from the same second are equal with probability 1/65,536."""
     saved_by = "" if generation is None else f"-g{generation}"
     return f"{name_of(step)}{saved_by}-{token()}"
 
@@ -179,17 +180,17 @@ def token() -> str:
 
 def step_of(name: str) -> int | None:
     """Return the step in the name of a checkpoint's folder; None for any other name."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else int(found[1])
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def generation_of(name: str) -> int | None:
     """Return the generation in the name of a checkpoint's folder; None if it has none."""
-    found = _NAME.fullmatch(name)
-    return None if found is None or found[2] is None else int(found[2])
+    match = _NAME.fullmatch(name)
+    return None if match is None or match[2] is None else int(match[2])
 
 
 def begun_s(name: str) -> int | None:
     """Return the time in the token of a folder's name, in seconds since 1970; None: no token."""
-    found = _NAME.fullmatch(name)
-    return None if found is None or found[3] is None else int(found[3], 16)
+    match = _NAME.fullmatch(name)
+    return None if match is None or match[3] is None else int(match[3], 16)

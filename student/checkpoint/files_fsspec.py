@@ -56,7 +56,7 @@ class FsspecFiles:
         if found := sorted(_PATTERNS.intersection(self._root)):
             raise UsageError(
                 f"checkpoints cannot lie at {url}: fsspec would take {' and '.join(found)} for a"
-                " pattern, and could remove files of others. Give a path without it"
+                " pattern, and could remove other files. Give a path without it"
             )
 
     def names(self) -> list[str]:
@@ -141,15 +141,15 @@ class _FsspecDraft:
 
 
 def _put(fs: Any, path: str, data: bytes) -> None:
-    """Write a file atomically, as a part of it would look like a damaged file."""
-    part = f"{path}.{token()}.part"  # other nodes may add the same file at this time
-    with fs.open(part, "wb") as opened:
+    """Write a file atomically: a partly written file would look damaged."""
+    part_path = f"{path}.{token()}.part"  # other nodes may add the same file now
+    with fs.open(part_path, "wb") as opened:
         opened.write(data)
-    fs.mv(part, path)
+    fs.mv(part_path, path)
 
 
 def _remove(fs: Any, folder: str) -> None:
-    """Remove a folder, first its manifest, so that the rest is not a checkpoint."""
+    """Remove a folder; first its manifest, so that a rest does not count as a checkpoint."""
     with contextlib.suppress(FileNotFoundError):
         fs.rm(f"{folder}/{MANIFEST}")
     with contextlib.suppress(FileNotFoundError):

@@ -72,13 +72,13 @@ class LocalFiles:
     def add(self, name: str, file: str, data: bytes) -> None:
         folder = self._root / name
         with raise_unavailable(f"cannot write {folder / file}"):
-            part = folder / f".{file}-{token()}"
+            part_path = folder / f".{file}-{token()}"
             try:
-                with _synced(part) as opened:
+                with _synced(part_path) as opened:
                     opened.write(data)
-                part.rename(folder / file)
+                part_path.rename(folder / file)
             except OSError:
-                part.unlink(missing_ok=True)
+                part_path.unlink(missing_ok=True)
                 raise
             _sync_folder(folder)
 
@@ -104,7 +104,7 @@ class LocalFiles:
         with contextlib.suppress(OSError):
             self._root.mkdir(parents=True, exist_ok=True)
         try:
-            opened = open(self._root / _LOCK, "ab")  # noqa: SIM115 - its life is that of the lock
+            opened = open(self._root / _LOCK, "ab")  # noqa: SIM115 - open while locked
         except OSError:  # a save will report it
             return None
         try:
@@ -121,7 +121,7 @@ class LocalFiles:
 
 
 class _LocalDraft:
-    """See `Draft`. A lock on its folder shows that the writer lives; it ends with the process."""
+    """See `Draft`. Its folder is locked while the writer lives; the lock ends with the process."""
 
     def __init__(self, root: Path, step: int, name: str) -> None:
         self._root, self._step, self._name = root, step, name
@@ -168,28 +168,29 @@ def _create_aside(root: Path) -> tuple[Path, int]:
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # `tidy` of another process has removed it
             continue
-        with contextlib.suppress(OSError):  # a file system without locks: `tidy` goes by age
+        with contextlib.suppress(OSError):  # a file system without locks: `tidy` uses the age
             fcntl.flock(fd, fcntl.LOCK_EX)
-        if folder.exists():  # `tidy` of another process has not removed it before it was locked
+        if folder.exists():  # else `tidy` of another process removed it before it was locked
             return folder, fd
         os.close(fd)
 
 
 def _remove_leftover(folder: Path) -> None:
-    """Remove a folder if the process that created it is gone."""
+    """Remove a folder if its writer is gone."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        if _is_leftover(fd):  # or its writer has created it just now, and then creates another one
+        # It may also be new and not locked yet: then its writer creates another one.
+        if _is_leftover(fd):
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(fd)
 
 
 def _is_leftover(fd: int) -> bool:
-    """Lock a folder; return whether the process that created it is gone."""
+    """Try to lock a folder; return whether its writer is gone, or has not locked it yet."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -201,7 +202,7 @@ def _is_leftover(fd: int) -> bool:
 
 @contextlib.contextmanager
 def _synced(path: Path) -> Iterator[BinaryIO]:
-    """Create a file for the context, and sync it to the disk at the end."""
+    """Create a file for the context, and sync it to the disk at the end of the context."""
     with open(path, "xb") as opened:
         yield opened
         opened.flush()

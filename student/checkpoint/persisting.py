@@ -1,8 +1,8 @@
 """A thread of the supervisor that writes snapshots to disk while the training continues.
 
 It always writes the newest snapshot, and skips older ones. If a write fails, it logs the error once
-and retries. The training does not notice: the snapshot stays in memory, and the checkpoint before
-stays on disk.
+and retries. The training continues: the snapshot stays in memory, and the previous checkpoint stays
+on disk.
 
 A written checkpoint that cannot join the history, because the job board does not answer, stays on
 disk and waits. Newer ones are written in addition, less and less often
@@ -27,9 +27,9 @@ from .snapshot import Header, SnapshotOwner
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which a supervisor that ends waits for a write.
+#: Seconds for which an ending supervisor waits for a write.
 LAST_WRITE_S: Final = 60.0
-#: Most seconds before a failed save is retried.
+#: Longest pause before a failed save is retried, in seconds.
 _LONGEST_RETRY_S: Final = 60.0
 
 
@@ -56,7 +56,7 @@ class Persister:
     Args:
         owner: owner of the snapshots; closed when the thread ends.
         repository: from now on used only by the thread.
-        retry_base_s: seconds before the first retry; they double up to a minute.
+        retry_base_s: seconds before the first retry; the pauses double up to a minute.
 
     Attributes:
         problem: why the last save of this generation failed, in one line; empty: it did not fail. A
@@ -78,9 +78,9 @@ class Persister:
         self._name = ""  # name of the folder of the next save; empty: a new one
         self._unjoined: _UnjoinedCheckpoint | None = None
         self._failures = 0
-        self._logged: object = None
+        self._logged_failure: object = None
         self._changed = threading.Condition()
-        self._asked = self._answered = 0  # numbers of requests, and of those attempted
+        self._requested = self._attempted = 0  # counts of `wake` calls, and of those acted on
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         self._thread.start()
@@ -94,7 +94,8 @@ class Persister:
         header = self._owner.newest_header()
         with self._changed:
             written = max(self._sequence, self._unjoined.sequence if self._unjoined else 0)
-            return header is None or (header.sequence <= written and self._asked == self._answered)
+            idle = self._requested == self._attempted
+            return header is None or (header.sequence <= written and idle)
 
     def follow(self, fence: HistoryFence, name: str = "") -> None:
         """Follow a new generation: save snapshots from now on with its fence.
@@ -115,11 +116,11 @@ class Persister:
     def wake(self) -> None:
         """Request a write of the newest snapshot; does not block."""
         with self._changed:
-            self._asked += 1
+            self._requested += 1
             self._changed.notify_all()
 
     def stop(self, timeout_s: float) -> None:
-        """Stop the thread; wait up to `timeout_s` for a write. A longer one ends by itself."""
+        """Stop the thread; wait up to `timeout_s` for a write. A longer write goes on alone."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
@@ -131,7 +132,7 @@ class Persister:
         due_s: float | None = None  # when to retry a failed save
         while True:
             with self._changed:
-                while self._asked == self._answered and not self._ending:
+                while self._requested == self._attempted and not self._ending:
                     left_s = None if due_s is None else due_s - time.monotonic()
                     if left_s is not None and left_s <= 0:
                         break
@@ -139,14 +140,17 @@ class Persister:
                 if self._ending:
                     self._owner.close()
                     return
-                asked = self._asked
+                requested = self._requested
             due_s = self._attempt()
             with self._changed:
-                self._answered = asked
+                self._attempted = requested
                 self._changed.notify_all()
 
     def _attempt(self) -> float | None:
-        """Save the newest snapshot; return when to try again, by the monotonic clock, or None."""
+        """Save the newest snapshot; return when to retry, by the monotonic clock.
+
+        None: not before the next call of `wake`.
+        """
         step = -1
         with self._changed:
             fence = self._fence
@@ -165,11 +169,11 @@ class Persister:
             return None
         except Exception as error:
             return self._failed(step, error, fence)
-        if sequence < header.sequence:  # an older one has joined: now save this one
+        if sequence < header.sequence:  # an older snapshot has joined: save the newest one now
             return 0.0
         if self._failures and self.newest is not None:
             log.info("checkpoints are written again: %s", self.newest.location)
-        self._failures, self.problem, self._logged = 0, "", None
+        self._failures, self.problem, self._logged_failure = 0, "", None
         return None
 
     def _save(self, header: Header, contents: Contents, fence: HistoryFence | None) -> int:
@@ -200,7 +204,7 @@ class Persister:
         return unjoined.sequence
 
     def _check_followed(self, fence: HistoryFence | None) -> None:
-        """Raise GenerationSuperseded if a new generation is followed; requires the lock."""
+        """Raise GenerationSuperseded if `follow` has set another fence; requires the lock."""
         if fence is not self._fence:
             raise GenerationSuperseded("another generation has begun")
 
@@ -213,14 +217,14 @@ class Persister:
             self.problem = problem
         self._failures += 1
         wait_s = ceiling_s(self._failures - 1, self._retry_base_s, _LONGEST_RETRY_S)
-        kind = type(error), getattr(error, "full", None)
-        if kind != self._logged:  # log an error only once
-            kept = "" if self.newest is None else f"; {self.newest.location} stays"
+        failure = type(error), getattr(error, "full", None)
+        if failure != self._logged_failure:  # log an error only once
+            previous = "" if self.newest is None else f"; {self.newest.location} stays"
             log.error(
                 "%s. The training goes on, and the save is retried%s",
-                *(problem, kept),
+                *(problem, previous),
                 exc_info=None if isinstance(error, EdlError) else error,
             )
-        self._logged = kind
+        self._logged_failure = failure
         log.debug("the save of step %d is retried in %g s", step, wait_s)
         return time.monotonic() + wait_s

@@ -9,7 +9,7 @@ PLACE/step-000000000100/model.safetensors      the arrays, a file for each group
 ```
 
 A folder without a manifest is no checkpoint. A checkpoint that does not match its manifest is
-damaged: a start skips it with a warning, and takes the one before.
+damaged: a training that starts skips it with a warning, and takes the previous one.
 
 With a *fence* a save takes two steps: `write` creates a checkpoint from which no training
 continues, and `join` makes it the newest of the training's history, if the fence allows it
@@ -82,7 +82,7 @@ class HistoryFence:
         return CheckpointHistory.from_json(record.history)
 
     def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
-        """Replace the history if it is `known`; return whether it was. Raises as `history`."""
+        """Replace the history if it equals `known`; return whether it did. Raises as `history`."""
         return self._board.replace_history(
             self._job, self.generation, known.to_json(), history.to_json()
         )
@@ -91,7 +91,7 @@ class HistoryFence:
 class Repository:
     """The checkpoints at one place; see the module.
 
-    For one thread at a time. Any number of processes may use the same place.
+    Only one thread at a time may use it. Any number of processes may use the same place.
 
     Args:
         url: a folder, or a URL of fsspec (s3://, gs://, hdfs://, ...).
@@ -122,11 +122,13 @@ class Repository:
     def save(self, contents: Contents) -> Checkpoint:
         """Write a checkpoint without a fence, then remove old ones.
 
-        When this returns, it is complete, and synced to disk in a file system. A crash at any
-        moment before leaves the earlier checkpoints.
+        When this returns, the checkpoint is complete, and in a file system synced to disk. A crash
+        before that leaves the earlier checkpoints.
 
         Raises:
-            CheckpointUnavailable: there is no space, or the place refuses. Earlier ones stay.
+            CheckpointUnavailable: there is no space, or the place cannot be written. Earlier
+                checkpoints stay.
+            UsageError: the step is too large, or the state is not JSON.
         """
         written = self.write(contents)
         return self.join(written) or written
@@ -134,7 +136,7 @@ class Repository:
     def write(
         self, contents: Contents, fence: HistoryFence | None = None, name: str = ""
     ) -> Checkpoint:
-        """Write a checkpoint, which counts once it has joined the history.
+        """Write a checkpoint. With a fence, trainings ignore it until `join`.
 
         Args:
             contents: its contents.
@@ -142,10 +144,12 @@ class Repository:
             name: name of its folder; empty: a new one.
 
         Raises:
-            CheckpointUnavailable: there is no space, or the place refuses. Earlier ones stay.
+            CheckpointUnavailable: there is no space, or the place cannot be written. Earlier
+                checkpoints stay.
+            UsageError: the step is too large, or the state is not JSON.
         """
         if contents.step >= MOST_STEPS:
-            raise UsageError(f"step {contents.step} is beyond what a checkpoint's name holds")
+            raise UsageError(f"step {contents.step} is too large for the name of a checkpoint")
         self._files.tidy()
         if name and (one := self.find(name)) is not None and not one.problem:
             return one  # an earlier attempt has written it
@@ -178,7 +182,7 @@ class Repository:
 
         Args:
             written: result of `write`.
-            fence: the fence passed to `write`.
+            fence: the fence tried to `write`.
 
         Returns:
             The checkpoint with its position in the history. None: it has none, because a later one
@@ -187,7 +191,7 @@ class Repository:
         Raises:
             GenerationSuperseded: another generation is the current one; the checkpoint stays
                 outside the history.
-            CheckpointUnavailable: the place refuses.
+            CheckpointUnavailable: the place cannot be read or written.
             EdlError: the store of the history does not answer.
         """
         if fence is None:
@@ -199,14 +203,14 @@ class Repository:
                 return None
             newest = 0
             if history.newest is not None:
-                self.mark(history.newest)  # its writer may have died before it did so
+                self.mark(history.newest)  # its writer may have died before it marked it
                 newest = history.newest.sequence
             newest = max([newest, *(one.sequence for one in self.list())])
             joined = replace(written, sequence=newest + 1)
-            following = CheckpointHistory(
+            extended = CheckpointHistory(
                 joined.entry, tuple(to_prune(self._stored_after(joined), self._keep))
             )
-            history = following if fence.replace(history, following) else fence.history()
+            history = extended if fence.replace(history, extended) else fence.history()
         assert history.newest is not None
         joined = replace(written, sequence=history.newest.sequence)
         self.mark(history.newest)
@@ -218,7 +222,7 @@ class Repository:
         """Note in a checkpoint's folder that it has joined the history, if that is not noted yet.
 
         Raises:
-            CheckpointUnavailable: the place refuses.
+            CheckpointUnavailable: the place cannot be read or written.
         """
         one = self.find(entry.name)
         if one is not None and not one.eligible and one.digest == entry.digest:
@@ -229,10 +233,10 @@ class Repository:
     ) -> Checkpoint | None:
         """Return the newest valid checkpoint for the next generation; None if there is none.
 
-        It is one of the history. If the newest one's writer died before it wrote `JOINED`, this
-        writes it. A checkpoint that could not join, as its writer died or the board did not answer,
-        takes precedence if it is whole, continues the newest one of the history, and was saved by
-        the last generation.
+        Usually it belongs to the history. If the writer of the newest entry died before it wrote
+        `JOINED`, this writes `JOINED`. A checkpoint that could not join, because its writer died or
+        the board did not answer, takes precedence if it is whole, continues the newest entry, and
+        was saved by the last generation.
 
         Args:
             history: history on the board.
@@ -298,13 +302,13 @@ class Repository:
         Raises:
             CheckpointUnavailable: the place cannot be read now.
         """
-        passed = set(dropped)
-        while left := [
-            one for one in self.list() if (one.eligible or one.problem) and one.name not in passed
+        tried = set(dropped)
+        while candidates := [
+            one for one in self.list() if (one.eligible or one.problem) and one.name not in tried
         ]:
             # First those that are not eligible: they are damaged, and each needs a warning.
-            checkpoint = min(left, key=lambda one: one.eligible)
-            passed.add(checkpoint.name)
+            checkpoint = min(candidates, key=lambda one: one.eligible)
+            tried.add(checkpoint.name)
             if checkpoint.name in self._damaged:  # logged before
                 continue
             try:
@@ -313,7 +317,7 @@ class Repository:
                     return checkpoint
             except CheckpointDamaged as error:
                 if self._inspect(checkpoint.name) is not None:  # else it was pruned meanwhile
-                    log.warning("%s; it is skipped, and the one before it is taken", error)
+                    log.warning("%s; it is skipped, and an older checkpoint is tried", error)
         return None
 
     def verify(self, checkpoint: Checkpoint) -> None:
@@ -345,10 +349,10 @@ class Repository:
             dry_run: remove nothing.
 
         Returns:
-            The removed checkpoints, the oldest first; those to remove for a dry run.
+            The removed checkpoints, the oldest first; in a dry run, those that would be removed.
 
         Raises:
-            CheckpointUnavailable: the place refuses.
+            CheckpointUnavailable: the place cannot be read or written.
         """
         whole = 0
         for one in self.list():
@@ -436,11 +440,11 @@ class Repository:
         try:
             yield
         except (CheckpointDamaged, FileNotFoundError) as error:
-            gone = isinstance(error, FileNotFoundError)
-            why = f"{MANIFEST} is missing" if gone else str(error)
-            self._damaged[checkpoint.name] = why
+            missing = isinstance(error, FileNotFoundError)
+            problem = f"{MANIFEST} is missing" if missing else str(error)
+            self._damaged[checkpoint.name] = problem
             raise CheckpointDamaged(
-                f"the checkpoint {checkpoint.location} is damaged: {why}"
+                f"the checkpoint {checkpoint.location} is damaged: {problem}"
             ) from error
 
 
@@ -449,7 +453,7 @@ def open_checkpoint(location: str) -> Contents:
 
     Args:
         location: path or URL of a checkpoint (`Checkpoint.location`), or of a repository: then its
-            newest valid one is taken.
+            newest valid one is loaded.
 
     Returns:
         Contents with memory of their own.
@@ -467,7 +471,7 @@ def open_checkpoint(location: str) -> Contents:
 
 
 def located(location: str) -> tuple[Repository, Checkpoint | None]:
-    """Return the repository of a path or URL, and the checkpoint, if it names one.
+    """Return the repository of a path or URL, and the checkpoint, if the location names one.
 
     Raises:
         UsageError: there is no such checkpoint.

@@ -1,8 +1,8 @@
-"""Snapshots in memory that outlives the ranks that write them, as a node's supervisor owns it.
+"""Snapshots in memory that a node's supervisor owns, so they outlive the ranks that write them.
 
 Each of the two slots is a memory file without a name (`memfd`). So a crash leaves no segment
-behind, and a full `/dev/shm` does not matter. Ranks open it through the supervisor's file
-descriptor in `/proc`.
+behind, and a full `/dev/shm` does not matter. Ranks open the files through the
+supervisor's file descriptors in `/proc`.
 
 ```
 byte 0     header: magic, step, sequence, lengths, checksum of header and table
@@ -12,10 +12,10 @@ byte 4096  table: JSON of world, state, and the offset of each array
 
 A write removes the header first and writes the new one last. So a slot with a valid header is
 complete. A writer that is killed during the copy spoils only its slot: the other one has the
-snapshot before. Each file has a kernel lock, which ends with its process. It keeps the supervisor
-from reading a slot that is being written, and a rank from overwriting a slot that is being
-persisted. While one slot is persisted, all saves go to the other one, each over the one before. If
-a writer is killed then, the snapshot that is being persisted remains.
+previous snapshot. A process locks (`flock`) the slot that it uses; the lock ends with the process.
+So the supervisor does not read a slot that is being written, and a rank does not overwrite a slot
+that is being persisted. While one slot is persisted, each save overwrites the other one. If a
+writer is killed then, the snapshot that is being persisted remains.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from ...runtime.errors import MemoryRefused, UsageError
 from .contents import Array, Contents
 
 SLOTS: Final = 2
-#: Most attempts to read the slots while a writer switches between them.
-_ROUNDS: Final = 10
+#: Number of attempts to read the slots while a writer switches between them.
+_MAX_ATTEMPTS: Final = 10
 _NAME: Final = "edl-snapshot"
 _MAGIC: Final = b"EDLSNAP1"
 _HEADER: Final = struct.Struct("<8s4QI")
@@ -90,7 +90,7 @@ class Slot:
 
     @contextlib.contextmanager
     def locked(self, wait: bool = False) -> Iterator[bool]:
-        """Hold the lock in the context; yields False if another opening has it, unless `wait`."""
+        """Lock the slot for the context; yields False if it is locked, unless `wait` is true."""
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -102,7 +102,7 @@ class Slot:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def header(self) -> Header | None:
-        """Return the present header; without the lock it is only a hint."""
+        """Return the header, None if it is invalid; without the lock it is only a hint."""
         header = Header.unpack(os.pread(self.fd, _HEADER.size + _CRC.size, 0))
         return header if header and os.fstat(self.fd).st_size >= header.total_bytes else None
 
@@ -155,9 +155,9 @@ class SnapshotOwner:
 
     def newest_header(self) -> Header | None:
         """Return the header of the newest complete snapshot; None if there is none."""
-        for _ in range(_ROUNDS):
-            if found := [header for header in map(Slot.header, self._slots) if header]:
-                return max(found, key=lambda one: one.sequence)
+        for _ in range(_MAX_ATTEMPTS):
+            if headers := [header for header in map(Slot.header, self._slots) if header]:
+                return max(headers, key=lambda header: header.sequence)
         return None
 
     def newest_step(self) -> int | None:
@@ -171,11 +171,11 @@ class SnapshotOwner:
 
         Yields None if there is none. Skips a slot that is being written.
         """
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ATTEMPTS):
             found = [(header.sequence, slot) for slot in self._slots if (header := slot.header())]
             for _, slot in sorted(found, key=lambda pair: pair[0], reverse=True):
-                with slot.locked() as mine:
-                    header = slot.header() if mine else None
+                with slot.locked() as locked:
+                    header = slot.header() if locked else None
                     contents = None if header is None else _read(slot, header)
                     if header is not None and contents is not None:
                         yield header, contents
@@ -202,7 +202,7 @@ class SnapshotWriter:
 
     def __init__(self, keys: Sequence[str]) -> None:
         if not keys:
-            raise UsageError("no memory for snapshots was named")
+            raise UsageError("no keys of memory for snapshots were given")
         self._slots: list[Slot] = []
         try:
             for key in keys:
@@ -233,11 +233,11 @@ class SnapshotWriter:
         older, newer = sorted(range(len(self._slots)), key=sequences.__getitem__)
         # A reader locks at most one slot; if it switches slots meanwhile, wait for it.
         for number, wait in ((older, False), (newer, False), (older, True)):
-            with self._slots[number].locked(wait) as mine:
-                if mine:
+            with self._slots[number].locked(wait) as locked:
+                if locked:
                     _fill(self._slots[number], contents, max(sequences) + 1)
                     return
-        raise AssertionError("a lock that was waited for is held")
+        raise AssertionError("a blocking lock was not acquired")
 
     def close(self) -> None:
         """Close the slots; the memory stays with its owner."""
@@ -246,36 +246,36 @@ class SnapshotWriter:
 
 
 def _open(key: str) -> int:
-    named = descriptor_of(key)
-    if named is None:
-        raise UsageError(f"{key!r} names no memory for snapshots")
-    path = f"/proc/{named[0]}/fd/{named[1]}"
+    descriptor = descriptor_of(key)
+    if descriptor is None:
+        raise UsageError(f"{key!r} is not a key of memory for snapshots")
+    path = f"/proc/{descriptor[0]}/fd/{descriptor[1]}"
     if not os.readlink(path).startswith(f"/memfd:{_NAME} "):
-        raise UsageError(f"{key!r} is no memory for snapshots: its supervisor is gone")
+        raise UsageError(f"{key!r} names no memory for snapshots: its supervisor is gone")
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 
 def _fill(slot: Slot, contents: Contents, sequence: int) -> None:
     """Copy `contents` into a locked slot: remove the header first, write the new one last.
 
-    The arrays follow the table, so the offsets in the table count from the first array on.
+    Offsets in the table count from the first array, as the table's length is not known before.
     """
     arrays: list[tuple[str, str, tuple[int, ...], int]] = []
     nbytes = 0
     for name, array in contents.tensors.items():
         arrays.append((name, array.dtype.name, array.shape, nbytes))
         nbytes += _aligned(array.nbytes)
-    described = {"world": contents.world, "state": contents.state, "arrays": arrays}
-    table = json.dumps(described).encode()
-    begins = _aligned(_TABLE_AT + len(table))
-    slot.grow(begins + nbytes)
-    memory = slot.mapped(begins + nbytes)
+    description = {"world": contents.world, "state": contents.state, "arrays": arrays}
+    table = json.dumps(description).encode()
+    arrays_begin = _aligned(_TABLE_AT + len(table))
+    slot.grow(arrays_begin + nbytes)
+    memory = slot.mapped(arrays_begin + nbytes)
     slot.invalidate()
     memory[_TABLE_AT : _TABLE_AT + len(table)] = table
     for name, _, _, offset in arrays:
         array = contents.tensors[name]
-        np.copyto(_view(memory, array.dtype, array.shape, begins + offset), array)
-    header = Header(contents.step, sequence, len(table), begins + nbytes, zlib.crc32(table))
+        np.copyto(_view(memory, array.dtype, array.shape, arrays_begin + offset), array)
+    header = Header(contents.step, sequence, len(table), arrays_begin + nbytes, zlib.crc32(table))
     packed = header.pack()
     memory[: len(packed)] = packed
 
@@ -290,9 +290,9 @@ def _read(slot: Slot, header: Header) -> Contents | None:
     if zlib.crc32(table) != header.table_crc:
         return None
     description = json.loads(table)
-    begins = _aligned(_TABLE_AT + header.table_bytes)
+    arrays_begin = _aligned(_TABLE_AT + header.table_bytes)
     tensors = {
-        name: _view(memory, dtype_named(dtype), tuple(shape), begins + offset)
+        name: _view(memory, dtype_named(dtype), tuple(shape), arrays_begin + offset)
         for name, dtype, shape, offset in description["arrays"]
     }
     return Contents(header.step, description["world"], tensors, description["state"])

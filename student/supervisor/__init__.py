@@ -8,5 +8,6 @@
 | `checkpoints.py` | snapshots, checkpoints, and their verification |
 | `ui.py` | output for users, here and in `edl status` |
 
-The rules of worlds are in `scheduler/students/`. Importing this package is light.
+The rules of worlds are in `scheduler/students/`. Importing this package imports none of
+these modules.
 """

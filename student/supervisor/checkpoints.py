@@ -3,11 +3,11 @@
 Ranks copy their state into memory that the supervisor owns, so it outlives them. A thread of the
 `CheckpointManager` writes the newest snapshot, so that training does not wait for the disk. Written
 checkpoints join the history of the job through `HistoryFence`. In a world, the first node writes.
-If it is gone and the next generation starts from the snapshot of another node, that one writes it.
+If it is gone and the next generation starts from the snapshot of another node, that node writes it.
 
 `CheckpointVerifier` finds the newest checkpoint that matches its checksums. Reading it completely
-may take longer than the TTL of a node's lease, so a thread does it. It reads again for each
-generation, as a disk may damage a checkpoint later.
+may take longer than the TTL of a node's lease, so a thread does it. It reads the checkpoint again
+for each generation, as a disk may damage it later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..checkpoint.checkpoint import Provenance
 from ..checkpoint.persisting import LAST_WRITE_S, Persister
 from ..checkpoint.repository import HistoryFence
 
-#: Seconds that a call waits for a verification: enough for a small checkpoint.
+#: Seconds that `CheckpointVerifier.newest` waits: enough to read a small checkpoint.
 PATIENCE_S: Final = 0.5
 
 
@@ -70,7 +70,7 @@ class CheckpointVerifier:
         """Return the newest valid checkpoint; None while it is being read.
 
         Args:
-            generation: the generation that has ended; results for another one are not reused.
+            generation: the generation that has ended; results for other generations are not reused.
             history: history on the board.
 
         Raises:
@@ -85,7 +85,7 @@ class CheckpointVerifier:
         return NewestCheckpoint(search.result())
 
     def _begin(self, request: tuple[int, CheckpointHistory]) -> Future[Checkpoint | None]:
-        """Search in a thread; a checkpoint that was read for this generation is not read again."""
+        """Start a search in a thread, which reads no checkpoint twice for the same generation."""
         if request[0] != self._request[0]:
             self._found = None
         self._request, self._taken = request, False
@@ -102,7 +102,7 @@ class CheckpointVerifier:
             except Exception as error:
                 search.set_exception(error)
 
-        # Not in an executor, whose thread would keep a process that ends while a disk hangs.
+        # A thread of an executor would keep the process from ending while a disk hangs.
         threading.Thread(target=run, name="edl-checkpoint-verifier", daemon=True).start()
         return search
 
@@ -110,9 +110,9 @@ class CheckpointVerifier:
 #: Pause after a search of the place, as a multiple of its duration. So searches take a small part
 #: of the supervisor's time and of the requests that a bucket allows.
 _SEARCH_PAUSE: Final = 10.0
-#: Longest such pause.
+#: Longest such pause, in seconds.
 _MOST_PAUSE_S: Final = 2.0
-#: Most seconds to wait until a void write ends: meanwhile, other nodes wait for this one.
+#: Longest wait for a void write to end, in seconds: meanwhile, other nodes wait for this one.
 _VOID_S: Final = 2.0
 _FOLDER: Final = "edl-student-"
 
@@ -125,12 +125,12 @@ class CheckpointManager:
         keep: number of checkpoints that a save keeps.
         board: job board with the history.
         job: name of the job.
-        alone: no other node uses this board; then lock the place against other trainings.
+        alone: no other node uses this board, so lock the place against other trainings.
 
     Attributes:
         url: folder or URL of the checkpoints.
         verifier: finds the newest valid checkpoint.
-        persister: writes the snapshots; replaced when snapshots become void.
+        persister: writes the snapshots; a new one replaces it when snapshots become void.
 
     Raises:
         UsageError: no installed package can open the URL, or another training without a coordinator
@@ -144,8 +144,8 @@ class CheckpointManager:
         self.url, self._keep = url or str(self._temporary), keep
         self._board, self._job = board, job
         # A repository for each thread: the supervisor's, the verifier's, the persister's.
-        self._finding = Repository(self.url, keep)
-        self._lock = self._finding.lock() if alone else None
+        self._search_repository = Repository(self.url, keep)
+        self._lock = self._search_repository.lock() if alone else None
         self.verifier = CheckpointVerifier(Repository(self.url, keep))
         self._provenance = Provenance()
         self._generation = 0
@@ -154,9 +154,9 @@ class CheckpointManager:
 
     def _open(self) -> None:
         self._owner = SnapshotOwner()
-        self._saving = Repository(self.url, self._keep)
-        self._saving.provenance = self._provenance
-        self.persister = Persister(self._owner, self._saving)
+        self._save_repository = Repository(self.url, self._keep)
+        self._save_repository.provenance = self._provenance
+        self.persister = Persister(self._owner, self._save_repository)
 
     @property
     def snapshot(self) -> int:
@@ -180,35 +180,35 @@ class CheckpointManager:
 
         Args:
             generation: the new generation.
-            writes: this node has the snapshot that it starts from, and must write it.
+            writes: this node has the snapshot from which the generation starts, and must write it.
         """
         self._generation, world = generation.number, generation.world
         self._search_again_s = 0.0
         if self.snapshot > world.restored:
             self.persister.stop(_VOID_S)
             self._open()
-        before = generation.history.newest if writes else world.origin
+        previous = generation.history.newest if writes else world.origin
         fence = HistoryFence(
-            self._board, self._job, generation.number, before.name if before else ""
+            self._board, self._job, generation.number, previous.name if previous else ""
         )
         self.persister.follow(fence, world.origin.name if writes and world.origin else "")
         if writes:
             self.persister.wake()
 
     def set_provenance(self, checkpoint: Checkpoint | None, fingerprint: Fingerprint) -> None:
-        """Set the provenance of further saves: trained with `fingerprint` from `checkpoint` on."""
-        before, step = Provenance(), 0
+        """Set the provenance of later saves: `checkpoint`, continued with `fingerprint`."""
+        previous, step = Provenance(), 0
         if checkpoint is not None:
-            before, step = checkpoint.provenance, checkpoint.step
-        self._provenance = self._saving.provenance = before.continued(step, fingerprint)
+            previous, step = checkpoint.provenance, checkpoint.step
+        self._provenance = self._save_repository.provenance = previous.continued(step, fingerprint)
 
     def newest_in_words(self) -> str:
         """Return the newest valid checkpoint on disk as text, for messages."""
         try:
-            whole = next((one for one in self._finding.list() if one.valid), None)
+            newest = next((one for one in self._search_repository.list() if one.valid), None)
         except CheckpointUnavailable as error:
             return f"not known: {error}"
-        return "none" if whole is None else f"that of step {whole.step}"
+        return "none" if newest is None else f"that of step {newest.step}"
 
     @property
     def search_due(self) -> bool:
@@ -218,7 +218,8 @@ class CheckpointManager:
     def find(self, origin: CheckpointEntry, history: CheckpointHistory) -> Checkpoint | None:
         """Return the checkpoint that a generation starts from; None: it is not on disk (yet).
 
-        If it had not joined the history before, it has now, which is noted in its folder.
+        A generation adds its origin to the history. If the folder does not record that yet, this
+        records it.
 
         Args:
             origin: the checkpoint, as the generation names it.
@@ -229,19 +230,19 @@ class CheckpointManager:
             UsageError: a checkpoint of this name has another manifest.
         """
         with self._measured_search():
-            found = self._finding.find(origin.name)
+            found = self._search_repository.find(origin.name)
         if found is None or found.problem:
             return None
         expected = expected_digest(origin, history)
         if expected and found.digest != expected:
             raise UsageError(
-                f"the checkpoint {found.location} is not the one that the job goes on from: the"
-                f" hash of its manifest begins with {found.digest[:12]}, and not with"
+                f"the checkpoint {found.location} is not the one that the job goes on from:"
+                f" the hash of its manifest begins with {found.digest[:12]}, not with"
                 f" {expected[:12]}. Start this node with the --checkpoint that the others have, or"
                 " remove what another program has written there"
             )
         if origin.digest:
-            self._finding.mark(origin)
+            self._search_repository.mark(origin)
             return found
         return found if found.sequence else None
 
@@ -254,7 +255,7 @@ class CheckpointManager:
         with self._measured_search():
             return any(
                 one.step == step and one.valid and one.generation == self._generation
-                for one in self._finding.list()
+                for one in self._search_repository.list()
             )
 
     @contextmanager
@@ -276,15 +277,15 @@ class CheckpointManager:
 
 #: Seconds to wait for the node that writes checkpoints.
 _WRITER_S: Final = 15.0
-#: Seconds to wait for the generation that superseded this node's: it may start from its snapshot.
+#: Seconds to wait for the generation that supersedes this node's: it may start from this snapshot.
 _SUCCESSOR_S: Final = 15.0
 
 
 class LastWrite:
     """Writes the newest snapshot before a node leaves, unless another node does.
 
-    It does not block, so that the node still follows generations: one that starts from this
-    snapshot needs it under another name.
+    It does not block, so that the node still follows generations: a generation that starts from
+    this snapshot needs it under another name.
 
     Args:
         checkpoints: checkpoints of the node.
@@ -302,7 +303,7 @@ class LastWrite:
         return self._writes_since_s is not None
 
     def may_leave(self, writer_is_there: bool, follows: bool) -> bool:
-        """Return whether the node may leave; call it until the node may.
+        """Return whether the node may leave; call this until it returns True.
 
         Args:
             writer_is_there: another node writes checkpoints, and it is alive.
@@ -335,7 +336,7 @@ class LastWrite:
 
 
 def raise_if_unreachable(
-    checkpoints: CheckpointManager, step: int, waited_s: float, node: str, found: Sequence[str]
+    checkpoints: CheckpointManager, step: int, waited_s: float, node: str, seen_by: Sequence[str]
 ) -> None:
     """Raise an error if it is clear that this node cannot get the checkpoint of a generation.
 
@@ -344,7 +345,7 @@ def raise_if_unreachable(
         step: step of the checkpoint that it waits for.
         waited_s: seconds for which it has waited.
         node: id of this node.
-        found: ids of other nodes that have found the checkpoint.
+        seen_by: ids of other nodes that have found the checkpoint.
 
     Raises:
         CheckpointUnavailable: this node could not write its snapshot.
@@ -356,9 +357,9 @@ def raise_if_unreachable(
             f" for {waited_s:.0f} s: {problem}. Start the same command again: it goes"
             f" on from the newest checkpoint on the disk: {checkpoints.newest_in_words()}"
         )
-    if found:
+    if seen_by:
         raise UsageError(
-            f"node {node} does not see the checkpoint of step {step}, which node {found[0]} sees:"
+            f"node {node} does not see the checkpoint of step {step}, which node {seen_by[0]} sees:"
             f" the newest one at {checkpoints.url} is {checkpoints.newest_in_words()}. Nodes share"
-            " their checkpoints: start all of them with a --checkpoint that they reach"
+            " their checkpoints: start all of them with a --checkpoint that all can read"
         )

@@ -122,7 +122,7 @@ def test_memory_without_an_owner_is_refused() -> None:
     for wrong, match in (
         (keys, "snapshots"),
         (["/dev/shm/other", "x"], "names no memory"),
-        ([], "no memory for snapshots was named"),
+        ([], "no keys of memory for snapshots were given"),
     ):
         with pytest.raises(UsageError, match=match):
             SnapshotWriter(wrong)
