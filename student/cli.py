@@ -57,7 +57,8 @@ class DealKeys:
     shard_rows: Annotated[
         int | None,
         Key(
-            "samples of a shard. Default: by the length of an epoch and the number of ranks.",
+            "samples per shard. Default: computed from the length of an epoch and the number of "
+            "ranks.",
             at_least=1,
         ),
     ] = None
@@ -97,7 +98,7 @@ BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Rows of a batch, if the feed is a data set.")
 ]
 
-#: Paddle's module that warns at import that it cannot compile extensions, which nothing here needs.
+#: Paddle's module that warns at import that it cannot compile extensions, which EDL does not use.
 _NOISY_MODULE = "paddle.utils.cpp_extension.extension_utils"
 #: Variables of ranks that reduce Paddle's log and suppress that warning.
 _RANK_VARIABLES = {
@@ -110,7 +111,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 @app.callback()
 def student() -> None:
-    """Train students that survive: on one node or on several that come and go."""
+    """Train students that survive failures, on one node or on several that come and go."""
     warnings.filterwarnings("ignore", category=UserWarning, module=_NOISY_MODULE)
 
 
@@ -178,7 +179,7 @@ def train(
         int | None,
         _batch(
             min=1,
-            help="Most rows of one forward pass; the gradients of several are added up.",
+            help="Most rows of one forward pass; the gradients of several passes are summed.",
         ),
     ] = None,
     deal: Annotated[
@@ -194,8 +195,8 @@ def train(
         _saving(
             metavar="PLACE",
             help="Folder or URL (s3://, gs://, hdfs://) that all nodes reach; training continues "
-            "from the newest valid checkpoint there. Default: a temporary folder, which is deleted "
-            "at the end; for one node.",
+            "from the newest valid checkpoint there. Default, for one node only: a temporary "
+            "folder, which is deleted at the end.",
         ),
     ] = None,
     accept_change: Annotated[
@@ -223,40 +224,40 @@ def train(
         bool, typer.Option("--dry-run", help="Print what would be done; no rank is started.")
     ] = False,
 ) -> None:
-    """Train JOB.py: this command is one node; start it on others for them to join.
+    """Train JOB.py. This command is one node; start it on other machines to add nodes.
 
     A rank that dies or hangs is started again from the newest checkpoint; nodes may come and go
     within --nodes. Ctrl-C leaves at the next step; with --checkpoint, the same command goes on from
     there. A second Ctrl-C ends at once. With --redis, `edl status` shows all nodes and ranks.
 
-    Exits with 0 when the job is done, 2 when the job file or an option cannot work, 69 without
+    Exits with 0 when the job is done, 2 when the job file or an option is wrong, 69 without
     teachers, without Redis at the start, or when a checkpoint could not be written, 1 when the job
     failed; after a signal, with the code of the signal (130, 143).
     """
     end_with_parent()
     from .launch import nodes_of, read_launcher
 
-    start = read_launcher(os.environ, socket.gethostname())
-    dealt, saving = DEAL.read(deal), SAVE.read(save)
+    launch = read_launcher(os.environ, socket.gethostname())
+    deal_keys, save_keys = DEAL.read(deal), SAVE.read(save)
     settings = TrainSettings(
         job_file=str(job_file.absolute()),
         job=job or job_file.stem,
-        nodes=nodes_of(nodes, start),
+        nodes=nodes_of(nodes, launch),
         ranks_per_node=ranks_per_node,
         coordinator=coordinator,
-        teachers=tuple(one.strip() for one in teachers.split(",") if one.strip()),
+        teachers=tuple(address.strip() for address in teachers.split(",") if address.strip()),
         total_batch=total_batch,
         micro_batch=micro_batch,
         epochs=epochs,
         steps=steps,
         seed=seed,
-        deal=dealt.how,
-        shard_rows=dealt.shard_rows,
+        deal=deal_keys.how,
+        shard_rows=deal_keys.shard_rows,
         checkpoint=_absolute(checkpoint),
-        save_every_steps=saving.steps,
-        save_every_s=saving.seconds,
-        save_overhead=saving.overhead,
-        keep=saving.keep,
+        save_every_steps=save_keys.steps,
+        save_every_s=save_keys.seconds,
+        save_overhead=save_keys.overhead,
+        keep=save_keys.keep,
         amp=amp,
         lr_policy=lr_policy,
         hang_s=hang,
@@ -272,12 +273,12 @@ def train(
         return
     configure_logging()
     add_log_fields(job=settings.job)
-    outcome = _supervise(settings, start, host)
+    outcome = _supervise(settings, launch, host)
     figures = "".join(f"  {name} {value:.6g}" for name, value in outcome.metrics.items())
     typer.echo(f"{outcome.kind} at step {outcome.step}{figures}")
 
 
-def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> NodeOutcome:
+def _supervise(settings: TrainSettings, launch: LaunchInfo, host: str | None) -> NodeOutcome:
     """Run this node until the job ends or a signal asks it to leave."""
     from rich.console import Console
 
@@ -301,10 +302,10 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
         supervisor = Supervisor(
             settings,
             open_board(settings.coordinator),
-            start.node_id(),
-            host or start.host or own_address(settings.coordinator),
+            launch.node_id(),
+            host or launch.host or own_address(settings.coordinator),
             NodeReporter(display, EventFiles(settings.events) if settings.events else None),
-            NodeDependencies(environment=_rank_environment(start.gpus)),
+            NodeDependencies(environment=_rank_environment(launch.gpus)),
         )
         with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
             outcome = supervisor.run(stop)
@@ -321,12 +322,12 @@ def _rank_environment(gpus: str) -> dict[str, str]:
     """
     from .launch import VISIBLE_GPUS
 
-    given = {name: value for name, value in _RANK_VARIABLES.items() if name not in os.environ}
-    return given | ({VISIBLE_GPUS: gpus} if gpus else {})
+    added = {name: value for name, value in _RANK_VARIABLES.items() if name not in os.environ}
+    return added | ({VISIBLE_GPUS: gpus} if gpus else {})
 
 
 def _absolute(place: str | Path | None) -> str | None:
-    """Return the absolute path of a folder, as ranks may run in another one; a URL unchanged."""
+    """Make a path absolute, as ranks may have another working directory; keep a URL."""
     if place is None or "://" in str(place):
         return None if place is None else str(place)
     return str(Path(place).expanduser().absolute())
@@ -341,7 +342,7 @@ def evaluate(
     ] = "eval",
     batch_size: BatchSize = None,
 ) -> None:
-    """Show the loss and the metrics of a checkpoint over the job's feed."""
+    """Show the loss and the metrics of a checkpoint on a feed of the job."""
     from .evaluate import evaluate as run
     from .job.spec import load_job
 
@@ -356,7 +357,7 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX model, too.")] = False,
     batch_size: BatchSize = None,
 ) -> None:
-    """Write a checkpoint as an inference model of the job's framework, as for `edl-teacher serve`.
+    """Write the model of a checkpoint in its framework's inference format, for `edl-teacher serve`.
 
     Its outputs are compared with the student's on the first batch of feed("eval").
     """
@@ -366,6 +367,6 @@ def export(
     written = run(load_job(job_file), checkpoint, out, onnx=onnx, batch_size=batch_size)
     for file in written.files:
         typer.echo(file)
-    for name, worst in written.worst.items():
-        difference = "not run here" if worst is None else f"differs by {worst:.3g} at most"
-        typer.echo(f"{name}: step {written.step}, {difference}")
+    for name, difference in written.max_difference.items():
+        compared = "not compared" if difference is None else f"differs by {difference:.3g} at most"
+        typer.echo(f"{name}: step {written.step}, {compared}")

@@ -27,15 +27,15 @@ def plan(settings: TrainSettings) -> Iterator[str]:
     """
     spec = load_job(settings.job_file)
     distill = spec.distill()
-    where = settings.coordinator or ", ".join(settings.teachers)
-    if distill is not None and distill.needs_labels and not where:
+    teachers_at = settings.coordinator or ", ".join(settings.teachers)
+    if distill is not None and distill.needs_labels and not teachers_at:
         raise UsageError(
             "the job distils: give --redis redis://HOST:6379, or --teachers HOST:PORT,..."
         )
-    has = [name for name in (*NEEDED, *OPTIONAL) if spec.has(name)]
-    yield f"job: {settings.job}, {settings.job_file} with {', '.join(has)}"
+    functions = [name for name in (*NEEDED, *OPTIONAL) if spec.has(name)]
+    yield f"job: {settings.job}, {settings.job_file} with {', '.join(functions)}"
     assembly = assemble(spec, settings.steps)
-    count = sum(math.prod(one.shape) for one in assembly.model.parameters())
+    count = sum(math.prod(parameter.shape) for parameter in assembly.model.parameters())
     yield (
         f"model: {type(assembly.model).__name__}, {count:,} parameters;"
         f" {spec.framework.optimizer_class(assembly.optimizer)}, learning rate"
@@ -48,7 +48,7 @@ def plan(settings: TrainSettings) -> Iterator[str]:
     elif not distill.needs_labels:
         yield "soft labels: none, the weights of all soft terms are 0"
     else:
-        yield f"soft labels: of service {distill.service} at {where}"
+        yield f"soft labels: of service {distill.service} at {teachers_at}"
     yield from _world(settings)
 
 
@@ -75,11 +75,11 @@ def _data(settings: TrainSettings, spec: JobSpec) -> Iterator[str]:
         rows = rows_of_rank(batch, 0, world)
         shard = settings.shard_rows or shard_rows(total, world, batch)
         micro = settings.micro_batch or rows
-        pieces = f" in {-(-rows // micro)} forward passes" if rows > micro else ""
-        how = f"shards of {shard} samples" if settings.deal == "dynamic" else "fixed equal parts"
+        passes = f" in {-(-rows // micro)} forward passes" if rows > micro else ""
+        parts = f"shards of {shard} samples" if settings.deal == "dynamic" else "fixed equal parts"
         yield (
             f"with {_counted(nodes, 'node')}: {_counted(world, 'rank')} of about {rows}"
-            f" rows{pieces}; {how}"
+            f" rows{passes}; {parts}"
         )
     if capacity < most:
         yield f"more than {_counted(capacity, 'node')}: in reserve, as a step has {batch} rows"
@@ -95,26 +95,28 @@ def _world(settings: TrainSettings) -> Iterator[str]:
     board = settings.coordinator or "this process alone"
     ranks = _counted(settings.ranks_per_node, "rank")
     yield f"nodes: {nodes}, each with {ranks}; they meet at {board}"
-    every = [f"{settings.save_every_steps} steps"] if settings.save_every_steps else []
-    every += [f"{settings.save_every_s:g} s"] if settings.save_every_s else []
-    rhythm = f"every {' or '.join(every)}" if every else "when the world changes and at the end"
-    if not every and settings.save_overhead:
+    intervals = [f"{settings.save_every_steps} steps"] if settings.save_every_steps else []
+    intervals += [f"{settings.save_every_s:g} s"] if settings.save_every_s else []
+    times = "when the world changes and at the end"
+    if intervals:
+        times = f"every {' or '.join(intervals)}"
+    elif settings.save_overhead:
         part = f"{100 * settings.save_overhead:g} % of the time"
-        rhythm = f"after the first step, then as often as {part} allows"
+        times = f"after the first step, then as often as {part} allows"
     if settings.checkpoint is None:
-        yield f"checkpoints: {rhythm}, in a temporary folder that goes with this run"
+        yield f"checkpoints: {times}, in a temporary folder that is deleted at the end"
         return
     newest = Repository(settings.checkpoint, settings.keep).newest_valid()
-    begins = "from the beginning" if newest is None else f"after step {newest.step}"
+    start = "from the beginning" if newest is None else f"after step {newest.step}"
     yield (
-        f"checkpoints: {rhythm}, {settings.keep} kept, at {settings.checkpoint}; training begins"
-        f" {begins}"
+        f"checkpoints: {times}, {settings.keep} kept, at {settings.checkpoint}; training begins"
+        f" {start}"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """Result of a rehearsal.
+    """Result of `rehearse`.
 
     Attributes:
         rows: rows of the first batch.
@@ -135,7 +137,7 @@ class Rehearsal:
 
 
 def rehearse(parts: Assembly, batch_size: int | None = None) -> Rehearsal:
-    """Run a job up to one step of the optimizer, with its own loss and without teachers.
+    """Run a job for one step of the optimizer, with its own loss and without teachers.
 
     Args:
         parts: parts of the job. The step changes them: do not train with them afterwards.

@@ -69,16 +69,17 @@ class Scores:
         for name, metric in self._metrics.items():
             with self._spec.job_errors("metrics"):
                 if hasattr(metric, "accumulate"):
-                    found = metric.compute(outputs, labels)
-                    metric.update(*(found if isinstance(found, (tuple, list)) else (found,)))
+                    computed = metric.compute(outputs, labels)
+                    many = isinstance(computed, (tuple, list))
+                    metric.update(*(computed if many else (computed,)))
                     continue
                 value = metric(outputs, labels)
                 try:
                     number = float(value)
                 except (TypeError, ValueError):
                     raise JobError(
-                        f"{self._spec.path}, in metrics(): {name!r} must give a number of each"
-                        f" batch, not a {type(value).__name__}"
+                        f"{self._spec.path}, in metrics(): {name!r} must return a number for"
+                        f" each batch, not a {type(value).__name__}"
                     ) from None
                 self._sums[name] = self._sums.get(name, 0.0) + rows * number
 
@@ -90,18 +91,18 @@ class Scores:
         """
         if not self._rows:
             return {}
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for name, metric in self._metrics.items():
             if not hasattr(metric, "accumulate"):
-                found[name] = self._sums[name] / self._rows
+                values[name] = self._sums[name] / self._rows
                 continue
             with self._spec.job_errors("metrics"):
                 value = metric.accumulate()
                 if isinstance(value, (tuple, list)):  # such as Accuracy(topk=(1, 5))
-                    found |= {f"{name}_{n}": float(one) for n, one in enumerate(value)}
+                    values |= {f"{name}_{n}": float(part) for n, part in enumerate(value)}
                 else:
-                    found[name] = float(value)
-        return found
+                    values[name] = float(value)
+        return values
 
     def clear(self) -> None:
         """Remove all rows."""
@@ -145,7 +146,7 @@ def evaluate(
 
     Args:
         spec: the job file.
-        checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
+        checkpoint: path or URL of a checkpoint, or of their folder (the newest valid one is taken).
         part: "train" or "eval".
         batch_size: rows of a batch, if the feed is a data set.
 
@@ -169,8 +170,8 @@ def evaluate(
             rows += batch.rows
     if not rows:
         raise UsageError(f"feed({part!r}) of {spec.path} has no rows: there is nothing to evaluate")
-    own = {"loss": loss / labelled} if labelled else {}
-    return Evaluation(step, rows, time.perf_counter() - began, {**own, **scores.values()})
+    mean_loss = {"loss": loss / labelled} if labelled else {}
+    return Evaluation(step, rows, time.perf_counter() - began, {**mean_loss, **scores.values()})
 
 
 class RankEvaluation:
@@ -193,7 +194,7 @@ class RankEvaluation:
         #: Rows of a batch, if the feed is a data set.
         self._batch = settings.micro_batch or settings.total_batch or 64
         self._scores = Scores(spec)
-        self._alone = not self._scores.mergeable
+        self._only_rank_0 = not self._scores.mergeable
         self._precision = precision
         self._patient = True  # ranks may end their first evaluation far apart in time
 
@@ -214,12 +215,12 @@ class RankEvaluation:
         if not self._scores:
             return {}
         began = time.perf_counter()
-        evaluates = group.rank == 0 or not self._alone
+        evaluates = group.rank == 0 or not self._only_rank_0
         part = self._evaluate_part(model, group, report) if evaluates else [0, {}]
         group.patient = self._patient
         all_parts = group.gather_json([time.perf_counter() - began, *part])
         self._patient = any(seconds > PATIENT_FROM_S for seconds, _, _ in all_parts)
-        return _merged([(rows, found) for _, rows, found in all_parts])
+        return _merged([(rows, metrics) for _, rows, metrics in all_parts])
 
     def _evaluate_part(self, model: Any, group: Group, report: Callable[[int], None]) -> list[Any]:
         """Evaluate this rank's part; return its rows and the metrics over them."""
@@ -227,10 +228,10 @@ class RankEvaluation:
         self._scores.clear()
         rows = 0
         with framework.evaluating(model):
-            for own in _batches_of_rank(
-                feed_of(self._spec, "eval", self._batch), group, self._alone
+            for fields in _batches_of_rank(
+                feed_of(self._spec, "eval", self._batch), group, self._only_rank_0
             ):
-                batch = split(own, tensor=framework.tensor)
+                batch = split(fields, tensor=framework.tensor)
                 with self._precision.forward(), self._spec.job_errors("model"):
                     outputs = batch.forward(model)
                 self._scores.add(outputs, batch.labels, batch.rows)
@@ -239,16 +240,16 @@ class RankEvaluation:
         return [rows, self._scores.values()]
 
 
-def _batches_of_rank(feed: Any, group: Group, alone: bool) -> Iterator[Any]:
-    """Yield the batches of this rank; `alone`: all of them."""
-    world = 1 if alone else group.world
+def _batches_of_rank(feed: Any, group: Group, all_batches: bool) -> Iterator[Any]:
+    """Yield this rank's share of the batches; `all_batches`: all of them."""
+    world = 1 if all_batches else group.world
     loader = None if world == 1 else loader_of(feed)
     if loader is not None:
         from ..distill_reader.sources.map_style import MapSource
 
-        reading = MapSource(loader, RankShard(group.rank, world), seed=0).begin(0, 0, None)
-        with closing(reading):
-            while (batch := next(reading, _END)) is not _END:
+        batches = MapSource(loader, RankShard(group.rank, world), seed=0).begin(0, 0, None)
+        with closing(batches):
+            while (batch := next(batches, _END)) is not _END:
                 yield batch
         return
     for number, batch in enumerate(feed):
@@ -259,7 +260,8 @@ def _batches_of_rank(feed: Any, group: Group, alone: bool) -> Iterator[Any]:
 def _merged(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Return the means over the rows of all ranks."""
     total = sum(rows for rows, _ in parts)
-    names = next((list(found) for _, found in parts if found), [])
+    names = next((list(metrics) for _, metrics in parts if metrics), [])
     return {
-        name: sum(rows * found[name] for rows, found in parts if found) / total for name in names
+        name: sum(rows * metrics[name] for rows, metrics in parts if metrics) / total
+        for name in names
     }

@@ -30,13 +30,13 @@ class Exported:
     Attributes:
         step: step of the checkpoint.
         files: absolute paths.
-        worst: by format, the greatest difference between its outputs and the student's on the rows
-            that were compared; None: its runtime is not installed, so nothing was compared.
+        max_difference: by format, the greatest difference between its outputs and the student's on
+            a few rows; None: its runtime is not installed, so nothing was compared.
     """
 
     step: int
     files: tuple[str, ...]
-    worst: Mapping[str, float | None]
+    max_difference: Mapping[str, float | None]
 
 
 def export(
@@ -54,7 +54,7 @@ def export(
 
     Args:
         spec: the job file.
-        checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
+        checkpoint: path or URL of a checkpoint, or of their folder (the newest valid one is taken).
         folder: target folder, created if needed; files of the same names are replaced.
         onnx: write `model.onnx` beside the model of the job's framework: `model.json` and
             `model.pdiparams` of Paddle, or `model.pt2` of PyTorch.
@@ -63,34 +63,36 @@ def export(
     Raises:
         JobError: a function of the job file fails.
         UsageError: the folder cannot be written, the checkpoint does not fit or does not exist,
-            the feed is empty, an input is no tensor, the model cannot be converted to ONNX, or a
-            package for that is not installed.
+            the feed is empty, an input is not a tensor, the model cannot be converted to ONNX, or
+            a package for that is not installed.
         CheckpointUnavailable: the checkpoint cannot be read now.
         CheckpointDamaged: the checkpoint is damaged.
         ModelError: the outputs of the exported model differ from the student's.
     """
-    own = spec.framework.name
+    framework = spec.framework.name
     if onnx:
-        _require_converter(own)
+        _require_converter(framework)
     model, step = restore_model(spec, checkpoint)
     batch = first_batch(spec, "eval", batch_size)
     inputs = named_inputs(model, batch)
-    few = {name: value[:_CHECKED_ROWS] for name, value in inputs.items()}
+    first_rows = {name: value[:_CHECKED_ROWS] for name, value in inputs.items()}
     with spec.job_errors("model"):
-        expected = _outputs(spec, model, batch, few)  # before `to_static` changes the model
-    save = _save_torch if own == "torch" else _save_paddle
+        expected = _outputs(spec, model, batch, first_rows)  # before `to_static` changes the model
+    save = _save_torch if framework == "torch" else _save_paddle
     target = Path(folder).absolute()
     try:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target, prefix=".new-") as new:
             saved = save(spec, model, inputs, Path(new), onnx)
-            worst = {name: _difference(name, file, few, expected) for name, file in saved.items()}
+            differences = {
+                name: _difference(name, file, first_rows, expected) for name, file in saved.items()
+            }
             files = tuple(sorted(path.name for path in Path(new).iterdir()))
             for name in files:
                 os.replace(Path(new) / name, target / name)
     except OSError as error:
         raise UsageError(f"the model cannot be written to {target}: {error}") from error
-    return Exported(step, tuple(str(target / name) for name in files), worst)
+    return Exported(step, tuple(str(target / name) for name in files), differences)
 
 
 def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
@@ -100,37 +102,37 @@ def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
     `forward`.
 
     Raises:
-        UsageError: an input is no tensor.
+        UsageError: an input is not a tensor.
     """
     if isinstance(batch.inputs, Mapping):
-        found = dict(batch.inputs)
+        inputs = dict(batch.inputs)
     else:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(model.forward).parameters.values()
         names = [one.name for one in parameters if one.kind in kinds]
         names += [f"input_{number}" for number in range(len(names), len(batch.inputs))]
-        found = dict(zip(names, batch.inputs, strict=False))
-    nested = [name for name, value in found.items() if not hasattr(value, "dtype")]
+        inputs = dict(zip(names, batch.inputs, strict=False))
+    nested = [name for name, value in inputs.items() if not hasattr(value, "dtype")]
     if nested:
         raise UsageError(
-            f"the input {nested[0]!r} is a {type(found[nested[0]]).__name__}: a model to serve can"
+            f"the input {nested[0]!r} is a {type(inputs[nested[0]]).__name__}: a model to serve can"
             " have only tensors as inputs"
         )
-    return found
+    return inputs
 
 
 def _save_paddle(
     spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, onnx: bool
 ) -> dict[str, Path]:
-    """Write the files; return by format the file to open."""
+    """Write the files; return the file to open, by format."""
     import paddle
 
-    given = [
+    input_spec = [
         paddle.static.InputSpec([None, *value.shape[1:]], value.dtype, name=name)
         for name, value in inputs.items()
     ]
     with spec.job_errors("model"):
-        static = paddle.jit.to_static(model, input_spec=given, full_graph=True)
+        static = paddle.jit.to_static(model, input_spec=input_spec, full_graph=True)
         _ = static.forward.concrete_program  # trace now, so that errors name the model
     try:
         paddle.jit.save(static, str(folder / NAME))
@@ -159,11 +161,11 @@ def _paddle_to_onnx(program: Path) -> Path:
 def _save_torch(
     spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, onnx: bool
 ) -> dict[str, Path]:
-    """Write the files; return by format the file to open."""
+    """Write the files; return the file to open, by format."""
     import torch.export
 
-    # If there is one row, torch.export would make 1 the fixed number of rows.
-    inputs = {name: torch.cat([one, one]) if len(one) == 1 else one for name, one in inputs.items()}
+    # With one row, torch.export would fix the number of rows to 1.
+    inputs = {name: torch.cat([x, x]) if len(x) == 1 else x for name, x in inputs.items()}
     saved = {"torch": folder / f"{NAME}.pt2"}
     rows = torch.export.Dim("rows")
     shapes = {name: {0: rows} for name in inputs}
@@ -200,8 +202,8 @@ def _outputs(spec: JobSpec, model: Any, batch: Parts, inputs: Mapping[str, Any])
     """Return the student's outputs as arrays, in the order of an exported model."""
     with spec.framework.no_grad():
         by_name = isinstance(batch.inputs, Mapping)
-        found = model(**inputs) if by_name else model(*inputs.values())
-    return [spec.framework.array(one) for one in spec.framework.flatten(found)]
+        outputs = model(**inputs) if by_name else model(*inputs.values())
+    return [spec.framework.array(output) for output in spec.framework.flatten(outputs)]
 
 
 def _difference(
@@ -220,31 +222,31 @@ def _difference(
             import onnxruntime  # noqa: F401
         except ImportError:
             return None
-    opened = open_backend(str(file), backend=backend)
-    names = [tensor.name for tensor in opened.spec.inputs]
-    answers = opened.run({name: inputs[name].cpu().numpy() for name in names})
+    exported = open_backend(str(file), backend=backend)
+    names = [tensor.name for tensor in exported.spec.inputs]
+    answers = exported.run({name: inputs[name].cpu().numpy() for name in names})
     # Differences of integers may wrap around, and booleans have none.
-    given = [answers[tensor.name].astype(np.float64) for tensor in opened.spec.outputs]
+    actual = [answers[tensor.name].astype(np.float64) for tensor in exported.spec.outputs]
     expected = [one.astype(np.float64) for one in expected]
-    fits = len(given) == len(expected) and all(
+    fits = len(actual) == len(expected) and all(
         one.shape == other.shape and np.allclose(one, other, rtol=1e-3, atol=1e-3)
-        for one, other in zip(given, expected, strict=False)
+        for one, other in zip(actual, expected, strict=False)
     )
     if not fits:
         raise ModelError(
             f"the exported {backend} model and the student give different outputs: check for random"
             " operations in the forward pass that eval() does not switch off"
         )
-    pairs = zip(given, expected, strict=True)
+    pairs = zip(actual, expected, strict=True)
     return max(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs)
 
 
 def _require_converter(framework: str) -> None:
     name = "paddle2onnx" if framework == "paddle" else "onnx"
-    wanted = "'paddle2onnx>=2.1' (Python 3.11)" if framework == "paddle" else name
+    package = "'paddle2onnx>=2.1' (Python 3.11)" if framework == "paddle" else name
     try:
         import_module(name)
     except ImportError as error:
         raise UsageError(
-            f"ONNX needs {name} ({error}): pip install {wanted}, or export for {framework} alone"
+            f"ONNX needs {name} ({error}): pip install {package}, or export for {framework} alone"
         ) from None

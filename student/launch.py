@@ -21,7 +21,7 @@ from ..coordinator.store.redis_url import parse
 from ..runtime.addresses import join_address
 from ..runtime.errors import UsageError
 
-#: Variables with the number of this process, from 0; the first one that is set counts.
+#: Variables with the number of this process, from 0. Here and below, the first one set is used.
 _NUMBERS: Final = (
     "RANK",
     "PADDLE_TRAINER_ID",
@@ -37,14 +37,19 @@ _COUNTS: Final = (
     "PMI_SIZE",
     "SLURM_NTASKS",
 )
-_LOCAL: Final = ("LOCAL_RANK", "PADDLE_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+_LOCAL_NUMBERS: Final = (
+    "LOCAL_RANK",
+    "PADDLE_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "SLURM_LOCALID",
+)
 _LOCAL_COUNTS: Final = (
     "LOCAL_WORLD_SIZE",
     "PADDLE_LOCAL_SIZE",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "SLURM_NTASKS_PER_NODE",
 )
-_MOST_NAME: Final = 64
+_MAX_NAME_LENGTH: Final = 64
 #: Variable with the visible GPUs.
 VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -83,17 +88,17 @@ def read_launcher(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
         UsageError: a variable that should hold a number does not.
     """
     number, count, local, local_count = (
-        _number(environment, names) for names in (_NUMBERS, _COUNTS, _LOCAL, _LOCAL_COUNTS)
+        _number(environment, names) for names in (_NUMBERS, _COUNTS, _LOCAL_NUMBERS, _LOCAL_COUNTS)
     )
     name = environment.get("HOSTNAME") or hostname or "node"
     if number is not None:
         name = f"{name}-{number}"
     gpus = ""
     if local is not None and (local_count or 1) > 1:
-        visible = [one for one in environment.get(VISIBLE_GPUS, "").split(",") if one]
+        visible = [gpu for gpu in environment.get(VISIBLE_GPUS, "").split(",") if gpu]
         gpus = visible[local % len(visible)] if visible else str(local)
     return LaunchInfo(
-        re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_MOST_NAME],
+        re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_MAX_NAME_LENGTH],
         number,
         count,
         environment.get("POD_IP", ""),
@@ -101,23 +106,23 @@ def read_launcher(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
     )
 
 
-def nodes_of(given: str, start: LaunchInfo) -> tuple[int, int]:
+def nodes_of(text: str, launch: LaunchInfo) -> tuple[int, int]:
     """Parse `--nodes MIN:MAX`; by default, all nodes that the launcher has started.
 
     Raises:
         UsageError: it is neither N nor MIN:MAX.
     """
-    if not given:
-        return (1, 1) if start.count is None else (start.count, start.count)
-    least, colon, most = given.partition(":")
+    if not text:
+        return (1, 1) if launch.count is None else (launch.count, launch.count)
+    least, colon, most = text.partition(":")
     try:
         return int(least), int(most if colon else least)
     except ValueError:
-        raise UsageError(f"--nodes is N or MIN:MAX, as in 1:4, not {given!r}") from None
+        raise UsageError(f"--nodes is N or MIN:MAX, as in 1:4, not {text!r}") from None
 
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """Return the value of the first variable that is set."""
+    """Return the value of the first variable that is set; None: none is."""
     for name in names:
         if value := environment.get(name, ""):
             if not value.isdigit():
@@ -151,22 +156,22 @@ def own_address(coordinator: str | None) -> str:
 
 
 def free_endpoints(host: str, count: int) -> tuple[str, ...]:
-    """Return `count` different host:port that are free now.
+    """Return `count` different addresses host:port whose ports are free now.
 
-    The ports are below those of outgoing connections, which might take one before ranks listen.
+    The ports are below those of outgoing connections, which might take a port before ranks listen.
 
     Raises:
         UsageError: `host` is not an address of this machine.
     """
     try:
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as open_sockets:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 host.strip("[]"), 0, type=socket.SOCK_STREAM
             )[0]
             ports: list[int] = []
             choices = _rank_ports()
             while len(ports) < count:
-                probe = held.enter_context(socket.socket(family, kind, protocol))
+                probe = open_sockets.enter_context(socket.socket(family, kind, protocol))
                 try:
                     probe.bind((address[0], secrets.choice(choices), *address[2:]))
                 except OSError as error:
@@ -183,7 +188,7 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
 
 
 def _rank_ports() -> range:
-    """Return the ports that the system does not give to outgoing connections; only 0 if none."""
+    """Return the ports that outgoing connections do not get; if none, 0: the system chooses."""
     lowest, first_outgoing = 10_000, 32_768
     with contextlib.suppress(OSError):
         first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

@@ -5,7 +5,7 @@ the other end to the rank. `ShardServer` answers the rank's questions about shar
 
 If all ranks of a world are on one node, the shards are in the supervisor's memory, and training
 goes on without Redis. Otherwise a call is repeated until Redis answers. Questions have numbers, so
-a repeated one leases the same shard again.
+a repeated question leases the same shard again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class RankPort:
-    """The supervisor's end of the connection; any thread may send, one receives."""
+    """The supervisor's end of the connection; any thread may send, one thread receives."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -70,7 +70,7 @@ class RankPort:
 
 
 class RankLink:
-    """The rank's end of the connection; thread-safe. A thread of its own receives.
+    """The rank's end of the connection; thread-safe.
 
     Args:
         fd: file descriptor that this process has inherited.
@@ -102,7 +102,7 @@ class RankLink:
         """
         message = self._channel.receive()
         if message is None:
-            raise EdlError("the supervisor was gone before it gave this rank an order")
+            raise EdlError("the supervisor ended before it sent this rank an order")
         order = from_supervisor(message)
         if not isinstance(order, Order):
             raise WireError(
@@ -146,7 +146,7 @@ class RankLink:
             self._changed.wait_for(lambda: self._answers[number] is not None or self._lost)
             answer = self._answers.pop(number)
         if answer is None:
-            raise EdlError(f"the supervisor was gone before it answered {what!r}")
+            raise EdlError(f"the supervisor ended before it answered {what!r}")
         if answer.error:
             kind = getattr(errors, answer.error, EdlError)
             raise kind(str(answer.value))
@@ -175,7 +175,7 @@ class RankLink:
 
 
 _RETRY_S: Final = 0.5
-_OWN: Final = "own"
+_NODE_ID: Final = "own"
 
 
 class ShardServer:
@@ -194,13 +194,13 @@ class ShardServer:
         self._error = ""
         if local:
             self._board = own = open_board(None)
-            fence = own.lead(job, _OWN, 3600.0)
+            fence = own.lead(job, _NODE_ID, 3600.0)
             assert fence is not None  # no other process has this board
             own.publish(job, fence, generation, {})
 
     @property
     def waiting(self) -> str:
-        """What questions wait for, as text; empty: nothing."""
+        """What unanswered questions wait for, as text; empty: nothing."""
         if not self._error:
             return ""
         return f"shards, as the job board is away: {self._error}"
@@ -229,7 +229,7 @@ class ShardServer:
         raise GenerationSuperseded(f"generation {self._generation} of {self._job} has ended")
 
     def close(self) -> None:
-        """Refuse all further questions, and those that are being retried."""
+        """Refuse all further questions, also those that `answer` is retrying."""
         self._closed.set()
 
     def _ask(self, rank: int, ask: Ask) -> Any:

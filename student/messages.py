@@ -130,11 +130,11 @@ class Progress(RankMessage):
         step_s: seconds of the step, without waiting for the batch or for other ranks.
         wait_s: seconds spent waiting for the batch.
         samples_per_s: recent rate of all ranks together.
-        teachers: number of teachers that label for this rank; None: no teacher is asked.
+        teachers: number of teachers that label for this rank; None: the job uses none.
         volume: bytes of labelled, unconsumed batches.
         waiting_for: what it waits for now, as text; empty: nothing.
         peers_s: seconds for which it has waited for other ranks without a break.
-        upper_bytes: volume at which its reader pulls no more batches; 0: no teacher is asked.
+        upper_bytes: volume at which its reader pulls no more batches; 0: the job uses no teachers.
         wanted: number of teachers that its reader requests.
     """
 
@@ -173,7 +173,7 @@ class Ask(RankMessage):
     Attributes:
         number: number of this question; the answer repeats it.
         what: "fill" creates the `shards` of `epoch`, unless another rank has done so; returns None.
-            "lease" takes the next shard of `epoch`, or its first `most` rows; returns [start,
+            "lease" leases the next shard of `epoch`, or its first `most` rows; returns [start,
             stop], or None if none is left.
         epoch: number of the epoch, from 0.
         most: most rows to lease; 0: no limit.
@@ -205,11 +205,11 @@ class Finished(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Left(RankMessage):
-    """The rank left at a safe point, after its node's snapshot, or lost a peer.
+    """The rank left, at a safe point after its node's snapshot, or because it lost a peer.
 
     Attributes:
         step: optimizer steps taken.
-        safe: it left at a safe point.
+        safe: it left at a safe point; false: it lost a peer.
         why: reason as text.
     """
 
@@ -247,14 +247,14 @@ FromRank = Inspected | Ready | Progress | Saved | Ask | Scaled | Finished | Left
 
 def from_supervisor(message: Message) -> FromSupervisor:
     """Parse a message of a supervisor; raises WireError if it is invalid."""
-    found: FromSupervisor = _parse(message, get_args(FromSupervisor), "a supervisor")
-    return found
+    parsed: FromSupervisor = _parse(message, get_args(FromSupervisor), "a supervisor")
+    return parsed
 
 
 def from_rank(message: Message) -> FromRank:
     """Parse a message of a rank; raises WireError if it is invalid."""
-    found: FromRank = _parse(message, get_args(FromRank), "a rank")
-    return found
+    parsed: FromRank = _parse(message, get_args(FromRank), "a rank")
+    return parsed
 
 
 def _parse(message: Message, kinds: Sequence[type], sender: str) -> Any:

@@ -1,4 +1,4 @@
-"""Settings of one training, as `edl student train` gets them."""
+"""Settings of one training, as given to `edl student train`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TrainSettings:
         save_every_s: seconds between checkpoints; None: not by time.
         save_overhead: without the two above, the part of the time that saves may take, from 0 to
             below 1; 0: save only when the world changes and at the end.
-        keep: number of checkpoints that pruning keeps.
+        keep: number of checkpoints that a save keeps.
         amp: mixed precision of the forward pass.
         lr_policy: how the learning rate changes with the number of ranks.
         hang_s: kill a rank that reports no step for this many seconds; three times as long, and
@@ -108,7 +108,9 @@ class TrainSettings:
             raise UsageError("a training needs an end: give --epochs or --steps")
         for name in self.accept_changes:
             if name not in FIELDS:
-                raise UsageError(f"--accept-change is one of {', '.join(FIELDS)}, not {name!r}")
+                raise UsageError(
+                    f"--accept-change must be one of {', '.join(FIELDS)}, not {name!r}"
+                )
 
     def _check_world(self) -> None:
         least, most = self.nodes
@@ -116,11 +118,12 @@ class TrainSettings:
             raise UsageError(f"--nodes MIN:MAX needs 1 <= MIN <= MAX, not {least}:{most}")
         if self.ranks_per_node < 1 or most * self.ranks_per_node > _MOST_RANKS:
             raise UsageError(
-                f"a world has 1 to {_MOST_RANKS} ranks, not {most} nodes of {self.ranks_per_node}"
+                f"a world has 1 to {_MOST_RANKS} ranks, not {most} nodes of"
+                f" {self.ranks_per_node} ranks"
             )
         if self.total_batch is not None and self.total_batch < least * self.ranks_per_node:
             raise UsageError(
-                f"--total-batch {self.total_batch} is too little for {least} nodes of"
+                f"--total-batch {self.total_batch} is too small for {least} nodes of"
                 f" {self.ranks_per_node} ranks: each rank needs a row of every step"
             )
         if most > 1 and self.coordinator is None:

@@ -1,4 +1,4 @@
-"""A plain training loop: one optimizer step for each batch."""
+"""A plain training loop: one optimizer step per batch."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Trainer:
         optimizer: of the same framework, over the parameters of the model. A callback of `on_step`
             may advance a schedule of its learning rate.
         loss_of_batch: computes the loss of a batch that is not (image, label[, soft_label]).
-        on_step: called after each step, in this order.
-        clock: returns seconds, only for `TrainResult`.
+        on_step: callbacks; each step calls them at its end, in this order.
+        clock: returns seconds; used only for `TrainResult`.
 
     Raises:
         UsageError: the optimizer does not belong to the model's framework.
@@ -130,7 +130,7 @@ class Trainer:
         from .job.batches import rows_of
 
         if epochs is None and steps is None:
-            raise UsageError("say for how long to train: epochs=..., steps=... or both")
+            raise UsageError("a training needs an end: give epochs=..., steps=... or both")
         losses: list[float] = []
         pending: list[Any] = []
         taken = samples = 0
@@ -193,8 +193,8 @@ def _batches(
     for epoch in itertools.count() if epochs is None else range(epochs):
         iterator: Any = iter(loader)
         made_here = iterator is not loader
-        closes = made_here and hasattr(iterator, "close")
-        with contextlib.closing(iterator) if closes else contextlib.nullcontext():
+        must_close = made_here and hasattr(iterator, "close")
+        with contextlib.closing(iterator) if must_close else contextlib.nullcontext():
             taken = 0
             for batch in itertools.islice(iterator, left):
                 taken += 1

@@ -178,7 +178,7 @@ def test_an_exported_model_answers_as_the_student(
     names = sorted(Path(file).name for file in found.files)
     assert names == sorted(path.name for path in (tmp_path / "out").iterdir())
     assert {"model.json", "model.pdiparams"} <= set(names)
-    assert all(worst is not None and worst < 1e-4 for worst in found.worst.values())
+    assert all(worst is not None and worst < 1e-4 for worst in found.max_difference.values())
     x = np.random.default_rng(9).normal(0, 1, (5, 4)).astype("float32")
     expected = model(paddle.to_tensor(x))["logits"].numpy()
     for name in ("paddle", "onnx") if onnx else ("paddle",):
@@ -238,7 +238,7 @@ def test_a_batch_of_one_row_and_an_output_of_booleans_are_exported(tmp_path: Pat
     spec, place = load_job(tmp_path / "job.py"), str(tmp_path / "checkpoints")
     Repository(place).save(capture(TrainingObjects(spec.model()), step=1, world=1, state={}))
     found = export(spec, place, tmp_path / "out", onnx=True)
-    assert all(worst is not None and worst < 1e-4 for worst in found.worst.values())
+    assert all(worst is not None and worst < 1e-4 for worst in found.max_difference.values())
     for file in found.files:
         opened = open_backend(file, backend="onnx" if file.endswith("onnx") else "torch")
         answers = opened.run({"rows": np.ones((5, 4), np.float32)})
@@ -323,7 +323,7 @@ def test_a_job_of_pytorch_is_rehearsed_evaluated_and_exported(tmp_path: Path) ->
     assert dict(evaluate(spec, place).metrics) == pytest.approx(wanted, rel=1e-5)
     found = export(spec, place, tmp_path / "out", onnx=True)
     assert [Path(file).name for file in found.files] == ["model.onnx", "model.pt2"]
-    assert all(worst is not None and worst < 1e-4 for worst in found.worst.values())
+    assert all(worst is not None and worst < 1e-4 for worst in found.max_difference.values())
     for file in found.files:
         opened = open_backend(file, backend="onnx" if file.endswith("onnx") else "torch")
         (answer,) = [
