@@ -1,4 +1,4 @@
-"""Sources of batches for ranks, which lease shards of an epoch and may come and go.
+"""Sources of batches for ranks that lease shards of an epoch and may come and go.
 
 source = source_for(feed, settings=..., rank=0, world=2, link=link, sizes=sizes, saved=None)
 reader = make_reader(source, distill, settings, rank=0, epoch=0)

@@ -1,10 +1,10 @@
-"""Positions of an epoch: their order, their leases, and which ones a checkpoint has trained.
+"""Positions of an epoch: their order, their leases, and the trained ones of a checkpoint.
 
 The order of an epoch is the list of ids that the feed's own sampler draws under (seed, epoch). A
 *position* is an index in it. Every rank draws the same order, so a position names the same sample
-on all ranks. The feed's loader then reads the ids that it is given, with its own workers and
-collation. Ranks lease shards of positions from the job board, or have parts that are fixed ahead.
-The states of all ranks together say what is trained (`merge_states`).
+on all ranks. The feed's loader then reads the ids of leased positions, with its own workers
+and collation. Ranks lease shards of positions from the job board, or have parts that are fixed in
+advance. The states of all ranks together contain the trained positions (`merge_states`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SampleOrder:
 
     def __init__(self, feed: Any, seed: int) -> None:
         loader = loader_of(feed)
-        assert loader is not None, "see `reason_not_shardable`"
+        assert loader is not None, "call `reason_not_shardable` before"
         self._loader: BatchLoader = loader
         self._seed = seed
         self._drawn: tuple[int, list[Any]] = (-1, [])
@@ -70,14 +70,14 @@ class SampleOrder:
 
         Args:
             epoch: number of the epoch.
-            plan_of: makes the batches of ids to read of all ids in order.
+            plan_of: returns the batches of ids to read, from all ids of the epoch in order.
 
         Returns:
             The plan, and its batches.
         """
         with drawing(self._loader, self._seed, epoch):
-            # Draw again even if the order is known: the loader draws the seeds of its workers
-            # after it, as in an epoch of its own.
+            # Draw the order even if it is known: the loader then draws its workers' seeds from
+            # the same random generators.
             plan = plan_of(self._draw(epoch))
             return plan, LoaderIterator(self._loader, self._loader.read(plan))
 
@@ -86,7 +86,7 @@ class SampleOrder:
         self._loader.close()
 
     def _draw(self, epoch: int) -> list[Any]:
-        ids = [one for batch in draw(self._loader.batch_sampler) for one in batch]
+        ids = [sample_id for batch in draw(self._loader.batch_sampler) for sample_id in batch]
         self._drawn = (epoch, ids)
         return ids
 
@@ -97,15 +97,13 @@ def reason_not_shardable(feed: Any) -> str:
     if loader is None:
         return (
             f"the batches of a {type(feed).__name__} have no ids, so that its samples cannot be"
-            f" dealt to ranks that come and go; {_GIVE}"
+            f" dealt to ranks that come and go; {_ADVICE}"
         )
     if isinstance(feed, Sequence) and not isinstance(feed, Batched):
+        return f"a {type(feed).__name__} of finished batches cannot be dealt by sample; {_ADVICE}"
+    if (divided := own_ranks(with_inner(loader.batch_sampler))) is not None:
         return (
-            f"a {type(feed).__name__} of finished batches cannot be dealt out by samples; {_GIVE}"
-        )
-    if (own := own_ranks(with_inner(loader.batch_sampler))) is not None:
-        return (
-            f"the loader's sampler divides the samples itself, for rank {own[0]} of {own[1]};"
+            f"the loader's sampler divides samples itself, for rank {divided[0]} of {divided[1]};"
             " give the loader a sampler that does not divide samples, such as Paddle's BatchSampler"
         )
     if getattr(feed, "in_order", True) is False:
@@ -120,7 +118,7 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-_GIVE = (
+_ADVICE = (
     "give feed() a map-style DataLoader of Paddle or PyTorch, or Batched(dataset, batch_size), or"
     " keep the number of nodes fixed, as with --nodes 2:2"
 )
@@ -129,7 +127,8 @@ _GIVE = (
 class BoardLeases:
     """Leases shards of the untrained positions from a board, one after another.
 
-    One thread at a time calls it. A board that does not answer blocks this thread, but no step.
+    Only one thread at a time may call it. While the board does not answer, the call blocks;
+    training steps with leased positions continue.
 
     Args:
         link: asks the job board.
@@ -147,14 +146,14 @@ class BoardLeases:
     def begin(self, epoch: int, total: int, remaining: Ranges) -> None:
         """Begin an epoch of `total` positions.
 
-        All ranks together still have to train the `remaining` ones. These are equal on all ranks of
-        a generation, so that any of them can create the shards.
+        `remaining` are those that no rank has trained yet. They are equal on all ranks of a
+        generation, so any rank can create the shards.
         """
         rows = self._rows or shard_rows(total, self._world, self._batch)
         self._link.fill(epoch, cut(remaining, rows))
 
     def next(self, epoch: int, most: int) -> Range | None:
-        """Return the next positions of this rank, which can use `most`; None if none are left."""
+        """Lease the next positions for this rank, at most `most`; None if none are left."""
         return self._link.lease(epoch, most)
 
 
@@ -171,11 +170,11 @@ class StaticLeases:
 
     def __init__(self, total_batch: int, rank: int, world: int) -> None:
         self._deal = StaticDeal(Ranges(), total_batch, rank, world)  # of the current epoch
-        self._coming: Iterator[Range] = iter(())
+        self._next_ranges: Iterator[Range] = iter(())
 
     def begin(self, epoch: int, total: int, remaining: Ranges) -> None:
         deal = self._deal = replace(self._deal, remaining=remaining)
-        self._coming = (shard for step in range(deal.steps) for shard in deal.shards(step))
+        self._next_ranges = (shard for step in range(deal.steps) for shard in deal.shards(step))
 
     def rows(self, ordinal: int, left: int) -> int:
         """Return the rows of this rank at step `ordinal` of the current epoch; 0 after its end.
@@ -186,26 +185,26 @@ class StaticLeases:
         return self._deal.rows(ordinal)
 
     def next(self, epoch: int, most: int) -> Range | None:
-        return next(self._coming, None)
+        return next(self._next_ranges, None)
 
 
 PositionLeases: TypeAlias = BoardLeases | StaticLeases
 
 
 def remaining_positions(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:
-    """Return the positions of an epoch, of `total`, that the checkpoint has not trained.
+    """Return the positions of an epoch, of `total`, that were not trained before the checkpoint.
 
     Raises:
-        UsageError: the checkpoint has trained positions that the epoch does not have.
+        UsageError: positions were trained that the epoch does not have.
     """
-    before = trained.get(epoch, Ranges())
-    if before.minus(Ranges.of([(0, total)])):
+    done = trained.get(epoch, Ranges())
+    if done.minus(Ranges.of([(0, total)])):
         raise UsageError(
-            f"the checkpoint has trained positions up to {before.pairs[-1][1]} of epoch {epoch},"
-            f" which has only {total} now: the data set, or the sampler, is another one; begin"
-            " with an empty --checkpoint, or give the data that it was made with"
+            f"the checkpoint has trained positions up to {done.pairs[-1][1]} of epoch {epoch},"
+            f" which has only {total} now: the data set or the sampler has changed; restore"
+            " it, or begin with an empty --checkpoint"
         )
-    return before.complement(total)
+    return done.complement(total)
 
 
 #: JSON values.
@@ -225,7 +224,7 @@ def merge_states(states: Sequence[State], base: State | None) -> dict[str, Any]:
     for state in states:
         for epoch, ranges in _trained(state).items():
             trained[epoch] = trained.get(epoch, Ranges()).union(ranges)
-    latest = max(trained, default=0)  # ranks step together: the epochs before are complete
+    latest = max(trained, default=0)  # ranks step together: earlier epochs are complete
     return {
         "kind": "sharded",
         "order": states[0]["order"],
@@ -243,7 +242,7 @@ def check_fits(saved: State | None, kind: str, order: State | None, world: int) 
 
     Args:
         saved: result of `merge_states`; None: there is no checkpoint.
-        kind: kind of the present source.
+        kind: kind of this feed's source.
         order: `identity()` of its order; None: it has none.
         world: number of ranks; a feed without ids needs as many as before.
     """
@@ -252,17 +251,17 @@ def check_fits(saved: State | None, kind: str, order: State | None, world: int) 
     if (saved["kind"] == "sharded") != (kind == "sharded"):
         raise UsageError(
             f"the checkpoint is of a feed of kind {saved['kind']!r}, and feed('train') is of kind"
-            f" {kind!r} now; give the feed that it was made with, or an empty --checkpoint"
+            f" {kind!r} now; restore the feed, or give an empty --checkpoint"
         )
     if order is not None and (changed := _changed_fields(saved["order"], order)):
         raise UsageError(
-            f"the checkpoint is of another order of the samples: {changed}; give the data, the seed"
-            " and the sampler that it was made with, or an empty --checkpoint"
+            f"the order of the samples has changed since the checkpoint: {changed}; restore it, or"
+            " give an empty --checkpoint"
         )
     if kind != "sharded" and len(saved["ranks"]) != world:
         raise UsageError(
             f"the checkpoint is of {len(saved['ranks'])} ranks and this world has {world}: a feed"
-            " without ids cannot be divided anew; go on with as many as before"
+            " without ids cannot be divided again; start as many ranks as before"
         )
 
 

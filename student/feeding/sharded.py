@@ -1,7 +1,7 @@
 """`ShardedSource`: the batches of one rank, for a reader, while other ranks come and go.
 
-`DealtPlan` leases the positions of each batch when the loader asks for it. The source knows which
-positions are trained and how far the rank reads ahead.
+`LeasedPlan` leases the positions of each batch when the loader asks for it. The source records
+which positions are trained, and limits how far the rank reads ahead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReadAheadLimit:
         self._stopped = False
 
     def begin(self) -> None:
-        """Begin an epoch; forget the batches of the former one."""
+        """Begin an epoch; forget the batches of the previous epoch."""
         self._room = threading.Semaphore(MOST_AHEAD)
 
     def wait_for_room(self) -> bool:
@@ -69,14 +69,14 @@ class ShardedSource:
     """The source of one rank in one generation; a `ResumableSource` of the reader.
 
     One thread reads, another one trains. `sizes` gives the number of leased positions of each
-    batch; the last one of an epoch may have fewer. A batch carries the positions of its rows
+    batch; the last batch of an epoch may have fewer. A batch carries the positions of its rows
     (`with_positions`).
 
     Args:
-        ordered: the feed.
+        order: order of the feed's samples, and its loader.
         leases: leases of its positions.
         sizes: sizes of its batches.
-        trained: by epoch, the positions that are trained in the checkpoint.
+        trained: by epoch, the positions that were trained before the checkpoint.
         total_batch: rows of one step, of all ranks together.
         equal_rows: rows of this rank in one step if all ranks had equal parts.
 
@@ -91,7 +91,7 @@ class ShardedSource:
 
     def __init__(
         self,
-        ordered: SampleOrder,
+        order: SampleOrder,
         *,
         leases: PositionLeases,
         sizes: Sizes,
@@ -99,7 +99,7 @@ class ShardedSource:
         total_batch: int,
         equal_rows: int,
     ) -> None:
-        self._ordered = ordered
+        self._order = order
         self._leases = leases
         self._sizes = sizes
         self._trained_before = trained
@@ -113,7 +113,7 @@ class ShardedSource:
 
     def positions(self, epoch: int) -> int:
         """Return the number of positions of an epoch, of all ranks, trained or not."""
-        return self._ordered.total(epoch)
+        return self._order.total(epoch)
 
     def trained(self, epoch: int, positions: Array) -> None:
         """Record that a step trained a batch with these positions, int64 [rows].
@@ -123,20 +123,20 @@ class ShardedSource:
         if not len(positions):
             return
         if epoch not in self._trained:
-            self._trained.clear()  # ranks step together: the epochs before are complete
-        now = Ranges.of_numbers(positions.tolist())
-        self._trained[epoch] = self._trained.get(epoch, Ranges()).union(now)
+            self._trained.clear()  # ranks step together: earlier epochs are complete
+        added = Ranges.of_numbers(positions.tolist())
+        self._trained[epoch] = self._trained.get(epoch, Ranges()).union(added)
         self._read_ahead.count_trained()
 
     def sample_ids(self, epoch: int, positions: Sequence[int]) -> list[Any]:
-        """Return the ids of the samples at these positions of the current or the former epoch."""
+        """Return the ids of the samples at these positions of the current or previous epoch."""
         ids = self._ids[epoch]
         return [ids[position] for position in positions]
 
     def state(self) -> dict[str, Any]:
-        """Return what this rank has trained in this generation, as JSON for `merge_states`."""
+        """Return the positions trained by this rank in this generation, for `merge_states`."""
         trained = {str(epoch): ranges.to_json() for epoch, ranges in self._trained.items()}
-        return {"kind": self.kind, "trained": trained, "order": self._ordered.identity()}
+        return {"kind": self.kind, "trained": trained, "order": self._order.identity()}
 
     def stop(self) -> None:
         """Give no more batches; call it before a reader is closed in the middle of an epoch."""
@@ -148,24 +148,24 @@ class ShardedSource:
         raise TypeError("the number of a rank's batches is known only at the end of an epoch")
 
     def identity(self) -> dict[str, Any]:
-        return self._ordered.identity()
+        return self._order.identity()
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _ShardedIterator:
         if taken or mark is not None:
             raise UsageError(
-                "a reader cannot restore a source that is dealt to ranks: their checkpoint has the"
-                " trained positions"
+                "a reader's state cannot restore a source whose positions are leased to"
+                " ranks: their checkpoint has the trained positions"
             )
         freeze_garbage_in_forks()
         self._read_ahead.begin()
-        total = self._ordered.total(epoch)
+        total = self._order.total(epoch)
         remaining = remaining_positions(self._trained_before, epoch, total)
         self._leases.begin(epoch, total, remaining)
 
-        def plan_of(ids: Sequence[Any]) -> DealtPlan:
-            # Batches of the epoch before may still be in training.
+        def plan_of(ids: Sequence[Any]) -> LeasedPlan:
+            # Batches of the previous epoch may still be in training.
             self._ids = {epoch: ids, epoch - 1: self._ids.get(epoch - 1, ())}
-            return DealtPlan(
+            return LeasedPlan(
                 ids,
                 remaining.count,
                 lease=partial(self._leases.next, epoch),
@@ -174,11 +174,11 @@ class ShardedSource:
                 equal_rows=self._equal_rows,
             )
 
-        plan, batches = self._ordered.begin(epoch, plan_of)
+        plan, batches = self._order.begin(epoch, plan_of)
         return _ShardedIterator(plan, batches, self._read_ahead)
 
     def close(self) -> None:
-        self._ordered.close()
+        self._order.close()
 
 
 class _ShardedIterator:
@@ -187,7 +187,7 @@ class _ShardedIterator:
     start = None
 
     def __init__(
-        self, plan: DealtPlan, batches: LoaderIterator, read_ahead: ReadAheadLimit
+        self, plan: LeasedPlan, batches: LoaderIterator, read_ahead: ReadAheadLimit
     ) -> None:
         self._plan = plan
         self._batches = batches
@@ -224,15 +224,15 @@ class Sizes(Protocol):
         than its part of them, however far ahead it reads. So each step but the epoch's last one has
         its full number of rows.
 
-        This may block until the shares of ranks are decided, but not before the epoch's first step:
-        a loader with workers requests several batches when the epoch begins.
+        This may block until the shares of the ranks are decided. Before the epoch's first step it
+        does not block: a loader with workers requests several batches when the epoch begins.
 
         Raises:
             EdlError: the rank ends.
         """
 
 
-class DealtPlan:
+class LeasedPlan:
     """A batch sampler that leases positions; the loader may iterate it in any thread.
 
     Args:
@@ -247,7 +247,7 @@ class DealtPlan:
     Attributes:
         pending_positions: positions, int64 [rows], of the batches that the loader has asked
             for and not yet returned.
-        error: exception that ended the plan early; loaders lose those raised in their threads.
+        error: exception that ended the plan early; loaders lose exceptions of their threads.
     """
 
     def __init__(
@@ -266,12 +266,12 @@ class DealtPlan:
         self._sizes = sizes
         self._total_batch = total_batch
         self._equal_rows = equal_rows
-        self._have: deque[range] = deque()
+        self._leased: deque[range] = deque()
         self.pending_positions: deque[Array] = deque()
         self.error: Exception | None = None
 
     def __len__(self) -> int:
-        """Return the most batches that it may have; their number is known only at the end."""
+        """Return an upper bound of the number of batches, which is known only at the end."""
         return len(self._ids)
 
     def __iter__(self) -> Iterator[Ids]:
@@ -293,31 +293,32 @@ class DealtPlan:
     def _rows(self, ordinal: int, left: int) -> int:
         """Return the rows of this rank's next batch; 0: no more batches.
 
-        Once this rank has leased all that is left, the other ranks have no rows. A step would then
-        have only this rank's share, perhaps a single row. So it takes at least an equal part.
+        Once this rank has leased all remaining positions, the other ranks have no rows. A step
+        would then have only this rank's share, perhaps a single row. So this rank then takes at
+        least an equal part.
         """
         rows = self._sizes.rows(ordinal, left)
-        held = sum(map(len, self._have))
-        if rows and held < left:
+        leased = sum(map(len, self._leased))
+        if rows and leased < left:
             return rows
-        return max(rows, min(self._equal_rows, held))
+        return max(rows, min(self._equal_rows, leased))
 
     def _next(self, rows: int, most: int) -> list[int]:
         """Return the next positions, fewer than `rows` if no more are left for this rank.
 
-        At most `most` positions are leased for them.
+        It leases at most `most` positions for this.
         """
         taken: list[int] = []
-        while len(taken) < rows and (self._have or self._lease_more(most - len(taken))):
-            held = self._have.popleft()
-            part = held[: rows - len(taken)]
+        while len(taken) < rows and (self._leased or self._lease_more(most - len(taken))):
+            shard = self._leased.popleft()
+            part = shard[: rows - len(taken)]
             taken.extend(part)
-            if rest := held[len(part) :]:
-                self._have.appendleft(rest)
+            if rest := shard[len(part) :]:
+                self._leased.appendleft(rest)
         return taken
 
     def _lease_more(self, most: int) -> bool:
         shard = self._lease(most)
         if shard is not None:
-            self._have.append(range(*shard))
+            self._leased.append(range(*shard))
         return shard is not None

@@ -58,28 +58,28 @@ def source_for(
         settings: settings of the job.
         rank: number of the rank.
         world: number of ranks of the generation.
-        link: board with the shards; unused if `settings.deal` is "static".
+        link: connection to the board with the shards; unused if `settings.deal` is "static".
         sizes: sizes of this rank's batches; unused if `settings.deal` is "static".
         saved: the feed's part of the checkpoint (`merge_states`); None: there is none.
 
     Raises:
-        UsageError: the feed cannot be divided among this many ranks, the checkpoint is of another
-            feed, or the batch size is unknown.
+        UsageError: the feed cannot be divided among this many ranks, the checkpoint does not fit
+            the feed, or the batch size is unknown.
     """
-    ordered = sample_order(feed, settings)
-    if ordered is None:
+    order = sample_order(feed, settings)
+    if order is None:
         check_fits(saved, UnshardedSource.kind, None, world)
-        mine = None if saved is None else saved["ranks"][rank]
-        return UnshardedSource(feed, seed=settings.seed, rank=rank, world=world, saved=mine)
-    check_fits(saved, ShardedSource.kind, ordered.identity(), world)
-    total_batch = settings.total_batch or ordered.batch_size
+        own = None if saved is None else saved["ranks"][rank]
+        return UnshardedSource(feed, seed=settings.seed, rank=rank, world=world, saved=own)
+    check_fits(saved, ShardedSource.kind, order.identity(), world)
+    total_batch = settings.total_batch or order.batch_size
     if total_batch is None:
-        raise UsageError("nothing says how large a batch is: give --total-batch ROWS")
+        raise UsageError("the feed has no batch size: give --total-batch ROWS")
     leases: PositionLeases = BoardLeases(link, world, total_batch, settings.shard_rows)
     if settings.deal == "static":
         leases = sizes = StaticLeases(total_batch, rank, world)
     return ShardedSource(
-        ordered,
+        order,
         leases=leases,
         sizes=sizes,
         trained=trained_positions(saved),
@@ -97,17 +97,17 @@ def sample_order(feed: Any, settings: TrainSettings) -> SampleOrder | None:
     if is_dataset(feed):
         if settings.total_batch is None:
             raise UsageError(
-                f"feed('train') gave a data set, a {type(feed).__name__}, which says nothing of"
-                " batches: give --total-batch ROWS, or have it return Batched(dataset, batch_size)"
+                f"feed('train') gave a data set, a {type(feed).__name__}, which has no batch"
+                " size: give --total-batch ROWS, or have it return Batched(dataset, batch_size)"
             )
         feed = Batched(feed, settings.total_batch, shuffle=True)
-    if not (why := reason_not_shardable(feed)):
+    if not (reason := reason_not_shardable(feed)):
         return SampleOrder(feed, settings.seed)
     least, most = settings.nodes
     if least != most:
-        raise UsageError(f"--nodes {least}:{most} lets ranks come and go, but {why}")
+        raise UsageError(f"--nodes {least}:{most} lets ranks come and go, but {reason}")
     if settings.total_batch is not None:
-        raise UsageError(f"--total-batch cuts batches anew, but {why}")
+        raise UsageError(f"--total-batch changes the feed's batches, but {reason}")
     return None
 
 
@@ -129,7 +129,7 @@ def make_reader(
         epoch: number of the first epoch.
 
     Raises:
-        UsageError: the settings cannot work.
+        UsageError: no teachers are given, or the settings of the reader are invalid.
     """
     if distill is None or not distill.needs_labels:
         return DirectReader(source, epoch)
@@ -137,8 +137,8 @@ def make_reader(
 
     if settings.coordinator is None and not settings.teachers:
         raise UsageError(
-            f"the job asks the service {distill.service!r} for soft labels, and nothing says where"
-            " its teachers are: give --redis redis://HOST:6379, or --teachers HOST:PORT,..."
+            f"the job asks the service {distill.service!r} for soft labels, but there is no"
+            " address of its teachers: give --redis redis://HOST:6379, or --teachers HOST:PORT,..."
         )
     reader = DistilReader(
         source,
@@ -171,17 +171,17 @@ class DirectReader:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch at once, and return its batches."""
-        reading = self._source.begin(self._epoch, 0, self._mark)
+        iterator = self._source.begin(self._epoch, 0, self._mark)
         self._epoch += 1
         self._mark = None
-        return self._batches(reading)
+        return self._batches(iterator)
 
-    def _batches(self, reading: Any) -> Iterator[Any]:
-        with closing(reading):
-            while (batch := next(reading, _END)) is not _END:
-                reading.mark(take_apart(batch).arrays)
+    def _batches(self, iterator: Any) -> Iterator[Any]:
+        with closing(iterator):
+            while (batch := next(iterator, _END)) is not _END:
+                iterator.mark(take_apart(batch).arrays)
                 yield batch
-            self._mark = reading.end()
+            self._mark = iterator.end()
 
     def close(self) -> None:
         """Close the source."""
@@ -193,11 +193,11 @@ class UnshardedSource:
 
     The feed itself divides its batches among ranks (`shard(rank, world_size)`); ranks take the
     batches of a list in turn. The position after each batch is kept until the batch is trained. So
-    a checkpoint says where this rank continues, whatever it has read ahead.
+    a checkpoint has the position after the last trained batch, even if the rank has read ahead.
 
     Args:
         feed: an iterable of batches, a list of them, or a loader whose sampler divides samples.
-        seed: seed of the order, if there is one.
+        seed: seed of the order of samples, if the feed shuffles.
         rank: number of this rank.
         world: number of ranks.
         saved: `state()` of this rank in the checkpoint; None: start at the beginning.
@@ -220,9 +220,9 @@ class UnshardedSource:
     ) -> None:
         self._source: ResumableSource = source_of(feed, RankShard(rank, world), seed)
         self._saved = saved
-        self._at: dict[str, Any] = dict(saved or {"epoch": 0, "batches": 0, "mark": None})
-        self._marks: deque[Mark] = deque()
-        self._end: tuple[Mark | None] | None = None  # the mark after the epoch, once it was read
+        self._position: dict[str, Any] = dict(saved or {"epoch": 0, "batches": 0, "mark": None})
+        self._marks: deque[Mark] = deque()  # of the batches that are read and not trained
+        self._end: tuple[Mark | None] | None = None  # mark after the epoch, once all of it is read
 
     # --- the training loop's side
 
@@ -233,9 +233,9 @@ class UnshardedSource:
     def trained(self, epoch: int, positions: Array) -> None:
         """Record that a step trained the next batch."""
         if self._marks:
-            self._at = {
+            self._position = {
                 "epoch": epoch,
-                "batches": self._at["batches"] + 1,
+                "batches": self._position["batches"] + 1,
                 "mark": self._marks.popleft(),
             }
 
@@ -244,11 +244,11 @@ class UnshardedSource:
         return []
 
     def state(self) -> dict[str, Any]:
-        """Return where this rank continues after what is trained, as JSON values."""
-        at = self._at
+        """Return the position after the last trained batch, as JSON values."""
+        position = self._position
         if self._end is not None and not self._marks:
-            at = {"epoch": at["epoch"] + 1, "batches": 0, "mark": self._end[0]}
-        return {"kind": self.kind, **at}
+            position = {"epoch": position["epoch"] + 1, "batches": 0, "mark": self._end[0]}
+        return {"kind": self.kind, **position}
 
     def stop(self) -> None:
         """Do nothing: this source does not wait for the training."""
@@ -267,16 +267,16 @@ class UnshardedSource:
         self._marks.clear()
         self._end = None
         saved, self._saved = self._saved, None
-        if saved is not None and saved["epoch"] > epoch:  # this rank had ended it, others had not
+        if saved is not None and saved["epoch"] > epoch:  # others had not ended it
             self._saved, self._end = saved, (saved["mark"],)
-            self._at = {"epoch": epoch, "batches": saved["batches"], "mark": None}
+            self._position = {"epoch": epoch, "batches": saved["batches"], "mark": None}
             return _EmptyIterator()
         if saved is not None and saved["epoch"] == epoch:
             taken, mark = saved["batches"], saved["mark"]
-        reading = self._source.begin(epoch, taken, mark)
-        mark = reading.start if mark is None else mark
-        self._at = {"epoch": epoch, "batches": taken, "mark": mark}
-        return _RecordedIterator(reading, self._marks.append, self._on_end)
+        iterator = self._source.begin(epoch, taken, mark)
+        mark = iterator.start if mark is None else mark
+        self._position = {"epoch": epoch, "batches": taken, "mark": mark}
+        return _RecordedIterator(iterator, self._marks.append, self._on_end)
 
     def close(self) -> None:
         self._source.close()
@@ -286,43 +286,43 @@ class UnshardedSource:
 
 
 class _RecordedIterator:
-    """Passes on an iterator, and reports its marks and its end.
+    """Wraps an iterator, and reports its marks and its end.
 
     Args:
-        reading: the iterator.
+        iterator: the iterator.
         on_mark: called with the position after each batch.
         on_end: called with the position after the epoch.
     """
 
     def __init__(
         self,
-        reading: SourceIterator,
+        iterator: SourceIterator,
         on_mark: Callable[[Mark], None],
         on_end: Callable[[Mark | None], None],
     ) -> None:
-        self._reading = reading
+        self._iterator = iterator
         self._on_mark, self._on_end = on_mark, on_end
-        self.start = reading.start
+        self.start = iterator.start
 
     def __next__(self) -> Any:
-        return next(self._reading)
+        return next(self._iterator)
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
-        mark = self._reading.mark(arrays)
+        mark = self._iterator.mark(arrays)
         self._on_mark(mark)
         return mark
 
     def end(self) -> Mark | None:
-        end = self._reading.end()
+        end = self._iterator.end()
         self._on_end(end)
         return end
 
     def close(self) -> None:
-        self._reading.close()
+        self._iterator.close()
 
 
 class _EmptyIterator:
-    """An iterator without batches, of an epoch that this rank has trained."""
+    """An iterator without batches, for an epoch that this rank has finished."""
 
     start = None
 

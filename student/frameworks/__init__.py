@@ -1,7 +1,7 @@
 """The frameworks that students train in: Paddle and PyTorch, behind one interface.
 
-Neither is imported before a job needs it. A training does the same in both; these modules have
-everything that differs:
+Neither is imported before a job needs it. The rest of `student/` treats both alike; these modules
+have all differences:
 
 | module | content |
 |---|---|
@@ -70,7 +70,7 @@ class LearningRate:
             self._advance(metric)
 
     def _advance(self, *metric: float) -> None:
-        """Advance the schedule without the factor: some compute a rate from the last one."""
+        """Advance the schedule without the factor: some compute a rate from the previous rate."""
         self._multiply(1 / self.factor)
         self._schedule.step(*metric)
         self._multiply(self.factor)
@@ -107,7 +107,7 @@ class Precision:
 
 
 class Framework(Protocol):
-    """What a training needs of a framework. Stateless.
+    """The operations that a training needs from a framework. Stateless.
 
     Optimizers have Paddle's methods `step`, `clear_grad` and `get_lr`.
 
@@ -140,7 +140,7 @@ class Framework(Protocol):
     # --- devices
 
     def set_device(self, local_rank: int) -> str:
-        """Use a GPU of the rank's own if there is any, else the CPU; return its name.
+        """Use the rank's own GPU if there are GPUs, else the CPU; return the name of the device.
 
         Raises:
             UsageError: there are too few GPUs.
@@ -180,7 +180,7 @@ class Framework(Protocol):
     def learning_rate(self, optimizer: Any) -> LearningRate: ...
 
     def precision(self, amp: Amp, device: str) -> Precision:
-        """Return the stated precision.
+        """Return the precision that `amp` names.
 
         Raises:
             UsageError: float16 on a CPU.
@@ -188,7 +188,7 @@ class Framework(Protocol):
         if amp == "off":
             return Precision()
         if amp == "float16" and device == "cpu":
-            raise UsageError("--amp float16 needs a GPU; on a CPU take bfloat16, or off")
+            raise UsageError("--amp float16 needs a GPU; on a CPU use bfloat16, or off")
         return self.mixed_precision(amp, device)
 
     def mixed_precision(self, amp: Amp, device: str) -> Precision:
@@ -260,24 +260,24 @@ class Framework(Protocol):
 
 @cache
 def framework_named(name: FrameworkName) -> Framework:
-    """Return the framework of this name, which this imports.
+    """Import and return the framework of this name.
 
     Raises:
         ModelError: it is not installed.
     """
     try:
-        found: Framework = import_module(f".{name}", __name__).FRAMEWORK
+        framework: Framework = import_module(f".{name}", __name__).FRAMEWORK
     except ImportError as error:
         hint = install_command(name)
         raise ModelError(f"{name} cannot be imported ({error}): {hint}") from None
-    return found
+    return framework
 
 
 def framework_of(model: Any) -> Framework:
     """Return the framework of a model.
 
     Raises:
-        UsageError: it is of neither.
+        UsageError: it is a model of neither framework.
     """
     for name in get_args(FrameworkName):
         if name in sys.modules and framework_named(name).is_model(model):
@@ -288,8 +288,10 @@ def framework_of(model: Any) -> Framework:
 def framework_of_job(module: ModuleType) -> Framework:
     """Return the framework of a job file: the stated one, else the one that it imports.
 
+    Paddle, if it imports both or none.
+
     Raises:
-        UsageError: the stated one does not exist.
+        UsageError: it states an unknown framework.
     """
     names: tuple[FrameworkName, ...] = get_args(FrameworkName)
     stated = getattr(module, STATED, None)
@@ -335,7 +337,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return what `to_json` was given, with lists in place of tuples, and arrays of numpy."""
+    """Return the argument of `to_json`; its tuples become lists, its tensors numpy arrays."""
     if isinstance(value, Mapping):
         if value.keys() == {"array", "dtype"}:
             return np.array(value["array"], value["dtype"])

@@ -1,9 +1,9 @@
-"""Communication of the ranks of one world by the framework's process group; none for a single rank.
+"""Collectives of the ranks of one world, by the framework's process group.
 
 It uses gloo on CPUs and NCCL on GPUs. Paddle's gloo fails if a rank is 30 s later than the others,
 which cannot be configured. So if ranks may be far apart in time, they first meet in the group's
 store, which has no such limit. If a rank is gone, collectives raise an error, which becomes
-`PeerLost`. Gradients are packed into flat buckets of some megabytes, to need few collectives.
+`PeerLost`. Gradients are packed into flat buckets of some megabytes, so few collectives are needed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DistributedGroup(ABC):
         self._waits_since_s: float | None = None
         self._meetings = 0
         self._parameters: Sequence[Any] | None = None
-        self._trained: list[Any] = []
+        self._trainable: list[Any] = []
         self._buckets: list[list[Any]] = []
         try:
             self._store = self._open_store(endpoints)
@@ -100,20 +100,20 @@ class DistributedGroup(ABC):
 
     def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
         """Return the numbers of each rank, equally many, in the order of ranks."""
-        theirs = self._gathered(np.array(list(numbers), np.float64))
-        return [tuple(row) for row in theirs.tolist()]
+        rows = self._gathered(np.array(list(numbers), np.float64))
+        return [tuple(row) for row in rows.tolist()]
 
     def gather_json(self, value: Any) -> list[Any]:
         """Return a JSON value of each rank, in the order of ranks."""
         data = json.dumps(value).encode()
         lengths = [int(length) for (length,) in self.gather([len(data)])]
-        room = np.zeros(max(lengths), np.uint8)
-        room[: len(data)] = np.frombuffer(data, np.uint8)
-        rows = zip(self._gathered(room), lengths, strict=True)
+        padded = np.zeros(max(lengths), np.uint8)
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        rows = zip(self._gathered(padded), lengths, strict=True)
         return [json.loads(row[:length].tobytes()) for row, length in rows]
 
     def sum_gradients(self, parameters: Sequence[Any]) -> None:
-        """Replace each gradient by the sum over all ranks; one that no rank has stays None.
+        """Replace each gradient by the sum over all ranks; a gradient that no rank has stays None.
 
         A rank without rows has no gradients, and takes part with zeros. Sparse gradients are sent
         dense and become sparse again, so that optimizers skip the same rows on all ranks.
@@ -123,23 +123,24 @@ class DistributedGroup(ABC):
         """
         if self._parameters is not parameters:
             self._parameters = parameters
-            self._trained = [one for one in parameters if self._is_trained(one)]
-            self._buckets = _buckets_of(self._trained)
+            self._trainable = [each for each in parameters if self._is_trainable(each)]
+            self._buckets = _buckets_of(self._trainable)
         with self._together("the gradients of the other ranks"):
             with self.module.no_grad():
-                flags = self._floats([self._gradient_kind(one) for one in self._trained])
+                flags = self._floats([self._gradient_kind(each) for each in self._trainable])
                 waits = [self._begin_sum(flags)]
                 flat = [self._joined(bucket) for bucket in self._buckets]
-                waits += [self._begin_sum(one) for one in flat]
+                waits += [self._begin_sum(gradients) for gradients in flat]
                 for wait in waits:
                     wait()
-                kinds = dict(zip(map(id, self._trained), flags.tolist(), strict=True))
+                kinds = dict(zip(map(id, self._trainable), flags.tolist(), strict=True))
             for bucket, joined in zip(self._buckets, flat, strict=True):
-                parts = self.module.split(joined, [math.prod(one.shape) for one in bucket])
-                for one, part in zip(bucket, parts, strict=True):
-                    present, sparse = kinds[id(one)]
+                parts = self.module.split(joined, [math.prod(each.shape) for each in bucket])
+                for parameter, part in zip(bucket, parts, strict=True):
+                    present, sparse = kinds[id(parameter)]
                     if present > 0:
-                        self._set_gradient(one, part.reshape(one.shape), sparse > 0)
+                        summed = part.reshape(parameter.shape)
+                        self._set_gradient(parameter, summed, sparse > 0)
 
     def share(self, tensors: Sequence[Any]) -> None:
         """Replace all values by those of rank 0."""
@@ -163,9 +164,9 @@ class DistributedGroup(ABC):
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
-    def _gathered(self, ours: Array) -> Array:
+    def _gathered(self, array: Array) -> Array:
         with self._together("the other ranks"):
-            return self._gather(ours)
+            return self._gather(array)
 
     @contextlib.contextmanager
     def _together(self, what: str) -> Iterator[None]:
@@ -178,7 +179,7 @@ class DistributedGroup(ABC):
             yield
         except RuntimeError as error:  # the base class of all that process groups raise
             raise PeerLost(
-                f"rank {self.rank} of {self.world} waited for {what}, and one of them is gone:"
+                f"rank {self.rank} of {self.world} waited for {what}, and a rank is gone:"
                 f" {_last_line(error)}"
             ) from error
         finally:
@@ -192,10 +193,10 @@ class DistributedGroup(ABC):
     def _joined(self, parameters: Sequence[Any]) -> Any:
         """Return the gradients as one flat dense tensor; zeros for a parameter without one."""
         dense = [
-            self.module.zeros_like(one) if one.grad is None else self._dense(one)
-            for one in parameters
+            self.module.zeros_like(each) if each.grad is None else self._dense(each)
+            for each in parameters
         ]
-        return self.module.concat([one.reshape([-1]) for one in dense])
+        return self.module.concat([gradient.reshape([-1]) for gradient in dense])
 
     @abstractmethod
     def _open_store(self, endpoints: Sequence[str]) -> Any:
@@ -206,7 +207,7 @@ class DistributedGroup(ABC):
         """Form the process group; all ranks must call it within 30 s."""
 
     @abstractmethod
-    def _gather(self, ours: Array) -> Array:
+    def _gather(self, array: Array) -> Array:
         """Return the arrays of all ranks, of equal shape [N], as [world, N]."""
 
     @abstractmethod
@@ -222,7 +223,7 @@ class DistributedGroup(ABC):
         """Return a float32 tensor [N, 2]."""
 
     @abstractmethod
-    def _is_trained(self, parameter: Any) -> bool:
+    def _is_trainable(self, parameter: Any) -> bool:
         """Whether the parameter may have a gradient."""
 
     @abstractmethod
@@ -234,7 +235,7 @@ class DistributedGroup(ABC):
 
     @abstractmethod
     def _set_gradient(self, parameter: Any, summed: Any, sparse: bool) -> None:
-        """Set the gradient, given as a dense tensor; `sparse`: a rank has a sparse one."""
+        """Set the gradient to a dense tensor; `sparse`: convert it, as a rank has a sparse one."""
 
 
 Group: TypeAlias = SingleRankGroup | DistributedGroup
@@ -248,16 +249,17 @@ def _last_line(error: BaseException) -> str:
 def _buckets_of(parameters: Sequence[Any]) -> list[list[Any]]:
     """Group parameters by dtype into buckets of up to `BUCKET_BYTES`.
 
-    The last parameter comes first: its gradient is ready first.
+    The last parameter comes first, as the backward pass computes its gradient first.
     """
     buckets: list[list[Any]] = []
-    open_ones: dict[str, tuple[list[Any], int]] = {}
-    for one in reversed(parameters):
-        kind, nbytes = str(one.dtype), math.prod(one.shape) * int(one.element_size())
-        bucket, held = open_ones.get(kind, ([], BUCKET_BYTES))
-        if held + nbytes > BUCKET_BYTES:
-            bucket, held = [], 0
+    open_buckets: dict[str, tuple[list[Any], int]] = {}
+    for parameter in reversed(parameters):
+        dtype = str(parameter.dtype)
+        nbytes = math.prod(parameter.shape) * int(parameter.element_size())
+        bucket, filled_bytes = open_buckets.get(dtype, ([], BUCKET_BYTES))
+        if filled_bytes + nbytes > BUCKET_BYTES:
+            bucket, filled_bytes = [], 0
             buckets.append(bucket)
-        bucket.append(one)
-        open_ones[kind] = (bucket, held + nbytes)
+        bucket.append(parameter)
+        open_buckets[dtype] = (bucket, filled_bytes + nbytes)
     return buckets

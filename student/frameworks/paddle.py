@@ -1,7 +1,7 @@
 """Paddle: kinds of objects, devices, the state of trainings, and the group of ranks.
 
-Parameters have their names in the network (`fc.weight`), also in the optimizer's state: Paddle's
-own names (`linear_7.w_0`) depend on what else a process has created before.
+The optimizer's state, too, names parameters as the network does (`fc.weight`): Paddle's own names
+(`linear_7.w_0`) depend on what the process has created before.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class PaddleGroup(DistributedGroup):
         with contextlib.redirect_stderr(io.StringIO()):  # it prints the flags that it sets
             dist.init_parallel_env()
 
-    def _gather(self, ours: Array) -> Array:
-        tensor = paddle.to_tensor(ours)
-        theirs = paddle.empty([self.world * tensor.shape[0]], tensor.dtype)
-        dist.stream.all_gather(theirs, tensor)
-        return np.asarray(theirs.numpy()).reshape(self.world, len(ours))
+    def _gather(self, array: Array) -> Array:
+        tensor = paddle.to_tensor(array)
+        gathered = paddle.empty([self.world * tensor.shape[0]], tensor.dtype)
+        dist.stream.all_gather(gathered, tensor)
+        return np.asarray(gathered.numpy()).reshape(self.world, len(array))
 
     def _begin_sum(self, tensor: Any) -> Callable[[], object]:
         wait: Callable[[], object] = dist.all_reduce(tensor, sync_op=False).wait
@@ -64,7 +64,7 @@ class PaddleGroup(DistributedGroup):
     def _floats(self, rows: Sequence[tuple[float, float]]) -> Any:
         return paddle.to_tensor(list(rows), dtype="float32")
 
-    def _is_trained(self, parameter: Any) -> bool:
+    def _is_trainable(self, parameter: Any) -> bool:
         return not parameter.stop_gradient
 
     def _is_sparse(self, gradient: Any) -> bool:
@@ -109,7 +109,7 @@ class PaddleFramework(Framework):
         return device
 
     def to_device(self, model: Any) -> Any:
-        return model  # it was made there
+        return model  # Paddle created it on the device
 
     def tensor(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray):
@@ -125,8 +125,8 @@ class PaddleFramework(Framework):
         return [one for one in paddle.utils.flatten(outputs) if hasattr(one, "numpy")]
 
     def learning_rate(self, optimizer: Any) -> LearningRate:
-        given = optimizer._learning_rate  # `get_lr` would return a number for both kinds
-        schedule = given if isinstance(given, LRScheduler) else None
+        rate = optimizer._learning_rate  # a number or a schedule; `get_lr` returns only numbers
+        schedule = rate if isinstance(rate, LRScheduler) else None
 
         def multiply(by: float) -> None:
             if schedule is None:
@@ -211,22 +211,22 @@ class PaddleFramework(Framework):
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         for kind, saved in state.items():
             if kind == "gpu" and not paddle.get_device().startswith("gpu"):
-                log.warning("the checkpoint is of a GPU: its random generator has no meaning here")
+                log.warning("the random generator of a GPU is not restored: there is no GPU")
                 continue
-            now = paddle.get_rng_state(kind)
-            if len(now) != len(saved):  # another number of GPUs is visible
-                saved = [saved[0]] * len(now)
-            paddle.set_rng_state([_generator(type(now[0]), values) for values in saved], kind)
+            current = paddle.get_rng_state(kind)
+            if len(current) != len(saved):  # another number of GPUs is visible
+                saved = [saved[0]] * len(current)
+            paddle.set_rng_state([_generator(type(current[0]), each) for each in saved], kind)
 
     def optimizer_settings(self, optimizer: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        given = {
+        settings = {
             **getattr(optimizer, "_default_dict", {}),
             "learning_rate": getattr(optimizer, "_learning_rate", None),
             "regularization": getattr(optimizer, "regularization", None),
             "grad_clip": getattr(optimizer, "_grad_clip", None),
         }
         groups = getattr(optimizer, "_param_groups", None) or []
-        return given, [dict(group) for group in groups if isinstance(group, Mapping)]
+        return settings, [dict(group) for group in groups if isinstance(group, Mapping)]
 
     def is_schedule(self, value: Any) -> bool:
         return isinstance(value, LRScheduler)
@@ -235,12 +235,12 @@ class PaddleFramework(Framework):
 def _names(model: Any) -> dict[str, str]:
     """Map Paddle's names of parameters to those in the network.
 
-    If the network has a parameter under several names, the first one counts.
+    If the network has a parameter under several names, the first name is used.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, tensor in model.state_dict().items():
-        found.setdefault(tensor.name, name)
-    return found
+        names.setdefault(tensor.name, name)
+    return names
 
 
 def _split_key(key: str, names: Mapping[str, str]) -> tuple[str, str]:
@@ -256,18 +256,18 @@ def _state_dict_for(
 ) -> dict[str, Any]:
     """Return the argument of `set_state_dict` for this optimizer."""
     names = _names(model)
-    paddle_names = {ours: theirs for theirs, ours in names.items()}
+    paddle_names = {name: paddle_name for paddle_name, name in names.items()}
     live = {_split_key(key, names): key for key in optimizer.state_dict()}
     state: dict[str, Any] = {}
     masters: dict[str, Any] = {}
     for key, array in arrays.items():
-        ours, _, kind = key.rpartition(":")
-        parameter = paddle_names.get(ours, ours)
+        name, _, kind = key.rpartition(":")
+        parameter = paddle_names.get(name, name)
         if kind == _MASTER:
             masters[parameter] = paddle.to_tensor(array)
         else:
-            here = live.get((parameter, kind), f"{parameter}_{kind}_0")
-            state[here] = _to_paddle(array)
+            live_key = live.get((parameter, kind), f"{parameter}_{kind}_0")
+            state[live_key] = _to_paddle(array)
     if masters:
         state["master_weights"] = masters
     has_schedule = isinstance(optimizer._learning_rate, LRScheduler)
@@ -298,13 +298,13 @@ def _to_paddle(array: Array) -> Array:
 def _generator(kind: Any, values: list[Any]) -> Any:
     """Create a generator state from what `_json_state` returned.
 
-    Setting the state of an existing one has no effect in Paddle.
+    In Paddle, setting the state of an existing object has no effect.
     """
-    made = kind.__new__(kind)
-    made.__setstate__(
+    generator = kind.__new__(kind)
+    generator.__setstate__(
         tuple(list(value.encode("ascii")) if isinstance(value, str) else value for value in values)
     )
-    return made
+    return generator
 
 
 def _json_state(values: tuple[Any, ...]) -> list[Any]:
@@ -313,7 +313,7 @@ def _json_state(values: tuple[Any, ...]) -> list[Any]:
 
 
 def _set_environment(rank: int, endpoints: Sequence[str], device: str) -> None:
-    """Describe the world in environment variables: Paddle accepts it in no other way."""
+    """Describe the world in environment variables: Paddle reads it only from there."""
     kind, _, number = device.partition(":")
     os.environ.update(
         PADDLE_DISTRI_BACKEND="gloo" if kind == "cpu" else "nccl",
@@ -329,9 +329,9 @@ def _set_environment(rank: int, endpoints: Sequence[str], device: str) -> None:
 
 
 def _with_all_rows(parameter: Any, gradient: Any) -> Any:
-    """Return a sparse gradient as a dense one; rows that it has several times are summed."""
-    held = gradient.get_selected_rows()
-    rows, values = list(held.rows()), paddle.to_tensor(held.get_tensor())
+    """Return a sparse gradient as a dense one; repeated rows are summed."""
+    selected = gradient.get_selected_rows()
+    rows, values = list(selected.rows()), paddle.to_tensor(selected.get_tensor())
     zeros = paddle.zeros([parameter.shape[0], parameter.size // parameter.shape[0]], values.dtype)
     if not rows:
         return zeros.reshape(parameter.shape)
@@ -341,15 +341,15 @@ def _with_all_rows(parameter: Any, gradient: Any) -> Any:
 
 
 def _set_sparse(parameter: Any, summed: Any) -> None:
-    """Set the sparse gradient to a dense sum; Paddle does not replace it by a dense gradient."""
-    if parameter.grad is None:  # a rank without rows; only a backward pass creates a sparse one
+    """Set the sparse gradient to a dense sum; Paddle cannot replace it by a dense gradient."""
+    if parameter.grad is None:  # a rank without rows; only a backward pass creates one
         F.embedding(paddle.zeros([1], "int64"), parameter, sparse=True).sum().backward()
     rows = paddle.nonzero((summed != 0).any(axis=1)).flatten()
     if rows.size == 0:
         rows = paddle.zeros([1], "int64")
-    held = parameter.grad.get_selected_rows()
-    held.get_tensor().set(summed[rows].numpy(), paddle.framework._current_expected_place())
-    held.set_rows(rows.tolist())
+    selected = parameter.grad.get_selected_rows()
+    selected.get_tensor().set(summed[rows].numpy(), paddle.framework._current_expected_place())
+    selected.set_rows(rows.tolist())
 
 
 FRAMEWORK: Final[Framework] = PaddleFramework()

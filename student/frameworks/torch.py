@@ -1,7 +1,7 @@
 """PyTorch: kinds of objects, devices, the state of trainings, and the group of ranks.
 
-Parameters have their names in the network, also in the optimizer's state, where PyTorch numbers
-them in the order in which the optimizer got them.
+The optimizer's state, too, names parameters as the network does (`fc.weight`): PyTorch numbers them
+there, in the order in which the optimizer got them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TorchGroup(DistributedGroup):
     def _open_store(self, endpoints: Sequence[str]) -> Any:
         host, _, port = endpoints[0].rpartition(":")
         host = host.strip("[]")
-        if is_loopback(host):  # gloo would look the host's own name up
+        if is_loopback(host):  # else gloo would resolve the host's name
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         return dist.TCPStore(
             host, int(port), self.world, self.rank == 0, _TIMEOUT, wait_for_workers=False
@@ -59,12 +59,12 @@ class TorchGroup(DistributedGroup):
             timeout=_TIMEOUT,
         )
 
-    def _gather(self, ours: Array) -> Array:
-        tensor = torch.from_numpy(ours).to(self._device)
-        theirs = torch.empty((self.world, *tensor.shape), dtype=tensor.dtype, device=self._device)
-        dist.all_gather(list(theirs), tensor)
-        found: Array = theirs.cpu().numpy()
-        return found
+    def _gather(self, array: Array) -> Array:
+        tensor = torch.from_numpy(array).to(self._device)
+        rows = torch.empty((self.world, *tensor.shape), dtype=tensor.dtype, device=self._device)
+        dist.all_gather(list(rows), tensor)
+        gathered: Array = rows.cpu().numpy()
+        return gathered
 
     def _begin_sum(self, tensor: Any) -> Callable[[], object]:
         wait: Callable[[], object] = dist.all_reduce(tensor, async_op=True).wait
@@ -80,7 +80,7 @@ class TorchGroup(DistributedGroup):
     def _floats(self, rows: Sequence[tuple[float, float]]) -> Any:
         return torch.tensor(list(rows), dtype=torch.float32, device=self._device)
 
-    def _is_trained(self, parameter: Any) -> bool:
+    def _is_trainable(self, parameter: Any) -> bool:
         return bool(parameter.requires_grad)
 
     def _is_sparse(self, gradient: Any) -> bool:
@@ -167,9 +167,9 @@ class TorchFramework(Framework):
         torch.cuda.synchronize()
 
     def flatten(self, outputs: Any) -> list[Any]:
-        found: list[Any] = []
-        map_leaves(outputs, lambda leaf: found.append(leaf) if hasattr(leaf, "numpy") else None)
-        return found
+        tensors: list[Any] = []
+        map_leaves(outputs, lambda leaf: tensors.append(leaf) if hasattr(leaf, "numpy") else None)
+        return tensors
 
     def learning_rate(self, optimizer: TorchOptimizer) -> LearningRate:
         def multiply(by: float) -> None:
@@ -182,14 +182,14 @@ class TorchFramework(Framework):
     def mixed_precision(self, amp: Amp, device: str) -> Precision:
         kind = device.partition(":")[0]
         scaler = torch.amp.GradScaler(kind) if amp == "float16" else None
-        if scaler is not None:  # else a rank without rows in its first step could not take it
+        if scaler is not None:  # initialize it: a rank may take its first step without rows
             scaler.scale(torch.zeros((), device=device))
         forward = partial(torch.autocast, kind, dtype=getattr(torch, amp))
         return Precision(forward, scaler)
 
     def tensors(self, model: Any) -> dict[str, Any]:
         state = model.state_dict(keep_vars=True)
-        return {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+        return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
     def array(self, tensor: Any) -> Array:
         detached = tensor.detach().cpu().contiguous()
@@ -219,7 +219,7 @@ class TorchFramework(Framework):
                 elif value is not None:
                     numbers[key] = value
         groups = [
-            to_json({key: one for key, one in group.items() if key != _PARAMETERS})
+            to_json({key: value for key, value in group.items() if key != _PARAMETERS})
             for group in state["param_groups"]
         ]
         details: dict[str, Any] = {"class": type(plain).__name__, "groups": groups}
@@ -261,11 +261,11 @@ class TorchFramework(Framework):
                     f"the checkpoint of step {step} has a state of the parameter {name!r}, which"
                     " the job's optimizer does not train"
                 )
-            one = _tensor_of(value.copy()) if isinstance(value, np.ndarray) else value
-            state.setdefault(indices[name], {})[kind] = one
+            tensor = _tensor_of(value.copy()) if isinstance(value, np.ndarray) else value
+            state.setdefault(indices[name], {})[kind] = tensor
         groups = [
-            {**now, **_with_types_of(now, from_json(then)), _PARAMETERS: now[_PARAMETERS]}
-            for now, then in zip(live, saved, strict=True)
+            {**group, **_with_types_of(group, from_json(before)), _PARAMETERS: group[_PARAMETERS]}
+            for group, before in zip(live, saved, strict=True)
         ]
         try:
             plain.load_state_dict({"state": state, "param_groups": groups})
@@ -274,9 +274,9 @@ class TorchFramework(Framework):
                 f"the optimizer of the checkpoint of step {step} does not fit the job's: {error}"
             ) from error
         if schedule is not None:
-            now = schedule.state_dict()
-            then = from_json(details["schedule"])
-            schedule.load_state_dict({**now, **_with_types_of(now, then)})
+            current = schedule.state_dict()
+            before = from_json(details["schedule"])
+            schedule.load_state_dict({**current, **_with_types_of(current, before)})
 
     def seed(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -290,7 +290,7 @@ class TorchFramework(Framework):
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         torch.set_rng_state(_from_base64(state["cpu"]))
         if "cuda" in state and not torch.cuda.is_available():
-            log.warning("the checkpoint is of a GPU: its random generator has no meaning here")
+            log.warning("the random generator of a GPU is not restored: there is no GPU")
         elif "cuda" in state:
             torch.cuda.set_rng_state(_from_base64(state["cuda"]))
 
@@ -298,8 +298,8 @@ class TorchFramework(Framework):
         self, optimizer: TorchOptimizer
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         groups = [dict(group) for group in optimizer.optimizer.param_groups]
-        given = {**optimizer.optimizer.defaults, "schedule": optimizer.schedule}
-        return given, groups if len(groups) > 1 else []
+        settings = {**optimizer.optimizer.defaults, "schedule": optimizer.schedule}
+        return settings, groups if len(groups) > 1 else []
 
     def is_schedule(self, value: Any) -> bool:
         return isinstance(value, (LRScheduler, ReduceLROnPlateau))
@@ -326,29 +326,32 @@ def _names(model: Any, optimizer: Any) -> dict[int, str]:
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         names.setdefault(id(parameter), name)
-    every = [one for group in optimizer.param_groups for one in group[_PARAMETERS]]
-    return {index: names.get(id(one), f"parameter-{index}") for index, one in enumerate(every)}
+    parameters = [one for group in optimizer.param_groups for one in group[_PARAMETERS]]
+    return {
+        index: names.get(id(parameter), f"parameter-{index}")
+        for index, parameter in enumerate(parameters)
+    }
 
 
-def _with_types_of(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the values of `then` to the types in `now`: JSON has no tuples or counters.
+def _with_types_of(live: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the values of `saved` to the types in `live`: JSON has no tuples or counters.
 
     A schedule of several schedules has a list of their states.
     """
-    return {key: _with_type_of(now.get(key), value) for key, value in then.items()}
+    return {key: _with_type_of(live.get(key), value) for key, value in saved.items()}
 
 
-def _with_type_of(now: Any, then: Any) -> Any:
-    if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
-        return [_with_type_of(*pair) for pair in zip(now, then, strict=True)]
-    if type(now) is dict and isinstance(then, Mapping):
-        return _with_types_of(now, then)
-    kind: Any = type(now)
-    return kind(then) if isinstance(now, (tuple, Mapping)) else then
+def _with_type_of(live: Any, saved: Any) -> Any:
+    if isinstance(live, list) and isinstance(saved, list) and len(live) == len(saved):
+        return [_with_type_of(*pair) for pair in zip(live, saved, strict=True)]
+    if type(live) is dict and isinstance(saved, Mapping):
+        return _with_types_of(live, saved)
+    kind: Any = type(live)
+    return kind(saved) if isinstance(live, (tuple, Mapping)) else saved
 
 
 def _without_functions(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a schedule without functions, which the job makes again."""
+    """Return the state of a schedule without functions, which the job creates again."""
     return {key: value for key, value in state.items() if not callable(value)}
 
 

@@ -174,7 +174,7 @@ def test_a_crash_of_the_job_names_step_and_batch_and_ends_its_peers(tmp_path: Pa
         assert codes[1] not in (0, EXIT_AGAIN)
         (left,) = world.said(Left)
         assert not left.safe
-        assert "one of them is gone" in left.why
+        assert "and a rank is gone" in left.why
         (failed,) = world.said(Failed)
         assert (failed.step, failed.epoch, failed.usage) == (4, 0, False)
         assert "the loss has had enough" in failed.error
