@@ -30,7 +30,7 @@ class Assembly:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of the soft labels in batches of a reader; empty: no teacher is asked."""
+        """Names of the soft labels in batches of a reader; empty: the job uses no teachers."""
         if self.distill is None or not self.distill.needs_labels:
             return ()
         return self.distill.label_names
@@ -60,15 +60,15 @@ def restore_model(spec: JobSpec, checkpoint: str) -> tuple[Any, int]:
 
     Args:
         spec: the job file.
-        checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
+        checkpoint: path or URL of a checkpoint, or of their folder (the newest valid one is taken).
 
     Returns:
         The model, without projectors of hints, and the step of the checkpoint.
 
     Raises:
         JobError: a function of the job file fails.
-        UsageError: there is no checkpoint, or a projector is no layer.
-        CheckpointMismatch: the checkpoint is of another model.
+        UsageError: there is no checkpoint, or a projector is not a layer.
+        CheckpointMismatch: the checkpoint does not fit the model.
         CheckpointUnavailable: the checkpoint cannot be read now.
         CheckpointDamaged: the checkpoint is damaged.
     """

@@ -1,7 +1,7 @@
 """The parts of a labelled batch: inputs of the model, hard and soft labels, positions.
 
-A tuple or list has the inputs, then the hard labels, then positions if the source adds them, then
-soft labels. A dict has the hard labels as `label` or `labels`, positions as
+The fields of a tuple or list are inputs, hard labels, positions if the source adds them, and soft
+labels, in this order. A dict has the hard labels as `label` or `labels`, positions as
 `edl_positions`, and soft labels under their names; all other fields are inputs.
 """
 
@@ -85,16 +85,16 @@ def split(
         batch = batch[0]  # the form of Paddle's static-graph loaders
     inputs: tuple[Any, ...] | dict[str, Any]
     if isinstance(batch, Mapping):
-        inputs, labels, given, found = _split_dict(dict(batch), soft, positions)
+        inputs, labels, at, soft_labels = _split_dict(dict(batch), soft, positions)
     else:
         fields = list(batch) if isinstance(batch, (tuple, list)) else [batch]
-        inputs, labels, given, found = _split_fields(fields, soft, positions)
+        inputs, labels, at, soft_labels = _split_fields(fields, soft, positions)
     rows = rows_of(inputs)
     return Parts(
         map_leaves(inputs, tensor),
         map_leaves(labels, tensor),
-        {name: map_leaves(label, tensor) for name, label in found.items()},
-        _checked_positions(given, rows) if positions else None,
+        {name: map_leaves(label, tensor) for name, label in soft_labels.items()},
+        _checked_positions(at, rows) if positions else None,
         rows,
     )
 
@@ -103,55 +103,55 @@ def _split_dict(
     batch: dict[str, Any], soft: Sequence[str], positions: bool
 ) -> tuple[dict[str, Any], Any, Any, dict[str, Any]]:
     names = list(batch)
-    given = batch.pop(POSITIONS, None)
-    if positions and given is None:
+    at = batch.pop(POSITIONS, None)
+    if positions and at is None:
         raise UsageError(f"the batch has no {POSITIONS!r}, its fields are {names}")
     if positions and len(sent := names[names.index(POSITIONS) + 1 :]) > len(soft):
         raise UsageError(
-            f"teachers send {sent}: name the outputs that are wanted by fetches=[...] of Distill"
+            f"teachers send several outputs, {sent}: select them with fetches=[...] of Distill"
         )
-    taken: dict[str, Any] = {}
+    soft_labels: dict[str, Any] = {}
     for name in soft:
-        # A single output has the teacher model's name for it, and is the last field.
+        # "" is the single output: the last field, under the name that the teachers' model gives it.
         key = name or next(reversed(batch), "")
         if key not in batch:
             raise UsageError(f"the batch lacks the soft label {name!r}, it has {list(batch)}")
-        taken[name] = batch.pop(key)
+        soft_labels[name] = batch.pop(key)
     labels = [batch.pop(name) for name in LABELS if name in batch]
     if not batch:
         raise UsageError("the batch has only labels, and no input for the model")
-    return batch, labels[0] if labels else None, given, taken
+    return batch, labels[0] if labels else None, at, soft_labels
 
 
 def _split_fields(
     fields: list[Any], soft: Sequence[str], positions: bool
 ) -> tuple[tuple[Any, ...], Any, Any, dict[str, Any]]:
-    own = len(fields) - len(soft) - positions
-    if own < 1:
+    source_fields = len(fields) - len(soft) - positions
+    if source_fields < 1:
         raise UsageError(
             f"the batch has {len(fields)} fields, too few for inputs and {len(soft)} soft labels:"
-            " name the outputs that teachers send by fetches=[...] of Distill"
+            " select the outputs that teachers send with fetches=[...] of Distill"
         )
-    taken = dict(zip(soft, fields[own + positions :], strict=True))
-    given = fields[own] if positions else None
-    if own == 1:
-        return (fields[0],), None, given, taken
-    return tuple(fields[: own - 1]), fields[own - 1], given, taken
+    soft_labels = dict(zip(soft, fields[source_fields + positions :], strict=True))
+    at = fields[source_fields] if positions else None
+    if source_fields == 1:
+        return (fields[0],), None, at, soft_labels
+    return tuple(fields[: source_fields - 1]), fields[source_fields - 1], at, soft_labels
 
 
 def _checked_positions(value: Any, rows: int) -> Positions:
-    found = np.asarray(value)
-    if found.dtype != np.int64 or found.shape != (rows,):
+    positions = np.asarray(value)
+    if positions.dtype != np.int64 or positions.shape != (rows,):
         raise UsageError(
             f"the batch has unexpected fields: in place of the positions of its {rows} rows, int64"
-            f" [{rows}], it has {found.dtype} {list(found.shape)}. When teachers send several"
-            " outputs, name those that are wanted by fetches=[...] of Distill"
+            f" [{rows}], it has {positions.dtype} {list(positions.shape)}. If teachers send"
+            " several outputs, select them with fetches=[...] of Distill"
         )
-    return found
+    return positions
 
 
 def rows_of(batch: Any) -> int:
-    """Return the rows of the first array of a structure that has any; 1 if none has."""
+    """Return the rows of the first array in a structure that has dimensions; 1 if there is none."""
     arrays: list[Any] = []
     map_leaves(batch, lambda leaf: arrays.append(leaf) if hasattr(leaf, "ndim") else None)
     return int(row_count(arrays))
@@ -176,8 +176,8 @@ def _has_rows(value: Any, rows: int) -> bool:
 def with_positions(batch: Any, positions: Array) -> Any:
     """Return the batch with positions, int64 [rows], as the last field; in a dict, as `POSITIONS`.
 
-    A bare array becomes a tuple. A list of one dict, the form of Paddle's static-graph loaders,
-    stays one.
+    A bare array becomes a tuple. In a list of one dict, the form of Paddle's static-graph loaders,
+    the dict gets the field.
 
     Raises:
         BatchError: a dict already has that field.
@@ -210,8 +210,8 @@ def feed_of(spec: JobSpec, part: Split, batch_size: int | None = None) -> Any:
         return source
     if batch_size is None:
         raise UsageError(
-            f"feed({part!r}) of {spec.path} gives a data set, which has no batches: say"
-            " how many rows one has (--total-batch to train, else --batch-size), or return a"
+            f"feed({part!r}) of {spec.path} gives a data set, which has no batches:"
+            " give the rows of a batch (--total-batch to train, else --batch-size), or return a"
             " DataLoader"
         )
     from ...distill_reader import Batched
@@ -241,9 +241,9 @@ def first_batch(spec: JobSpec, part: Split, batch_size: int | None = None) -> Pa
     """
     batches = batches_of(spec, part, batch_size)
     try:
-        found = next(batches, None)
+        batch = next(batches, None)
     finally:
         batches.close()
-    if found is None:
+    if batch is None:
         raise UsageError(f"feed({part!r}) of {spec.path} has no batches")
-    return found
+    return batch

@@ -30,11 +30,11 @@ _SET_BY_RANK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A feature map of the student that imitates one of the teachers' (FitNets).
+    """A feature map of the student that imitates a feature map of the teachers (FitNets).
 
     Attributes:
-        teacher: name of the output of the teachers' model; must be among the `fetches`.
-        student: the output of the student.
+        teacher: name of the teachers' output to imitate; must be among the `fetches`.
+        student: the student's output that imitates it.
         weight: weight of the mean squared difference, or a schedule.
         projector: returns a layer that maps the student's feature map to the shape of the
             teachers'. It becomes a part of the model, is trained, saved and synchronized with it,
@@ -75,7 +75,7 @@ class Distill:
         student_output: which of the student's outputs are its logits; None: the only output, the
             first of a tuple or list, or "logits" of a dict.
         soft_label_is: what the teachers' model returns; an error if teachers publish another kind.
-            None: what they publish, else probabilities if the labels look like it, else logits.
+            None: what they publish, else probabilities if the labels look like them, else logits.
             Top-k labels without `teacher_temperature` arrive as logits.
         teacher_temperature: teachers send softmax(logits / this); None: what their model returns.
         hints: feature maps to imitate.
@@ -124,11 +124,11 @@ class Distill:
         self._check_weights()
         self._check_loss()
         self._check_outputs()
-        if taken := sorted(_SET_BY_RANK & set(self.options)):
-            raise UsageError(f"{taken[0]!r} is set by the training itself: omit it")
-        own = [name for name in self._own_options() if name in self.options]
-        if own:
-            raise UsageError(f"give {own[0]}=... to Distill itself, not in options")
+        if reserved := sorted(_SET_BY_RANK & set(self.options)):
+            raise UsageError(f"{reserved[0]!r} is set by the training itself: omit it")
+        misplaced = [name for name in self._own_options() if name in self.options]
+        if misplaced:
+            raise UsageError(f"give {misplaced[0]}=... to Distill itself, not in options")
         if self.options:
             _check_known(self.options)
 
@@ -145,7 +145,7 @@ class Distill:
 
     @property
     def labels_are(self) -> SoftLabelIs | None:
-        """What arriving soft labels are, by all settings together; None: not known yet.
+        """What soft labels are when they arrive, given all settings; None: not known yet.
 
         Labels of several services are averaged as probabilities, and a teacher with a temperature
         applies the softmax.
@@ -161,8 +161,8 @@ class Distill:
         A top-k output has three, as the reader names them.
         """
         names = tuple(self.fetches) or (self.output,)
-        at = names.index(self.main_output)
-        names = (*names[:at], *self.parts_of_main, *names[at + 1 :])
+        index = names.index(self.main_output)
+        names = (*names[:index], *self.parts_of_main, *names[index + 1 :])
         if not getattr(self.options.get("ensemble"), "with_weights", False):
             return names
         from ...distill_reader.options import WEIGHTS
@@ -185,15 +185,17 @@ class Distill:
         from ...distill_reader import Timeouts
 
         timeouts = self.options.get("timeouts") or Timeouts()
-        own = replace(timeouts, no_teacher_s=self.no_teacher_grace_s, wait_s=self.wait_timeout_s)
-        return {**self._own_options(), **self.options, "timeouts": own}
+        timeouts = replace(
+            timeouts, no_teacher_s=self.no_teacher_grace_s, wait_s=self.wait_timeout_s
+        )
+        return {**self._own_options(), **self.options, "timeouts": timeouts}
 
     def _own_options(self) -> dict[str, Any]:
-        """Return the arguments for `DistilReader` that have a field of their own here."""
+        """Return the arguments for `DistilReader` that come from fields other than `options`."""
         form: Any = self.label_form
         temperature: Any = self.teacher_temperature
         kind: Any = self.soft_label_is
-        if self.hints:  # these apply to the main output, not to feature maps
+        if self.hints:  # apply these to the main output only, not to feature maps
             main = self.main_output
             form = {main: form} if isinstance(form, str) else form
             temperature = None if temperature is None else {main: temperature}
@@ -219,7 +221,7 @@ class Distill:
             raise UsageError(f"label_smoothing is from 0 to below 1, not {self.label_smoothing}")
         if self.no_teacher == "hard_only" and weights.always_zero(self.alpha):
             raise UsageError(
-                "no_teacher='hard_only' trains by the hard term where there is no teacher, and"
+                "no_teacher='hard_only' trains by the hard term while there is no teacher, but"
                 " alpha is 0: choose 'wait' or 'fail'"
             )
 
@@ -239,23 +241,23 @@ class Distill:
             raise UsageError(
                 "loss='topk' needs label_form='topk:K'"
                 if self.top_k
-                else "loss='mse' needs all logits, and label_form='topk:K' leaves most of them out:"
-                " take loss='topk' or another form"
+                else "loss='mse' needs all logits, but label_form='topk:K' omits most of them:"
+                " use loss='topk' or another form"
             )
         if self.loss == "mse" and self.labels_are == "probabilities":
             raise UsageError(
-                "loss='mse' compares logits, and teachers send probabilities with these settings:"
-                " take loss='kl'"
+                "loss='mse' compares logits, but teachers send probabilities with these settings:"
+                " use loss='kl'"
             )
         tail_temperature = self.teacher_temperature or 1.0
         if self.top_k and self.temperature != tail_temperature:
             raise UsageError(
-                f"the tail of top-k labels is valid only for temperature {tail_temperature:g}, and"
+                f"the tail of top-k labels is valid only for temperature {tail_temperature:g}, but"
                 f" temperature={self.temperature:g}: give teacher_temperature={self.temperature:g}"
                 " too"
             )
         if self.top_k and not isinstance(self.service, str):
-            raise UsageError("labels of several services are averaged dense: take loss='kl'")
+            raise UsageError("labels of several services are averaged dense: use loss='kl'")
 
     def _check_outputs(self) -> None:
         if self.output and self.fetches and self.output not in self.fetches:
@@ -266,9 +268,9 @@ class Distill:
                 f"the hint {missing[0]!r} is not among the fetches {list(self.fetches)}: give"
                 " fetches=[...] with the logits first, then all hints"
             )
-        named = [hint.teacher for hint in self.hints]
-        if twice := [name for name in named if named.count(name) > 1]:
-            raise UsageError(f"two hints name the output {twice[0]!r}: give it only one")
+        outputs = [hint.teacher for hint in self.hints]
+        if repeated := [name for name in outputs if outputs.count(name) > 1]:
+            raise UsageError(f"two hints name the output {repeated[0]!r}: give it only one")
         if self.top_k and not self.main_output:
             raise UsageError("loss='topk' needs the name of the output: fetches=['logits']")
 

@@ -8,7 +8,7 @@
 
 The calls are independent, so each function can be tested alone. Every error is a `JobError` of one
 line: file, line, function, what is wrong, and what to do unless that is obvious. `as_job_error`
-converts an exception of the user's code.
+converts exceptions of user code that runs outside these calls.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A job file with all needed functions.
+    """A loaded job file that has all required functions.
 
     Attributes:
         path: absolute path of the file.
@@ -103,12 +103,12 @@ class JobSpec:
     def optimizer(self, parameters: Sequence[Any]) -> Any:
         """Return a new optimizer over these parameters, with its schedule.
 
-        In PyTorch, the job returns a `torch.optim.Optimizer`, or a pair of one and its schedule.
+        In PyTorch, the job returns a `torch.optim.Optimizer`, or a pair of it and its schedule.
         """
-        given = self._call("optimizer", parameters)
-        optimizer = self.framework.optimizer(given)
+        returned = self._call("optimizer", parameters)
+        optimizer = self.framework.optimizer(returned)
         kind = self.framework.kinds["optimizer"]
-        self._expect(optimizer is not None, "optimizer", kind, given)
+        self._expect(optimizer is not None, "optimizer", kind, returned)
         return optimizer
 
     def feed(self, split: Split) -> Any:
@@ -124,7 +124,7 @@ class JobSpec:
             raise self._error(
                 "feed",
                 f"returned a {type(source).__name__} for {split!r}, which can be read only once;"
-                " return what makes it: the DataLoader itself, a list, or an object with __iter__",
+                " return an object that can be iterated again: the DataLoader itself, a list, ...",
             )
         fits = isinstance(source, Iterable) or is_dataset(source)
         what = "batches: a DataLoader, a data set, a list or another iterable"
@@ -138,22 +138,23 @@ class JobSpec:
         """
         if not self.has("metrics"):
             return {}
-        given = self._call("metrics")
-        fits = isinstance(given, Mapping) and all(
-            isinstance(name, str) and (callable(one) or hasattr(one, "accumulate"))
-            for name, one in given.items()
+        metrics = self._call("metrics")
+        fits = isinstance(metrics, Mapping) and all(
+            isinstance(name, str) and (callable(metric) or hasattr(metric, "accumulate"))
+            for name, metric in metrics.items()
         )
         what = "a dict from names to functions of (outputs, labels) or paddle.metric.Metrics"
-        self._expect(fits, "metrics", what, given)
-        return dict(given)
+        self._expect(fits, "metrics", what, metrics)
+        return dict(metrics)
 
     def distill(self) -> Distill | None:
-        """Return how the job distils; None if it has no `distill()` or that returns None."""
+        """Return how the job distils; None if the file has no `distill()`, or it returns None."""
         if not self.has("distill"):
             return None
-        given = self._call("distill")
-        self._expect(given is None or isinstance(given, Distill), "distill", "a Distill", given)
-        return given  # type: ignore[no-any-return]  # checked above
+        distill = self._call("distill")
+        fits = distill is None or isinstance(distill, Distill)
+        self._expect(fits, "distill", "a Distill", distill)
+        return distill  # type: ignore[no-any-return]  # checked above
 
     def on_scale(self, old: int, new: int) -> None:
         """Call the job's hook, if it has one, after a change from `old` to `new` ranks."""
@@ -206,16 +207,16 @@ def is_dataset(source: Any) -> bool:
     """Whether it is a map-style data set, which has samples instead of batches."""
     if isinstance(source, Sequence):
         return False
-    named = any(type_.__name__ == "Dataset" for type_ in type(source).__mro__)
+    is_subclass = any(type_.__name__ == "Dataset" for type_ in type(source).__mro__)
     indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
-    return indexed and (named or not hasattr(source, "__iter__"))
+    return indexed and (is_subclass or not hasattr(source, "__iter__"))
 
 
 def _run(file: Path) -> ModuleType:
     name = "edl_job_" + re.sub(r"\W", "_", file.stem)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None:
-        raise JobError(f"{file} is no Python file: its name has to end in .py")
+        raise JobError(f"{file} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
@@ -223,22 +224,22 @@ def _run(file: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickle look a class's module up here
     try:
         with converting_errors(str(file), None, ""):
-            # Not with the spec's loader: it would use a stale compiled file if the source was
-            # replaced within a second by one of the same size.
+            # The spec's loader would run a stale compiled file if the source was replaced within a
+            # second by a file of the same size.
             exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), module.__dict__)
     except JobError as error:
         sys.modules.pop(name)
         if before is not None:
             sys.modules[name] = before
         if isinstance(cause := error.__cause__, SyntaxError):
-            where = source_location(cause.filename or str(file), "", cause.lineno)
-            raise JobError(f"{where}: {cause.msg} (a syntax error)") from cause
+            location = source_location(cause.filename or str(file), "", cause.lineno)
+            raise JobError(f"{location}: {cause.msg} (a syntax error)") from cause
         raise
     return module
 
 
 def _functions(file: str, module: ModuleType) -> dict[str, Callable[..., Any]]:
-    found: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     for name in (*NEEDED, *OPTIONAL):
         value = getattr(module, name, None)
         if value is None and name in OPTIONAL:
@@ -249,9 +250,9 @@ def _functions(file: str, module: ModuleType) -> dict[str, Callable[..., Any]]:
                 f" {_signatures(NEEDED)}"
             )
         if not callable(value):
-            raise JobError(f"{file}: {name} has to be a function, and is {_described(value)}")
-        found[name] = value
-    return found
+            raise JobError(f"{file}: {name} has to be a function, but is {_described(value)}")
+        functions[name] = value
+    return functions
 
 
 def _check_parameters(name: str, function: Callable[..., Any], job_file: str) -> None:
@@ -266,7 +267,7 @@ def _check_parameters(name: str, function: Callable[..., Any], job_file: str) ->
         file, line = _definition(function, job_file)
         raise JobError(
             f"{source_location(file, name, line)}: it is called as"
-            f" {name}({', '.join(parameters)}), and takes {signature}: {error}"
+            f" {name}({', '.join(parameters)}), but takes {signature}: {error}"
         ) from None
 
 
@@ -296,21 +297,22 @@ def _described(value: Any) -> str:
 
 def source_location(file: str, function: str, line: int | None) -> str:
     """Return the start of an error message: file, line and function."""
-    where = file if line is None else f"{file}, line {line}"
-    return f"{where}, in {function}()" if function else where
+    location = file if line is None else f"{file}, line {line}"
+    return f"{location}, in {function}()" if function else location
 
 
 def as_job_error(error: BaseException, file: str) -> BaseException:
-    """Return a `JobError` if the exception passed through code of the job file, else the exception.
+    """Return a `JobError` if the exception passed through the job file, else the exception itself.
 
     This covers code that is not called through `JobSpec`, such as a forward pass or a data set.
     """
     frame = None if isinstance(error, EdlError) else _frame_in(file, error.__traceback__)
     if frame is None or not isinstance(error, Exception):
         return error
-    found = JobError(f"{source_location(file, frame.name, frame.lineno)}: {summary_line(error)}")
-    found.__cause__ = error
-    return found
+    location = source_location(file, frame.name, frame.lineno)
+    job_error = JobError(f"{location}: {summary_line(error)}")
+    job_error.__cause__ = error
+    return job_error
 
 
 def trace_of(error: BaseException, file: str) -> str:
@@ -342,7 +344,7 @@ def converting_errors(file: str, line: int | None, function: str) -> Iterator[No
 
     Args:
         file: the file of the code.
-        line: line for exceptions without a line of the file in the traceback; None: unknown.
+        line: line to report if the traceback has no line of the file; None: unknown.
         function: name of the running function; empty: the body of the file.
     """
     try:
@@ -351,5 +353,5 @@ def converting_errors(file: str, line: int | None, function: str) -> Iterator[No
         raise
     except (Exception, SystemExit) as error:
         frame = _frame_in(file, error.__traceback__)
-        at = line if frame is None else frame.lineno
-        raise JobError(f"{source_location(file, function, at)}: {summary_line(error)}") from error
+        location = source_location(file, function, line if frame is None else frame.lineno)
+        raise JobError(f"{location}: {summary_line(error)}") from error

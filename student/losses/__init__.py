@@ -1,7 +1,7 @@
-"""Losses of distillation, for tensors of Paddle or PyTorch; importing this is light.
+"""Losses of distillation, for tensors of Paddle or PyTorch. Importing this package imports neither.
 
-`terms` has the terms, `step` the weighted sum of those of a job, and `distill_loss` the loss for
-training loops of your own.
+`terms` has the terms, `step` the weighted sum of a job's terms, and `distill_loss` the loss for
+your own training loops.
 """
 
 from .distill_loss import DistillLoss

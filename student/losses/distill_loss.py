@@ -35,8 +35,8 @@ class DistillLoss:
         soft_label_is: what teachers send: `logits`, or `probabilities`, which are converted to
             temperature T here: p^(T0/T), normalised. None: probabilities if all rows of a batch are
             non-negative and sum to 1, else logits.
-        soft_label_temperature: T0, the temperature of the softmax that made the probabilities: that
-            of the reader's `temperature=`. Must be 1 unless `soft_label_is` is `probabilities`.
+        soft_label_temperature: T0, the temperature of the softmax that made the probabilities: the
+            reader's `temperature=`. Must be 1 unless `soft_label_is` is `probabilities`.
 
     Raises:
         UsageError: a weight or temperature is invalid.

@@ -26,12 +26,12 @@ from .terms import (
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The loss of a batch and its terms: scalar tensors; reading one waits for the device.
+    """The loss of a batch and its terms: scalar tensors; reading a value waits for the device.
 
     Attributes:
         total: the loss, with gradients.
         named: detached terms `hard`, `soft`, `hint NAME` without their weights, and `total`. Terms
-            without a weight in this step, or without labels in this batch, are missing.
+            of weight 0 in this step, or without labels in this batch, are missing.
     """
 
     total: Any
@@ -54,7 +54,7 @@ class StepLoss:
             unknown.
 
     Raises:
-        UsageError: a schedule needs the number of steps, which is unknown; a projector is no layer.
+        UsageError: a schedule needs the unknown number of steps, or a projector is not a layer.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class StepLoss:
             step: number of the step in the whole training, from 0.
 
         Raises:
-            UsageError: needed labels are missing or do not fit, or no term has a weight.
+            UsageError: needed labels are missing or do not fit, or all terms are missing.
         """
         terms = [*self._terms(outputs, labels, soft or {}, step)]
         if not terms:
@@ -104,7 +104,7 @@ class StepLoss:
             kinds: kind by output, as in `ReaderStats.label_kinds`.
 
         Raises:
-            UsageError: the loss compares distributions, and this output is none.
+            UsageError: the loss compares distributions, and the output is not a distribution.
         """
         distill = self.distill
         if distill is None or distill.labels_are is not None or always_zero(distill.beta):
@@ -114,9 +114,9 @@ class StepLoss:
         if kind == "other" and distill.loss != "mse":
             name = distill.main_output or next(iter(kinds))
             raise UsageError(
-                f"loss={distill.loss!r} compares distributions, and the teachers publish that their"
-                f" output {name!r} is neither logits nor probabilities: take loss='mse', another"
-                f" output, or start them with --output {name}=logits if it is logits"
+                f"loss={distill.loss!r} compares distributions, but the teachers publish that their"
+                f" output {name!r} is neither logits nor probabilities: use loss='mse' or another"
+                f" output, or start the teachers with --output {name}=logits if it is logits"
             )
         if kind and kind != "other":
             self._published = "probabilities" if kind == "probabilities" else "logits"
@@ -124,7 +124,7 @@ class StepLoss:
     def _terms(
         self, outputs: Any, labels: Any, soft: Mapping[str, Any], step: int
     ) -> Iterator[tuple[str, float, Any]]:
-        """Yield name, weight and value of each term that has a weight in this step."""
+        """Yield name, weight and value of each term with a weight above 0 in this step."""
         distill = self.distill
         if distill is None:
             yield "hard", 1.0, self._hard(outputs, labels)
@@ -210,23 +210,23 @@ def _output(outputs: Any, key: OutputKey) -> Any:
     else:
         kind = "one tensor"
     raise UsageError(
-        f"the student's model returns {kind}, which has no output {key!r}: name an output by"
+        f"the student's model returns {kind}, which has no output {key!r}: name an output with"
         " student_output= of Distill, or student= of Hint"
     )
 
 
 def _check_schedules(distill: Distill) -> None:
-    given = {"alpha": distill.alpha, "beta": distill.beta}
-    given |= {f"the weight of the hint {hint.teacher!r}": hint.weight for hint in distill.hints}
-    for name, weight in given.items():
+    named = {"alpha": distill.alpha, "beta": distill.beta}
+    named |= {f"the weight of the hint {hint.teacher!r}": hint.weight for hint in distill.hints}
+    for name, weight in named.items():
         if needs_total(weight):
             raise UsageError(
-                f"the schedule of {name} runs until the end of the training, whose number of steps"
-                " is not known: give it steps=..., or end the training by --steps"
+                f"the schedule of {name} runs until the end of the training, but the number of"
+                " steps is unknown: give it steps=..., or end the training by --steps"
             )
 
 
-#: Name of a projector as a sublayer of the student, before the number of its hint.
+#: Name of a projector as a sublayer of the student; the number of its hint follows.
 PROJECTOR: Final = "edl_projector_"
 
 
@@ -234,12 +234,12 @@ def attach_projectors(distill: Distill | None, model: Any) -> Mapping[str, Any]:
     """Create the projectors of all hints, as sublayers of the model.
 
     Returns:
-        Projectors by output of the teachers; only of hints that have one.
+        The projectors, by the teachers' output that the student imitates.
 
     Raises:
-        UsageError: a projector is no layer.
+        UsageError: a projector is not a layer.
     """
-    made = {}
+    projectors = {}
     for number, hint in enumerate(() if distill is None else distill.hints):
         if hint.projector is not None:
             projector, framework = hint.projector(), framework_of(model)
@@ -249,8 +249,8 @@ def attach_projectors(distill: Distill | None, model: Any) -> Mapping[str, Any]:
                     f" {framework.kinds['model']}, not a {type(projector).__name__}"
                 )
             setattr(model, f"{PROJECTOR}{number}", projector)
-            made[hint.teacher] = projector
-    return made
+            projectors[hint.teacher] = projector
+    return projectors
 
 
 def detach_projectors(model: Any) -> None:

@@ -8,7 +8,7 @@
 
 Also `smoothed_cross_entropy` (Szegedy et al. 2016) of hard labels, and `feature_l2` (Romero et al.
 2015) of feature maps. Functions such as `module_of` and `take_along_last` hide differences
-between Paddle and PyTorch. Everything else that the losses use is spelled the same in both:
+between Paddle and PyTorch. All other calls are the same in both:
 `F.log_softmax(x, -1)`, `x.sum(-1)`, `x.clip(min=0)`.
 """
 
@@ -36,7 +36,7 @@ def kl_divergence(
 ) -> Tensor:
     """Return `KL(softmax(teacher / T) || softmax(student / T))`, a mean over all but the last axis.
 
-    The factor T^2 is not included: the caller's weight has it. No gradient flows into the soft
+    The factor T^2 is not included: callers multiply by it. No gradient flows into the soft
     label.
 
     Args:
@@ -44,7 +44,7 @@ def kl_divergence(
         soft_label: float [N, ..., C], of any float dtype.
         temperature: T, above 0.
         soft_label_is: kind of the soft label; probabilities are converted to temperature T:
-            p^(T0/T), normalised. None: probabilities if all rows look like it, else logits.
+            p^(T0/T), normalised. None: probabilities if all rows look like them, else logits.
         soft_label_temperature: T0, the temperature of the softmax that made the probabilities; 1
             for logits.
 
@@ -71,10 +71,10 @@ def kl_divergence(
 
 
 def as_logits(soft_label: Tensor) -> Tensor:
-    """Return soft labels as logits: the logarithm of probabilities, others unchanged.
+    """Return soft labels as logits: the logarithm of probabilities, logits unchanged.
 
-    They count as probabilities if no number is negative and each row sums to 1, within the
-    precision of 16-bit floats. The device decides that, so the host does not wait.
+    Labels count as probabilities if no number is negative and each row sums to 1, within the
+    precision of 16-bit floats. This is computed on the device, so the host does not wait.
 
     Args:
         soft_label: float [N, ..., C].
@@ -87,7 +87,7 @@ def as_logits(soft_label: Tensor) -> Tensor:
 
 
 def logarithm(probabilities: Tensor) -> Tensor:
-    """Return their logarithm; the smallest normal number replaces 0, with negligible weight."""
+    """Return the logarithm; the smallest normal number replaces 0, with negligible weight."""
     tiny = float(module_of(probabilities).finfo(probabilities.dtype).tiny)
     return probabilities.clip(min=tiny).log()
 
@@ -112,7 +112,7 @@ def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
 
 
 def _checked(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
-    """Return the soft label; raise UsageError unless it has a teacher's scores for these logits."""
+    """Return the soft label; raise UsageError unless it has the shape of the logits, and floats."""
     _check_logits(student_logits)
     if soft_label is None:
         raise UsageError("beta is above 0, so the loss needs the teacher's soft label")
@@ -123,8 +123,7 @@ def _checked(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
         )
     if is_integer(soft_label):
         raise UsageError(
-            "the soft label holds the teacher's scores, floats; its dtype is"
-            f" {dtype_name(soft_label)}"
+            f"the soft label must have the teacher's scores as floats, not {dtype_name(soft_label)}"
         )
     return soft_label
 
@@ -155,7 +154,7 @@ def top_k_divergence(
     make the student uniform there. The result is at most the divergence over all classes, and
     equals it if K = C.
 
-    The tail is valid for one temperature, and `temperature` must be that one: 1 for logits, the
+    The tail is valid for one temperature, which `temperature` must equal: 1 for logits, the
     temperature of the teacher's softmax for probabilities.
 
     Args:
@@ -176,24 +175,25 @@ def top_k_divergence(
     _check_top_k(student_logits, values, indices, tail)
     student_logits = at_least_float32(student_logits)
     framework, dtype = module_of(student_logits), student_logits.dtype
-    whole = values.shape[-1] == student_logits.shape[-1]
+    has_all_classes = values.shape[-1] == student_logits.shape[-1]
     with framework.no_grad():
         kept, rest = cast(values, dtype), cast(tail, dtype)
         if soft_label_is == "probabilities":
             kept, rest = logarithm(kept), logarithm(rest)
-        events = kept if whole else _joined(kept, rest.clip(min=_LOG_OF_ZERO))
+        events = kept if has_all_classes else _joined(kept, rest.clip(min=_LOG_OF_ZERO))
         log_p = framework.nn.functional.log_softmax(events, -1)
         p = log_p.exp()
-    log_q = _student_log_probabilities(student_logits / temperature, cast(indices, "int64"), whole)
+    classes = cast(indices, "int64")
+    log_q = _student_log_probabilities(student_logits / temperature, classes, has_all_classes)
     return (p * (log_p - log_q)).sum(-1).mean()
 
 
-def _student_log_probabilities(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
+def _student_log_probabilities(logits: Tensor, indices: Tensor, has_all_classes: bool) -> Tensor:
     """Return the student's log-probabilities of the K + 1 events, [N, ..., K + 1]."""
     framework = module_of(logits)
     log_q = framework.nn.functional.log_softmax(logits, -1)
     kept = take_along_last(log_q, indices)
-    if whole:
+    if has_all_classes:
         return kept
     # Sum the others: 1 minus the sum of the kept ones would lose all digits of a small tail.
     others = log_q + _put_along_last(framework.zeros_like(log_q), indices, _LOG_OF_ZERO)
@@ -236,13 +236,13 @@ def cross_entropy(logits: Tensor, hard_label: Tensor | None) -> Tensor:
         )
     if not is_integer(hard_label):
         raise UsageError(
-            f"the hard label holds class numbers, integers; its dtype is {dtype_name(hard_label)}"
+            f"the hard label must have class numbers as integers, not {dtype_name(hard_label)}"
         )
     framework = module_of(logits)
-    of_batch = framework.nn.functional.cross_entropy
+    mean_loss = framework.nn.functional.cross_entropy
     if framework.__name__ == "torch":  # expects the classes in the second axis
-        return of_batch(logits.flatten(0, -2), cast(hard_label, "int64").flatten())
-    return of_batch(logits, hard_label)
+        return mean_loss(logits.flatten(0, -2), cast(hard_label, "int64").flatten())
+    return mean_loss(logits, hard_label)
 
 
 def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float = 0.1) -> Tensor:
@@ -263,7 +263,10 @@ def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float 
 
 
 def smoothed(hard: Tensor, logits: Tensor, smoothing: float) -> Tensor:
-    """Mix the hard term with the cross entropy with the uniform distribution."""
+    """Return a weighted mean of the hard term and the cross entropy with the uniform distribution.
+
+    `smoothing`, from 0 to below 1, is the weight of the latter.
+    """
     if not 0 <= smoothing < 1:
         raise UsageError(f"label smoothing is from 0 to below 1, not {smoothing}")
     if smoothing == 0:
@@ -283,19 +286,19 @@ def feature_l2(student: Tensor, teacher: Tensor, projector: Any = None, name: st
         name: name of the teacher's output, for messages.
 
     Returns:
-        A scalar tensor of the dtype of the student's.
+        A scalar tensor of the dtype of `student`.
 
     Raises:
         UsageError: the shapes differ.
     """
-    own = student if projector is None else projector(student)
-    if list(own.shape) != list(teacher.shape):
-        made = "is" if projector is None else "is projected to"
+    projected = student if projector is None else projector(student)
+    if list(projected.shape) != list(teacher.shape):
+        verb = "is" if projector is None else "is projected to"
         raise UsageError(
             f"the feature map {name!r} of the teachers is {list(teacher.shape)}, the student's"
-            f" {made} {list(own.shape)}: give the hint a projector= that makes it the same"
+            f" {verb} {list(projected.shape)}: give the hint a projector= to that shape"
         )
-    return (own - cast(teacher.detach(), own.dtype)).square().mean()
+    return (projected - cast(teacher.detach(), projected.dtype)).square().mean()
 
 
 def module_of(tensor: Tensor) -> Any:
@@ -307,8 +310,8 @@ def module_of(tensor: Tensor) -> Any:
     for name in ("paddle", "torch"):
         module = sys.modules.get(name)
         # Tensors of Paddle's static programs have other classes.
-        own = type(tensor).__module__.partition(".")[0] == name
-        if module is not None and (own or isinstance(tensor, module.Tensor)):
+        defined_there = type(tensor).__module__.partition(".")[0] == name
+        if module is not None and (defined_there or isinstance(tensor, module.Tensor)):
             return module
     raise UsageError(f"a tensor of Paddle or PyTorch is needed, not {type(tensor).__name__}")
 
@@ -316,8 +319,8 @@ def module_of(tensor: Tensor) -> Any:
 def cast(tensor: Tensor, dtype: Any) -> Tensor:
     """Return the tensor in another dtype of its framework, which may be given by name."""
     framework = module_of(tensor)
-    wanted = getattr(framework, dtype) if isinstance(dtype, str) else dtype
-    return tensor.to(wanted) if framework.__name__ == "torch" else tensor.astype(wanted)
+    target = getattr(framework, dtype) if isinstance(dtype, str) else dtype
+    return tensor.to(target) if framework.__name__ == "torch" else tensor.astype(target)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

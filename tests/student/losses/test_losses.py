@@ -228,9 +228,9 @@ def test_settings_that_cannot_work_are_refused(arguments: dict[str, Any], messag
         (np.zeros(5, "int64"), None, "needs the teacher's soft label"),
         (np.zeros(4, "int64"), np.zeros((5, 7)), r"shape \[5\] or \[5, 1\].*not \[4\]"),
         (np.zeros((5, 7), "int64"), np.zeros((5, 7)), r"not \[5, 7\]"),
-        (np.zeros(5), np.zeros((5, 7)), "integers; its dtype is float64"),
+        (np.zeros(5), np.zeros((5, 7)), "integers, not float64"),
         (np.zeros(5, "int64"), np.zeros((5, 6)), r"\[5, 7\], not \[5, 6\]"),
-        (np.zeros(5, "int64"), np.zeros((5, 7), "int32"), "floats; its dtype is int32"),
+        (np.zeros(5, "int64"), np.zeros((5, 7), "int32"), "floats, not int32"),
     ],
 )
 def test_invalid_labels_are_refused(lib: Library, hard: Any, soft: Any, message: str) -> None:
