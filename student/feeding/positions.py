@@ -47,7 +47,7 @@ class SampleOrder:
         assert loader is not None, "call `reason_not_shardable` before"
         self._loader: BatchLoader = loader
         self._seed = seed
-        self._drawn: tuple[int, list[Any]] = (-1, [])
+        self._drawn: tuple[int, list[Any]] = (-1, [])  # latest epoch, and its ids in order
         self.batch_size: int | None = getattr(loader.batch_sampler, "batch_size", None)
 
     def identity(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The process of a rank: `python -m edl.student.rank LINK_FD`. It ends when its supervisor ends.
 
-It reports to the supervisor how it ended. Its exit code is 0 if its order is carried out, 75 if
-another rank may continue (it left at a safe point; a peer, the supervisor or a valid order is gone;
-there is a newer generation), and otherwise the code of its error.
+It reports to the supervisor how it ended. Its exit code is 0 if it has carried out its order, and
+75 if the job may continue in a newer generation: it left at a safe point, a peer or the supervisor
+is gone, it got no valid order, or a newer generation exists. Otherwise it is the code of its error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edl.student.rank")
 
-#: Seconds for which a rank may still run after its supervisor has died, to give back its teachers.
+#: Seconds for which a rank may run after its supervisor has died, to release its teachers.
 ORPHAN_GRACE_S = 4.0
 
 
@@ -50,11 +50,11 @@ class Rank:
         try:
             return self._inspect() if self._order.inspect else self._train()
         except (PeerLost, GenerationSuperseded) as error:
-            return self._left(error)
+            return self._report_left(error)
         except BaseException as error:
             if self._link.lost:
-                return self._left(error)
-            return self._failed(error)
+                return self._report_left(error)
+            return self._report_failed(error)
 
     def _inspect(self) -> int:
         from .fingerprint import fingerprint_of
@@ -68,10 +68,10 @@ class Rank:
 
         loop, ready = start(self._order, self._link)
         self._loop = loop
-        pulse = Periodic("edl-rank-pulse", EVERY_S, loop.report_wait)
+        wait_reports = Periodic("edl-rank-wait-reports", EVERY_S, loop.report_wait)
         try:
             self._link.send(ready)
-            pulse.start()
+            wait_reports.start()
             ending = loop.run()
             step = loop.position.step
             if ending == "left":
@@ -80,20 +80,20 @@ class Rank:
             self._link.send(Finished(step, loop.reporter.metrics))
             return 0
         finally:
-            pulse.stop()
+            wait_reports.stop()
             loop.close()
 
-    def _left(self, error: BaseException) -> int:
-        """End because a peer or the supervisor is gone; the job itself has not failed."""
+    def _report_left(self, error: BaseException) -> int:
+        """Report that a peer or the supervisor is gone; the job itself has not failed."""
         log.warning("%s; this rank ends and starts again in the next generation", error)
         step = 0 if self._loop is None else self._loop.position.step
         self._link.send(Left(step, safe=False, why=str(error)))
         return EXIT_AGAIN
 
-    def _failed(self, error: BaseException) -> int:
+    def _report_failed(self, error: BaseException) -> int:
         loop = self._loop
         error = as_job_error(error, self._order.settings.job_file)
-        # Errors of EDL explain themselves in one line; for errors of a job, show its code.
+        # Errors of EDL explain themselves in one line; errors of a job need the traceback.
         is_explained = isinstance(error, EdlError) and not isinstance(error, JobError)
         trace = "" if is_explained else trace_of(error, self._order.settings.job_file)
         message = str(error) if isinstance(error, EdlError) else summary_line(error)
@@ -121,7 +121,7 @@ def main(fd: int) -> int:
     write_whole_lines()
     from ...runtime.logs import add_log_fields, configure_logging
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
     configure_logging()
     link = RankLink(fd)
     try:

@@ -1,7 +1,7 @@
 """The fingerprint of a job, from its settings, its file and the objects that the file creates.
 
-A process of its own computes it and then ends. So a node with a mistake in its job file ends before
-any other node waits for it.
+A separate process computes it. So a node with a mistake in its job file ends before any other node
+waits for it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
 
     Raises:
         JobError: a function of the job file fails.
-        UsageError: its result, or a setting, cannot be used.
+        UsageError: a result of these functions, or a setting, is invalid.
     """
     spec = load_job(settings.job_file)
     framework = spec.framework
     device = framework.set_device(0)
     feed = spec.feed("train")
-    ordered = sample_order(feed, settings)
-    order = {} if ordered is None else ordered.identity()
+    order = sample_order(feed, settings)
+    identity = {} if order is None else order.identity()
     seed_all(framework, settings.seed)
     assembly = assemble(spec, settings.steps)
     framework.precision(settings.amp, device)  # raises if the device does not support it
@@ -56,20 +56,20 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         return _plain(value, framework)
 
     distill = assembly.distill
-    own_batch = getattr(feed, "batch_size", None) if ordered is None else ordered.batch_size
-    found = {
+    own_batch = getattr(feed, "batch_size", None) if order is None else order.batch_size
+    fingerprint = {
         "job_file": _digest(Path(spec.path)),
         "modules": _modules(Path(spec.path)),
         "seed": settings.seed,
-        "rows": order.get("samples"),
-        "sampler": order.get("sampler"),
+        "rows": identity.get("samples"),
+        "sampler": identity.get("sampler"),
         "total_batch": settings.total_batch or own_batch,
         "sharding": settings.deal,
         "shard_rows": settings.shard_rows if settings.deal == "dynamic" else None,
         "precision": settings.amp,
         "optimizer": {"type": framework.optimizer_class(assembly.optimizer), **plain(optimizer)},
         "parameter_groups": [
-            plain({name: one for name, one in group.items() if name != "params"})
+            plain({name: value for name, value in group.items() if name != "params"})
             for group in groups
         ],
         "lr_policy": settings.lr_policy,
@@ -79,7 +79,7 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         "epochs": settings.epochs,
         "steps": settings.steps,
     }
-    values: dict[str, Any] = json.loads(json.dumps(found))
+    values: dict[str, Any] = json.loads(json.dumps(fingerprint))
     return values
 
 
@@ -90,18 +90,18 @@ def _digest(file: Path) -> str:
 def _modules(job_file: Path) -> dict[str, str]:
     """Return digests by path of the imported modules in the job file's folder."""
     folder, environment = job_file.parent, Path(sys.prefix)
-    found = {}
+    digests = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not file or name.partition(".")[0] == _PACKAGE:
             continue
         path = Path(file).absolute()
-        own = path.is_relative_to(folder) and path != job_file and path.is_file()
+        beside = path.is_relative_to(folder) and path != job_file and path.is_file()
         # Skip a virtual environment in the folder. If the folder is in the environment instead, as
         # a folder below /usr is, its modules count.
-        if own and not (environment.is_relative_to(folder) and path.is_relative_to(environment)):
-            found[str(path.relative_to(folder))] = _digest(path)
-    return dict(sorted(found.items()))
+        if beside and not (environment.is_relative_to(folder) and path.is_relative_to(environment)):
+            digests[str(path.relative_to(folder))] = _digest(path)
+    return dict(sorted(digests.items()))
 
 
 def _loss(distill: Distill) -> dict[str, Any]:
@@ -123,15 +123,15 @@ def _plain(value: Any, framework: Framework) -> Any:
     if hasattr(value, "item") and math.prod(value.shape) == 1:  # a scalar of numpy or a framework
         return value.item()
     if is_dataclass(value):
-        given = {one.name: getattr(value, one.name) for one in fields(value)}
+        settings = {one.name: getattr(value, one.name) for one in fields(value)}
     else:  # a schedule, a clip or a regularizer of a framework
-        given = {
-            name: one
-            for name, one in getattr(value, "__dict__", {}).items()
-            if _is_setting(one, framework)
+        settings = {
+            name: attribute
+            for name, attribute in getattr(value, "__dict__", {}).items()
+            if _is_setting(attribute, framework)
         }
-    named = {name: _plain(one, framework) for name, one in given.items()}
-    return {"type": type(value).__name__, **named}
+    plain = {name: _plain(setting, framework) for name, setting in settings.items()}
+    return {"type": type(value).__name__, **plain}
 
 
 def _is_setting(value: Any, framework: Framework) -> bool:

@@ -1,4 +1,4 @@
-"""One step of the optimizer over the rows of all ranks: the paper's Algorithm 2, lines 5 to 7."""
+"""One step of the optimizer over the rows of all ranks: the paper's Algorithm 2, lines 5 to 8."""
 
 from __future__ import annotations
 
@@ -51,19 +51,20 @@ class Learner:
         if batch is None:
             return {}
         means: dict[str, Any] = {}
-        cut = pieces(batch.rows, total, self.micro_batch)
-        for piece in cut:
-            named = self._piece(batch.part(piece.start, piece.stop), piece, step)
-            for name, value in named.items():
+        micro_batches = pieces(batch.rows, total, self.micro_batch)
+        for piece in micro_batches:
+            losses = self._piece(batch.part(piece.start, piece.stop), piece, step)
+            for name, value in losses.items():
                 share = (piece.stop - piece.start) / batch.rows
-                part = value if len(cut) == 1 else value * share
+                part = value if len(micro_batches) == 1 else value * share
                 means[name] = means[name] + part if name in means else part
         return means
 
     def _piece(self, part: Parts, piece: BatchPiece, step: int) -> Mapping[str, Any]:
+        """Add the gradients of a micro-batch; return the terms of its loss."""
         with self.precision.forward():
             terms = self.loss(part.forward(self.model), part.labels, part.soft, step)
-        # With weight 1 it stays unchanged: a single rank trains bit-identically to plain training.
+        # With weight 1 the loss is unchanged: a single rank equals plain training bit for bit.
         loss = terms.total if piece.weight == 1 else terms.total * piece.weight
         self.precision.backward(loss)
         return terms.named
@@ -76,8 +77,8 @@ class Learner:
         self.rate.step()
 
     def float_buffers(self) -> list[Any]:
-        """Return buffers that differ between ranks, such as statistics of batch normalisation."""
-        return [one for one in self.model.buffers() if one.is_floating_point()]
+        """Return buffers that may differ between ranks: statistics, as of batch normalisation."""
+        return [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Algorithm 2 of the paper over all ranks of a world: step by step, until its end or a safe point.
+"""Algorithm 2 of the paper over all ranks of a world, until the job ends or all ranks leave.
 
 Before each step all ranks vote (`scheduler/students/agreement.py`), and each derives the same
 decision from all votes. So no rank enters a collective that others never reach. A rank without rows
@@ -64,11 +64,11 @@ class Loop:
     adapt: bool = True
     synchronize: Callable[[], None] = do_nothing
     waits: bool = False
-    _held: Any = None
+    _next_batch: Any = None  # taken, and not trained yet
     _wait_s: float = 0.0
     _source_s: float = 0.0
     _row_s: float = 0.0
-    _voted_at: float = 0.0
+    _voted_at_s: float = 0.0
     _steps_in_epoch: int = 0
     _first_step: int = 0
     _unsaved: bool = True  # so that each step is saved at most once
@@ -101,16 +101,16 @@ class Loop:
             if self._epoch() == "left":
                 return "left"
             empty = 0 if self._steps_in_epoch else empty + 1
-            if empty > 1:  # a restored training may have trained the whole first epoch before
+            if empty > 1:  # the whole first epoch may precede the checkpoint
                 raise UsageError("feed('train') gives no rows: there is nothing to train on")
             evaluated = self.reporter.epoch_done()
             self._unsaved |= evaluated
             if not self._reached_last_step():
                 self.position.epoch += 1
-        # Save without a new step, too, if only an evaluation of an earlier generation was repeated.
+        # Without a new step, save only if the last evaluation was repeated after a restore.
         if self.position.step > self._first_step or (evaluated and self._first_step):
             self._save()
-            # The job has finished when the first rank ends, so wait until all have written theirs.
+            # The job counts as finished when the first rank ends, so wait until all have saved.
             self.learner.group.patient = True
             self.learner.group.gather([0.0])
         return "finished"
@@ -125,7 +125,7 @@ class Loop:
 
     def _epoch(self) -> Literal["over", "left"]:
         self.shares.begin(self.position.step)
-        self._steps_in_epoch, self._held = 0, None
+        self._steps_in_epoch, self._next_batch = 0, None
         with self._waiting():  # it may have to wait for the job board
             self.prefetcher.begin()
         while not self._reached_last_step():
@@ -143,20 +143,20 @@ class Loop:
 
     def _take(self) -> Any:
         """Return the parts of the next batch; `END_OF_EPOCH` after the last; None: none yet."""
-        if self._held is not None:
-            return self._held
+        if self._next_batch is not None:
+            return self._next_batch
         began = time.perf_counter()
         with self._waiting():
             batch = self.prefetcher.take(TAKE_S)
         self._wait_s += time.perf_counter() - began
         if batch is not None:
-            self._held = batch if batch is END_OF_EPOCH else self.prefetcher.parts(batch)
+            self._next_batch = batch if batch is END_OF_EPOCH else self.prefetcher.parts(batch)
             self._source_s = self.prefetcher.source_s
-            if batch is not END_OF_EPOCH and not self._held.rows:
-                # It needs no step, and a vote without rows would mean that the epoch is over.
+            if batch is not END_OF_EPOCH and not self._next_batch.rows:
+                # An empty batch needs no step; a vote without rows would mean the epoch's end.
                 self._trained([])
-                self._held = None
-        return self._held
+                self._next_batch = None
+        return self._next_batch
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -173,7 +173,7 @@ class Loop:
 
     def _vote(self, batch: Any) -> StepDecision:
         now = time.perf_counter()
-        busy_s = now - self._voted_at if self._voted_at else 0.0
+        busy_s = now - self._voted_at_s if self._voted_at_s else 0.0
         vote = Vote(
             rows=0 if batch is None or batch is END_OF_EPOCH else batch.rows,
             waiting=batch is None,
@@ -185,12 +185,12 @@ class Loop:
         )
         group = self.learner.group
         group.patient = self._patient
-        votes = [Vote.from_numbers(one) for one in group.gather(vote.to_numbers())]
-        self._voted_at = time.perf_counter()
+        votes = [Vote.from_numbers(numbers) for numbers in group.gather(vote.to_numbers())]
+        self._voted_at_s = time.perf_counter()
         decision = decide(votes)
         self._patient = decision.patient
         if self.adapt and decision.verdict == "step" and group.world > 1 and self._steps_in_epoch:
-            times = [one.row_s for one in votes]
+            times = [vote.row_s for vote in votes]
             proportion = self.shares.proportion.after_step(
                 self.position.step - 1, times, decision.free_from
             )
@@ -206,7 +206,7 @@ class Loop:
         step_s = time.perf_counter() - began
         self.learner.group.patient = self._patient
         self.learner.apply()
-        taken = CompletedStep(
+        completed = CompletedStep(
             step=self.position.step + 1,
             epoch=self.position.epoch,
             positions=positions,
@@ -218,20 +218,21 @@ class Loop:
         )
         self.position.step += 1
         self._unsaved = True
-        self._row_s = self._seconds_per_row(taken)
+        self._row_s = self._seconds_per_row(completed)
         self._steps_in_epoch += 1
         self._wait_s = 0.0
         if batch is not None:
-            self._held = None
+            self._next_batch = None
             self._trained(positions)
-        self.reporter.step_done(taken)
+        self.reporter.step_done(completed)
 
     def _trained(self, positions: list[int]) -> None:
         self.prefetcher.trained(self.position.epoch, np.asarray(positions, np.int64))
 
-    def _seconds_per_row(self, taken: CompletedStep) -> float:
+    def _seconds_per_row(self, completed: CompletedStep) -> float:
         """Return seconds per row; 0 for the epoch's first step and for steps with few rows."""
-        if self._steps_in_epoch == 0 or 2 * taken.rows < self.shares.expected(taken.step - 1):
+        expected = self.shares.expected(completed.step - 1)
+        if self._steps_in_epoch == 0 or 2 * completed.rows < expected:
             return 0.0
         # The next batch is read while this one is computed, so the longer of both counts.
-        return max(taken.step_s, self._source_s) / taken.rows if taken.rows else 0.0
+        return max(completed.step_s, self._source_s) / completed.rows if completed.rows else 0.0

@@ -1,4 +1,4 @@
-"""The local batches of a rank, taken in a thread, so that the loop never blocks without a limit.
+"""The local batches of a rank, read by a thread, so that the loop never blocks without a limit.
 
 While one rank waits for teachers or a slow source, all others wait for it. So each rank must be
 able to report that it waits, and to leave while it waits. `Shares` has the number of rows of this
@@ -62,7 +62,7 @@ class BatchPrefetcher:
         self._thread.start()
 
     def begin(self) -> None:
-        """Begin the next epoch; the one before must have been taken to its end."""
+        """Begin the next epoch; the previous one must have been taken to its end."""
         self._epochs.put(iter(self._reader))
         self._room.release()
 
@@ -96,7 +96,7 @@ class BatchPrefetcher:
         return f"soft labels: {stats.waiting_for}" if stats.waiting_for else "soft labels"
 
     def stats(self) -> Any:
-        """Return `ReaderStats`; None if the job asks no teacher."""
+        """Return `ReaderStats`; None if the job uses no teachers."""
         return getattr(self._reader, "stats", None)
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Shares:
     number of rows that the others expect of it.
 
     Args:
-        proportion: shares of all ranks, equal on each rank.
+        proportion: shares of all ranks; the same value on each rank.
         rank: number of this rank.
     """
 

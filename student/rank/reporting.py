@@ -2,7 +2,7 @@
 
 While a rank waits for its batch or for other ranks, or evaluates, it reports that every second.
 While it computes, it reports nothing until its step is done. So if a world makes no progress, the
-silent rank is the one that hangs. At safe points, a `Saver` copies the state of all ranks into
+silent rank hangs. At safe points, a `Saver` copies the state of all ranks into
 memory that outlives them.
 """
 
@@ -36,14 +36,14 @@ EPOCH: Final = "epoch"
 FEED: Final = "feed"
 FACTOR: Final = "learning_rate_factor"
 METRICS: Final = "metrics"
-#: Number of latest saves whose costs predict the next one's: the first save costs more, as its
+#: Number of latest saves whose durations predict the next: the first save takes longer, as its
 #: memory is new.
 _COSTS: Final = 2
 #: Seconds between reports of a rank that waits or evaluates.
 EVERY_S: Final = 1.0
-#: Least seconds between reports of steps, as reading the losses waits for the device.
+#: Shortest time in seconds between reports of steps, as reading the losses waits for the device.
 SEND_EVERY_S: Final = 0.05
-#: The reported rate is a mean over so many seconds, and over at least two steps.
+#: Seconds over which the reported rate is averaged, and over at least two steps.
 _RATE_S: Final = 10.0
 
 
@@ -74,24 +74,24 @@ class RankReporter:
     _sent_at_s: float = 0.0
     _last: CompletedStep | None = None
     _unsent: CompletedStep | None = None
-    _rates: deque[tuple[float, int]] = field(default_factory=deque)
-    _samples_per_s: float = 0.0  # for another thread, which must not read `_rates`
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)  # time and rows of each step
+    _samples_per_s: float = 0.0  # for another thread, which must not read `_recent`
 
     def __post_init__(self) -> None:
         self._ids = _open_id_log(self.order)
 
     def step_begins(self, positions: list[int]) -> None:
-        """Call before this rank trains these positions of the epoch."""
+        """Record the positions of the epoch that this rank trains next."""
         self.positions = positions
 
-    def step_done(self, taken: CompletedStep) -> None:
+    def step_done(self, completed: CompletedStep) -> None:
         """Report a step."""
         now = time.monotonic()
-        self._rates.append((now, taken.total))
-        while len(self._rates) > 2 and now - self._rates[0][0] > _RATE_S:
-            self._rates.popleft()
-        self._log_ids(taken)
-        self._last = self._unsent = taken
+        self._recent.append((now, completed.total))
+        while len(self._recent) > 2 and now - self._recent[0][0] > _RATE_S:
+            self._recent.popleft()
+        self._log_ids(completed)
+        self._last = self._unsent = completed
         self.positions = []
         if now - self._sent_at_s >= SEND_EVERY_S:
             self._send_progress()
@@ -102,24 +102,24 @@ class RankReporter:
         self.saver.save(self.position, self.metrics)
 
     def epoch_done(self) -> bool:
-        """Evaluate after all of an epoch is trained.
+        """Evaluate at the end of an epoch.
 
         Returns:
-            Whether the job has metrics, so that a new snapshot would differ from the one before;
-            equal on all ranks.
+            Whether the job has metrics, so that a new snapshot would differ from the previous one;
+            the same on all ranks.
         """
         learner = self.saver.learner
-        found = self.evaluation.run(learner.model, learner.group, self._evaluated)
-        if found:
-            self.metrics = found
-            first = next(iter(found.values()))
+        metrics = self.evaluation.run(learner.model, learner.group, self._report_evaluation)
+        if metrics:
+            self.metrics = metrics
+            first = next(iter(metrics.values()))
             learner.rate.evaluated(first)
             self._unsent = self._last
         self._send_progress()
-        return bool(found)
+        return bool(metrics)
 
-    def _evaluated(self, rows: int) -> None:
-        """Report that the evaluation goes on, else the rank would count as hanging."""
+    def _report_evaluation(self, rows: int) -> None:
+        """Report that the evaluation goes on, so that the rank does not count as hanging."""
         now = time.monotonic()
         if now - self._sent_at_s >= EVERY_S:
             self._sent_at_s = now
@@ -137,30 +137,30 @@ class RankReporter:
     def _send_progress(self) -> None:
         if self._unsent is None:
             return
-        taken, self._unsent = self._unsent, None
+        completed, self._unsent = self._unsent, None
         self._sent_at_s = time.monotonic()
         self._samples_per_s = self._rate()
-        self.link.send(self._progress(taken, ""))
+        self.link.send(self._progress(completed, ""))
 
     def _progress(
-        self, taken: CompletedStep | None, waiting: str, read_losses: bool = True
+        self, completed: CompletedStep | None, waiting: str, read_losses: bool = True
     ) -> Progress:
         stats = self.prefetcher.stats()
         peers_s = self.saver.learner.group.waits_s
-        if taken is None:
+        if completed is None:
             return Progress(
                 self.position.step, self.position.epoch, waiting_for=waiting, peers_s=peers_s
             )
-        losses = {name: float(value) for name, value in taken.losses.items()} if read_losses else {}
+        losses = completed.losses if read_losses else {}
         return Progress(
-            step=taken.step,
-            epoch=taken.epoch,
-            rows=taken.rows,
-            total=taken.total,
-            losses=losses,
+            step=completed.step,
+            epoch=completed.epoch,
+            rows=completed.rows,
+            total=completed.total,
+            losses={name: float(value) for name, value in losses.items()},
             metrics=self.metrics,
-            step_s=taken.step_s,
-            wait_s=taken.wait_s,
+            step_s=completed.step_s,
+            wait_s=completed.wait_s,
             samples_per_s=self._samples_per_s,
             teachers=None if stats is None else len(stats.teachers),
             volume=0 if stats is None else stats.volume_bytes,
@@ -171,24 +171,25 @@ class RankReporter:
         )
 
     def _rate(self) -> float:
-        rates = list(self._rates)
-        if len(rates) < 2 or rates[-1][0] <= rates[0][0]:
+        """Return the recent samples per second of all ranks; 0: unknown."""
+        steps = list(self._recent)
+        if len(steps) < 2 or steps[-1][0] <= steps[0][0]:
             return 0.0
-        return sum(total for _, total in rates[1:]) / (rates[-1][0] - rates[0][0])
+        return sum(total for _, total in steps[1:]) / (steps[-1][0] - steps[0][0])
 
-    def _log_ids(self, taken: CompletedStep) -> None:
+    def _log_ids(self, completed: CompletedStep) -> None:
         if self._ids is None:
             return
         line: dict[str, Any] = {
             "generation": self.order.generation,
-            "step": taken.step,
-            "epoch": taken.epoch,
+            "step": completed.step,
+            "epoch": completed.epoch,
             "rank": self.order.rank,
             "at_s": round(time.time(), 4),
-            "rows": taken.rows,
-            "total": taken.total,
-            "positions": taken.positions,
-            "ids": self.saver.source.sample_ids(taken.epoch, taken.positions),
+            "rows": completed.rows,
+            "total": completed.total,
+            "positions": completed.positions,
+            "ids": self.saver.source.sample_ids(completed.epoch, completed.positions),
         }
         with _id_log_errors(Path(self._ids.name)):
             self._ids.write(json.dumps(line, default=str) + "\n")
@@ -218,7 +219,7 @@ class Saver:
     """Writes snapshots on this node; all ranks call `save` at the same steps.
 
     Attributes:
-        order: order of the rank; names the memory of the snapshots, if this rank writes them.
+        order: order of the rank; it has the keys of the snapshot memory if this rank writes there.
         link: connection to the supervisor, which gets `Saved`.
         trained: model, optimizer and scaler.
         learner: learner of this rank.
@@ -245,7 +246,7 @@ class Saver:
             self._writer = SnapshotWriter(self.order.snapshot)
 
     def due(self, step: int) -> bool:
-        """Return whether to save `step`; always False except on rank 0, which decides for all."""
+        """Return whether to save `step`; False on all ranks but rank 0, which decides for all."""
         if self.order.rank:
             return False
         settings = self.order.settings
@@ -255,7 +256,10 @@ class Saver:
         return schedule.due(step, time.monotonic(), self._last_step, self._last_s, self._costs_s)
 
     def save(self, position: TrainingPosition, metrics: Mapping[str, float]) -> None:
-        """Save `position`, where all ranks are; log a warning if memory is too short for it."""
+        """Save the state at `position`, which all ranks have reached.
+
+        If there is too little memory, it logs a warning and keeps the previous snapshot.
+        """
         began_s = time.monotonic()
         try:
             self._save(position, metrics)

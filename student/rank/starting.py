@@ -35,7 +35,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
         The loop, ready for its first step, and the `Ready` message for the supervisor.
 
     Raises:
-        UsageError: the job file, the settings or the checkpoint cannot work.
+        UsageError: job file, settings and checkpoint do not fit together.
         PeerLost: another rank is gone.
     """
     settings, rank, world = order.settings, order.rank, order.world
@@ -44,7 +44,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     device = framework.set_device(order.local_rank)
     contents = open_checkpoint(order.restore) if order.restore else None
     state = {} if contents is None else contents.state
-    # If the epoch restarts, the saved positions stand for other samples now.
+    # If the epoch restarts, the saved positions now stand for other samples.
     saved_feed = None if order.restarts_epoch else state.get(FEED)
     position = TrainingPosition(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
     shares = Shares(RowShares.equal(world, world), rank)

@@ -1,6 +1,6 @@
 """Displays of a training: a live one for terminals, and plain lines for everything else.
 
-Any thread may call `line`; only one thread calls the other methods.
+Any thread may call `line`; only one thread may call the other methods.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BAR_WIDTH: Final = 30
 
 
 class Terminal:
-    """A few live lines, below the lines that stay.
+    """A few live lines, below permanent lines.
 
     Args:
         console: a terminal.
@@ -39,7 +39,7 @@ class Terminal:
         self._lock = threading.Lock()
         # Output of ranks arrives through `line`; nothing else writes to this terminal.
         self._live = Live(
-            get_renderable=self._drawn,
+            get_renderable=self._render,
             console=console,
             refresh_per_second=_REFRESHES_PER_S,
             redirect_stdout=False,
@@ -70,13 +70,13 @@ class Terminal:
             self._status.waits = what
 
     def line(self, text: str) -> None:
-        """Show a line that stays."""
+        """Print a permanent line."""
         print_plainly(self._console, text)
 
     def close(self) -> None:
         self._live.stop()
 
-    def _drawn(self) -> Any:
+    def _render(self) -> Any:
         with self._lock:
             return render(self._status, self._job)
 
@@ -99,8 +99,8 @@ def _progress(status: TrainingStatus, job: str) -> Any:
     cells.append(
         ProgressBar(status.steps or None, status.step, width=_BAR_WIDTH, pulse=not status.steps)
     )
-    of = f"/{status.steps}" if status.steps else ""
-    cells.append(Text(f"step {status.step}{of}"))
+    total = f"/{status.steps}" if status.steps else ""
+    cells.append(Text(f"step {status.step}{total}"))
     cells.append(Text(f"epoch {status.epoch}"))
     if status.samples_per_s:
         cells.append(Text(f"{count(status.samples_per_s)} samples/s"))
@@ -115,13 +115,13 @@ def _progress(status: TrainingStatus, job: str) -> Any:
 def _labels(status: TrainingStatus) -> Any:
     row = Table.grid(padding=(0, 2))
     cells: list[Any] = []
-    if (volume := status.buffer) is not None:
-        filled, most = volume
-        cells += [Text("  buffer"), ProgressBar(most, min(filled, most), width=_BAR_WIDTH)]
-        cells.append(Text(f"{size(filled)} of {size(most)}"))
+    if (buffer := status.buffer) is not None:
+        filled, limit = buffer
+        cells += [Text("  buffer"), ProgressBar(limit, min(filled, limit), width=_BAR_WIDTH)]
+        cells.append(Text(f"{size(filled)} of {size(limit)}"))
     if (text := teachers(status)) is not None:
-        none = status.teachers is not None and not status.teachers[0]
-        cells.append(Text(text, style="red" if none else ""))
+        has_none = status.teachers is not None and not status.teachers[0]
+        cells.append(Text(text, style="red" if has_none else ""))
     if not cells:
         return None
     row.add_row(*cells)
@@ -158,9 +158,9 @@ class Plain:
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
         self._status.begin(generation, world, step, steps)
-        of = f" of {steps}" if steps else ""
+        total = f" of {steps}" if steps else ""
         ranks = "1 rank continues" if world == 1 else f"{world} ranks continue"
-        self._write(f"generation {generation}: {ranks} after step {step}{of}")
+        self._write(f"generation {generation}: {ranks} after step {step}{total}")
         self._written_at, self._written_step = None, step
         self._waits_since, self._wait_written = None, False
 
@@ -191,15 +191,17 @@ class Plain:
         self._write("  ".join([position_text(self._status), *parts(self._status)]))
 
     def _note_wait(self, now: float, moved: bool) -> None:
-        """Write once what a rank waits for, if that takes long; short waits are normal."""
-        waits = self._status.waiting
-        if moved or not waits or self._status.waits:  # `waiting` has written the wait of the node
+        """Write once what a rank waits for, if it waits long; short waits are normal."""
+        waiting_for = self._status.waiting
+        if (
+            moved or not waiting_for or self._status.waits
+        ):  # `waiting` has written a wait of the node
             self._waits_since, self._wait_written = None, False
         elif self._waits_since is None:
             self._waits_since = now
         elif not self._wait_written and now - self._waits_since >= WAITS_S:
             self._wait_written = True
-            self._write(f"waiting for {waits}")
+            self._write(f"waiting for {waiting_for}")
 
 
 Display: TypeAlias = Terminal | Plain
@@ -212,6 +214,6 @@ def open_display(console: Console, job: str) -> Display:
         console: the console.
         job: name of the training.
     """
-    if console.is_terminal and not console.is_dumb_terminal:  # a dumb one cannot redraw lines
+    if console.is_terminal and not console.is_dumb_terminal:  # a dumb terminal cannot redraw lines
         return Terminal(console, job)
     return Plain(lambda text: print_plainly(console, text))

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _FLUSH_S: Final = 10.0
 #: Seconds without writes after an error of the disk; figures of this time are dropped.
 _PAUSE_S: Final = 60.0
-#: Most steps that wait for a slow disk; further ones are dropped.
+#: Most steps that wait for a slow disk; the figures of further steps are dropped.
 _MOST_WAITING: Final = 1000
 
 
@@ -32,7 +32,7 @@ class StepScalars(NamedTuple):
 
     Attributes:
         generation: generation of the ranks that took it.
-        purge: from this step on, values in older files are void; None: no values are.
+        purge: from this step on, values in older files are void; None: all stay valid.
         step: number of the step.
         values: tags and values.
     """
@@ -46,10 +46,10 @@ class StepScalars(NamedTuple):
 class EventFiles:
     """Writes the figures of each step that rank 0 reports; on other nodes, it writes nothing.
 
-    Each generation begins a new file. It says from which step on older files are void, unless
-    training starts at step 0. A thread writes, so that nothing else waits for the disk. (The
-    library's `SummaryWriter` has a thread too, but an error of the disk ends it, and then its
-    callers block forever.)
+    Each generation begins a new file. It says from which step on the values of older files are
+    void, unless training starts at step 0. A thread writes, so that nothing else waits for the
+    disk. (The library's `SummaryWriter` has a thread too, but an error of the disk ends it, and
+    then its callers block forever.)
 
     Args:
         folder: folder of the files, created if needed.
@@ -75,7 +75,7 @@ class EventFiles:
         self._status = TrainingStatus()
         self._purge: int | None = None
         self._last_step = -1
-        self._added: queue.Queue[StepScalars | None] = queue.Queue(_MOST_WAITING)
+        self._queue: queue.Queue[StepScalars | None] = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
@@ -85,7 +85,7 @@ class EventFiles:
         self._last_step = step
 
     def progress(self, rank: int, progress: Progress) -> None:
-        """Write a report of a rank of this node later, or drop it if too many wait."""
+        """Queue a report of a rank of this node for writing; drop it if the queue is full."""
         self._status.progress(rank, progress, time.monotonic())
         if rank != 0 or progress.step <= self._last_step:
             return
@@ -95,7 +95,7 @@ class EventFiles:
             self._thread = threading.Thread(target=self._write, name="edl-events", daemon=True)
             self._thread.start()
         with contextlib.suppress(queue.Full):
-            self._added.put_nowait(
+            self._queue.put_nowait(
                 StepScalars(self._status.generation, self._purge, progress.step, values)
             )
 
@@ -104,7 +104,7 @@ class EventFiles:
         if self._thread is None:
             return
         with contextlib.suppress(queue.Full):
-            self._added.put(None, timeout=_FLUSH_S)
+            self._queue.put(None, timeout=_FLUSH_S)
         self._thread.join(_FLUSH_S)
         self._thread = None
 
@@ -114,7 +114,7 @@ class EventFiles:
         while True:
             figures: StepScalars | None = None
             with contextlib.suppress(queue.Empty):
-                if (figures := self._added.get(timeout=_FLUSH_S)) is None:
+                if (figures := self._queue.get(timeout=_FLUSH_S)) is None:
                     break
             if (now := time.monotonic()) < paused_until:
                 continue
@@ -122,7 +122,7 @@ class EventFiles:
                 file.write(figures, now)
             except OSError as error:
                 log.warning(
-                    "event files cannot be written to %s: %s; tried again in %.0f s",
+                    "event files cannot be written to %s: %s; next attempt in %.0f s",
                     self._folder,
                     error,
                     self._pause_s,
@@ -197,5 +197,5 @@ def scalars(status: TrainingStatus) -> Iterator[tuple[str, float]]:
         yield f"speed/wait_s/rank_{rank}", wait_s
     if (teachers := status.teachers) is not None:
         yield "labels/teachers", teachers[0]
-    if (volume := status.buffer) is not None:
-        yield "labels/volume_bytes", volume[0]
+    if (buffer := status.buffer) is not None:
+        yield "labels/volume_bytes", buffer[0]

@@ -9,7 +9,7 @@ from typing import Final
 from ...runtime.standard_streams import escape_control_characters
 from ..messages import Progress
 
-#: Seconds of steps from which the remaining time is estimated.
+#: Seconds of latest steps from which the remaining time is estimated.
 _PACE_S: Final = 60.0
 
 
@@ -21,7 +21,7 @@ class TrainingStatus:
         world: number of ranks on all nodes.
         step: the latest reported step.
         steps: steps of the whole training; 0: unknown, or the estimate was exceeded.
-        waits: what the node itself waits for.
+        waits: what the node itself waits for; empty: nothing.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class TrainingStatus:
         """Record a report of a rank; `now`: seconds of a monotonic clock."""
         self._progress[rank] = progress
         self.step = max(self.step, progress.step)
-        if self.step > self.steps:  # an estimate: epochs may end with more steps, of few rows
+        if self.step > self.steps:  # it was an estimate: an epoch may end with steps of few rows
             self.steps = 0
         if not self._pace or self._pace[-1][1] < self.step:
             self._pace.append((now, self.step))
@@ -77,7 +77,7 @@ class TrainingStatus:
 
     @property
     def teachers(self) -> tuple[int, int] | None:
-        """Present and wanted teachers of this node's ranks; None: no rank asks teachers."""
+        """Present and wanted teachers of this node's ranks; None: no rank uses teachers."""
         reports = [one for one in self._progress.values() if one.teachers is not None]
         if not reports:
             return None
@@ -85,7 +85,7 @@ class TrainingStatus:
 
     @property
     def buffer(self) -> tuple[int, int] | None:
-        """Bytes of labelled, unconsumed batches, and their limit; None: no rank asks teachers."""
+        """Bytes of labelled, unconsumed batches, and their limit; None: no rank uses teachers."""
         reports = [one for one in self._progress.values() if one.upper_bytes]
         if not reports:
             return None
@@ -121,8 +121,8 @@ class TrainingStatus:
 
 
 def _mean(name: str, reports: list[Progress]) -> float:
-    has = [one for one in reports if name in one.losses]
-    return sum(one.losses[name] * one.rows for one in has) / sum(one.rows for one in has)
+    named = [one for one in reports if name in one.losses]
+    return sum(one.losses[name] * one.rows for one in named) / sum(one.rows for one in named)
 
 
 _COUNTS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -168,21 +168,22 @@ def parts(status: TrainingStatus) -> Iterator[str]:
         yield f"{status.world} ranks"
     if (text := teachers(status)) is not None:
         yield text
-    if (volume := status.buffer) is not None:
-        yield f"buffer {100 * volume[0] // volume[1]}% of {size(volume[1])}"
+    if (buffer := status.buffer) is not None:
+        filled, limit = buffer
+        yield f"buffer {100 * filled // limit}% of {size(limit)}"
     if remaining := status.remaining_s:
         yield f"ETA {duration(remaining)}"
 
 
 def teachers(status: TrainingStatus) -> str | None:
-    """Return present and wanted teachers, such as "teachers 3/4"; None: no rank asks teachers."""
+    """Return present and wanted teachers, such as "teachers 3/4"; None: no rank uses teachers."""
     if status.teachers is None:
         return None
-    has, wanted = status.teachers
-    return f"teachers {has}/{wanted}" if wanted else f"teachers {has}"
+    present, wanted = status.teachers
+    return f"teachers {present}/{wanted}" if wanted else f"teachers {present}"
 
 
 def position_text(status: TrainingStatus) -> str:
     """Return step and epoch, such as "step 120/500  epoch 3"."""
-    of = f"/{status.steps}" if status.steps else ""
-    return f"step {status.step}{of}  epoch {status.epoch}"
+    total = f"/{status.steps}" if status.steps else ""
+    return f"step {status.step}{total}  epoch {status.epoch}"

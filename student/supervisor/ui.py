@@ -34,14 +34,17 @@ class NodeReporter:
         self._waits = self._leader_waits = ""
         self._rank_count = 0
 
-    def generation(self, generation: Generation, ours: bool) -> None:
-        """Show that a generation begins; `ours`: it has ranks of this node."""
+    def generation(self, generation: Generation, has_this_node: bool) -> None:
+        """Show that a generation begins; `has_this_node`: it has ranks of this node."""
         world = generation.world
         self._rank_count = len(generation.endpoints)
         ranks = "1 rank" if self._rank_count == 1 else f"{self._rank_count} ranks"
         text = f"generation {world.number}: {ranks} on {', '.join(world.nodes)}"
-        begin = f"from the checkpoint of step {world.restored}" if world.restored else "from step 0"
-        self.say(f"{text}, {begin}; {world.reason}" + ("" if ours else "; this node is in reserve"))
+        start = f"from the checkpoint of step {world.restored}" if world.restored else "from step 0"
+        self.say(
+            f"{text}, {start}; {world.reason}"
+            + ("" if has_this_node else "; this node is in reserve")
+        )
 
     def waiting(self, what: str) -> None:
         """Show what the node waits for, if it has changed; empty: nothing."""
@@ -60,11 +63,13 @@ class NodeReporter:
         """Show a message of a rank."""
         match message:
             case Ready() if rank.order.local_rank == 0:
-                for one in self._step_outputs:
-                    one.begin(rank.order.generation, self._rank_count, message.step, message.steps)
+                for output in self._step_outputs:
+                    output.begin(
+                        rank.order.generation, self._rank_count, message.step, message.steps
+                    )
             case Progress():
-                for one in self._step_outputs:
-                    one.progress(rank.number, message)
+                for output in self._step_outputs:
+                    output.progress(rank.number, message)
             case Scaled() if rank.number == 0:
                 self.say(f"scaled from {message.old} to {message.new} ranks")
             case Failed():
@@ -72,7 +77,7 @@ class NodeReporter:
                     self.line(rank.number, line)
 
     def failed(self, failure: RankFailure) -> None:
-        """Show a failure of a rank of this node; a final one is the command's error instead."""
+        """Show a failure of a rank of this node, unless it is final: then it ends the command."""
         if not failure.is_final:
             self.say(failure.in_words())
 
@@ -92,8 +97,8 @@ class NodeReporter:
 
     def close(self) -> None:
         """Close the display and the event files."""
-        for one in self._step_outputs:
-            one.close()
+        for output in self._step_outputs:
+            output.close()
 
 
 class DisplayHandler(logging.Handler):
@@ -134,7 +139,7 @@ def left_s(rank: RankProcess) -> float | None:
     """Return the seconds to the end of the job, at the pace of this generation; None: unknown."""
     if rank.ready is None or rank.progress is None:
         return None
-    if rank.ready.steps < rank.progress.step:  # unknown, or an estimate that was exceeded
+    if rank.ready.steps < rank.progress.step:  # unknown, or a too low estimate
         return None
     done = rank.progress.step - rank.ready.step
     if done <= 0:

@@ -174,7 +174,7 @@ def test_what_other_nodes_tell_steers_no_terminal() -> None:
     teller = NodeReporter(Plain(lines.append))
     teller.leader_waits("waits for \x1b[2Jb")
     world = replace(World(2, ("a",), None, ""), reason="\x1b[2J")
-    teller.generation(Generation(world, (NodeEndpoints("a", ("h:1",)),)), ours=True)
+    teller.generation(Generation(world, (NodeEndpoints("a", ("h:1",)),)), has_this_node=True)
     teller.waiting("the checkpoint of step 5: \x1b[2J")
     status = TrainingStatus()
     status.progress(0, Progress(1, waiting_for="soft labels: \x1b[2J"), 0.0)
