@@ -1,4 +1,4 @@
-"""The supervisor of one node: its loop, its part in each generation, and its end."""
+"""The supervisor of one node: its loop, its part in each generation, and how it ends."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ CHECKPOINT_TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class NodeDependencies:
-    """Settings and dependencies of a supervisor, which tests replace.
+    """What a supervisor runs, and its time limits; tests replace them.
 
     Attributes:
         module: module that each rank runs.
-        environment: variables to add to those of this process, for ranks.
+        environment: variables that ranks get in addition to those of this process.
         ttl_s: seconds without a heartbeat after which a node is lost.
         gather_s: seconds to wait for further nodes after one has joined.
         checkpoint_timeout_s: see `CHECKPOINT_TIMEOUT_S`.
@@ -84,7 +84,7 @@ class Supervisor:
         node: id of this node, new at each start.
         host: address of this node's ranks for other nodes.
         reporter: shows what happens.
-        dependencies: see the class; None: the defaults.
+        dependencies: see `NodeDependencies`; None: its defaults.
     """
 
     def __init__(
@@ -114,17 +114,17 @@ class Supervisor:
         )
         self._last_write = LastWrite(self._checkpoints, self._dependencies.checkpoint_timeout_s)
         self._leader = RendezvousLeader(
-            board, settings.job, limits, self._checkpoints.verifier.newest, self._give_orders
+            board, settings.job, limits, self._checkpoints.verifier.newest, self._publish_facts
         )
         self._session = RendezvousSession(
             board, settings.job, node, self._leader.step, self._dependencies.ttl_s
         )
         self._generation: Generation | None = None  # the last one that includes this node
-        self._seen = 0  # number of the newest known generation
+        self._newest_number = 0  # number of the newest known generation
         self._worker_run: WorkerRun | None = None
         self._starting_since_s = 0.0  # when it began to wait for a checkpoint; 0: it does not
-        self._leaving_since_s = 0.0
-        self._ended_since_s = 0.0
+        self._leaving_since_s = 0.0  # when this node began to leave; 0: it does not
+        self._ended_since_s = 0.0  # when its ranks, or the job, ended; 0: not yet
         self._finished = False  # the ranks of this node have finished the job
         self._fingerprint: Fingerprint = {}
         #: The failure because of which this node leaves a running job that it has joined.
@@ -134,7 +134,7 @@ class Supervisor:
         """Train until the job ends, or until `stop` is requested and the ranks have left.
 
         Raises:
-            UsageError: the job file or a setting cannot work, or does not fit the job's.
+            UsageError: the job file or a setting is wrong, or differs from the job's.
             NoTeacherAvailable: no teacher came in the time that the job allows.
             CheckpointUnavailable: the last snapshot could not be written.
             EdlError: the job failed, or continues without this node.
@@ -155,7 +155,9 @@ class Supervisor:
             self._session.add_event({"kind": "joined", "generation": 0, "node": self._node})
             while (outcome := self._poll(stop)) is None:
                 pass
-            self._session.add_event({"kind": "left", "generation": self._seen, "node": self._node})
+            self._session.add_event(
+                {"kind": "left", "generation": self._newest_number, "node": self._node}
+            )
             return outcome
         finally:
             self._close()
@@ -180,7 +182,7 @@ class Supervisor:
     def _check_settings(self, view: RendezvousView, stop: Stop) -> bool:
         """Raise UsageError if this node's settings differ from those of the job.
 
-        If no node trains it, they are compared with those of the checkpoint to resume from.
+        If no node trains the job, they are compared with those of the checkpoint to resume from.
 
         Returns:
             False if `stop` was requested.
@@ -205,8 +207,8 @@ class Supervisor:
         saved, accepted = newest.provenance.fingerprint, self._settings.accept_changes
         if not saved:
             log.warning(
-                "the checkpoint %s has no fingerprint, as an older version wrote it: whether it"
-                " was trained with the present settings is not checked",
+                "the checkpoint %s has no fingerprint, as an older version wrote it: it is"
+                " not checked whether the settings have changed",
                 newest.location,
             )
         changes = since_checkpoint(saved, self._fingerprint)
@@ -215,7 +217,7 @@ class Supervisor:
             raise UsageError(
                 f"the checkpoint {newest.location} was trained with other settings:"
                 f" {differences_in_words(refused, 'in the checkpoint')}."
-                f" Start with these, give an empty --checkpoint, or allow the change with {options}"
+                f" Use those settings, give an empty --checkpoint, or allow the change: {options}"
             )
         if changes:
             self._reporter.say(
@@ -226,11 +228,11 @@ class Supervisor:
         world = view.generation.world if view.generation else None
         self._check_equal(expected_fingerprint(world, view.members), "in the job")
 
-    def _check_equal(self, expected: Fingerprint, there: str) -> None:
+    def _check_equal(self, expected: Fingerprint, where: str) -> None:
         if changes := differences(expected, self._fingerprint):
             raise UsageError(
                 f"node {self._node} is refused, as its settings are not those of the other nodes"
-                f" of job {self._settings.job}: {differences_in_words(changes, there)}."
+                f" of job {self._settings.job}: {differences_in_words(changes, where)}."
                 " Start it with the job's settings, or another job with --job NAME"
             )
 
@@ -271,8 +273,8 @@ class Supervisor:
     def _follow(self, view: RendezvousView) -> None:
         """Follow the board: begin a new generation, or end the ranks of a recalled one."""
         generation = view.generation
-        if generation is not None and generation.number > self._seen:
-            self._seen = generation.number
+        if generation is not None and generation.number > self._newest_number:
+            self._newest_number = generation.number
             self._begin(generation)
         elif self._starting_since_s and self._generation is not None:
             self._try_start(self._generation)
@@ -298,20 +300,20 @@ class Supervisor:
         world = generation.world
         if self._node in world.barred:
             raise EdlError(f"the job goes on without node {self._node}: {world.reason}")
-        ours = self._node in world.nodes
-        if ours:
+        takes_part = self._node in world.nodes
+        if takes_part:
             expected = {**world.fingerprint, **world.data_order}
             self._check_equal(expected, f"in generation {world.number}")
-        self._reporter.generation(generation, ours)
+        self._reporter.generation(generation, takes_part)
         self._checkpoints.begin(generation, writes=world.keeper == self._node)
         self._session.update_facts(
-            phase="running" if ours else "waiting",
+            phase="running" if takes_part else "waiting",
             generation=generation.number,
             failures=(),
             ending="",
             snapshot=self._checkpoints.snapshot,
         )
-        if ours:
+        if takes_part:
             self._generation, self._starting_since_s = generation, time.monotonic()
             self._try_start(generation)
 
@@ -326,17 +328,17 @@ class Supervisor:
                 history = (self._session.view.generation or generation).history
                 checkpoint = self._checkpoints.find(generation.world.origin, history)
             except CheckpointUnavailable as error:
-                log.warning("%s; it is tried again", error)
+                log.warning("%s; the next attempt follows", error)
             if checkpoint is None:
                 waited_s = time.monotonic() - self._starting_since_s
                 if waited_s > self._dependencies.checkpoint_timeout_s:
                     facts = self._session.view.facts.items()
-                    found = [
+                    nodes = [
                         node
                         for node, info in facts
                         if info.generation == generation.number and info.saved >= restored
                     ]
-                    raise_if_unreachable(self._checkpoints, restored, waited_s, self._node, found)
+                    raise_if_unreachable(self._checkpoints, restored, waited_s, self._node, nodes)
                 return
             self._session.update_facts(saved=restored)
         self._starting_since_s = 0.0
@@ -360,7 +362,7 @@ class Supervisor:
     def _orders(self, generation: Generation, checkpoint: Checkpoint | None) -> list[Order]:
         first = generation.first_rank(self._node)
         saved = checkpoint.provenance.fingerprint if checkpoint else {}
-        order = {**data_order(self._fingerprint, saved), **generation.world.data_order}
+        order_of_data = {**data_order(self._fingerprint, saved), **generation.world.data_order}
         return [
             Order(
                 self._settings,
@@ -372,7 +374,7 @@ class Supervisor:
                 endpoints=generation.endpoints,
                 restore=checkpoint.location if checkpoint else "",
                 snapshot=() if local else self._checkpoints.keys,
-                restarts_epoch=order["restarts_epoch"],
+                restarts_epoch=order_of_data["restarts_epoch"],
             )
             for local in range(self._settings.ranks_per_node)
         ]
@@ -407,7 +409,7 @@ class Supervisor:
         match message:
             case Saved():
                 self._session.update_facts(snapshot=message.step)
-                # The first node writes those of its generation.
+                # The first node of a generation writes its checkpoints.
                 if self._generation and self._generation.world.nodes[0] == self._node:
                     self._checkpoints.persister.wake()
             case Scaled() if rank.number == 0:
@@ -416,7 +418,7 @@ class Supervisor:
                 self._session.report(number, rank.number, report_of(rank))
         self._reporter.on_rank_message(rank, message)
 
-    def _give_orders(self, recall: RecallWorld | None, waiting_for: str) -> None:
+    def _publish_facts(self, recall: RecallWorld | None, waiting_for: str) -> None:
         self._session.update_facts(recall=recall, says=waiting_for)
 
     def _show(self, view: RendezvousView) -> None:
@@ -443,13 +445,13 @@ class Supervisor:
     def _leave(self) -> None:
         """Begin to leave: ask the ranks to leave at a safe point."""
         self._leaving_since_s = time.monotonic()
-        self._reporter.say("leaving at the next safe point; another signal ends it at once")
+        self._reporter.say("leaving at the next safe point; another signal ends this node at once")
         self._session.update_facts(leaving=True)
         if self._worker_run is not None:
             self._worker_run.leave("this node leaves")
 
     def _may_leave(self, view: RendezvousView) -> bool:
-        """Whether no other node needs this one, which is leaving, any more."""
+        """Whether this leaving node may go: no other node needs it, or they took too long."""
         if self._worker_run is not None or self._starting_since_s:
             return False
         if self._generation is None or self._session.away:
@@ -458,8 +460,8 @@ class Supervisor:
             name for name, facts in view.facts.items() if name != self._node and not facts.leaving
         ]
         since_s = max(self._ended_since_s, self._leaving_since_s)
-        late = time.monotonic() - since_s > _LEAVE_S
-        return not others or self._seen > self._generation.number or late
+        timed_out = time.monotonic() - since_s > _LEAVE_S
+        return not others or self._newest_number > self._generation.number or timed_out
 
     def _job_ended(self, outcome: Mapping[str, Any]) -> NodeOutcome | None:
         """Wait for the ranks, write the last snapshot; then return how the job ended."""

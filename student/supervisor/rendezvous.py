@@ -1,9 +1,9 @@
-"""A node's session at the job board, and its work while it leads.
+"""A node's session at the job board, and its decisions while it is the leader.
 
 While it trains, the supervisor never waits for Redis. It passes its facts and events to the session
 and reads the latest view. A thread of the session sends heartbeats, reads the board, and leads if
-elected. While Redis does not answer, the view stays the same, and `RendezvousSession.away` tells
-why.
+elected. While Redis does not answer, the view stays the same, and `RendezvousSession.away` has the
+reason.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds without a heartbeat after which a node is lost.
 TTL_S: Final = 5.0
+#: Seconds between reads of the board.
 TICK_S: Final = 0.2
 _BEATS_PER_TTL: Final = 5.0
 _STOP_S: Final = 5.0
@@ -59,8 +60,8 @@ class RendezvousView:
         outcome: how the job ended; None: it runs.
         reports: reports of the ranks of the current generation.
         fence: fence of this node's writes as the leader; None: another node leads.
-        settled: all nodes had a TTL to join again since the board was away, so a missing node is
-            lost.
+        settled: since the board was last away, all nodes have had a TTL to join again, so a missing
+            node is lost.
     """
 
     facts: Mapping[str, NodeInfo] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class RendezvousSession:
         board: job board of the mesh, or of this process for a single node.
         job: name of the training.
         node: id of this node.
-        on_view: called with each view: in `start` with the first, then in the session's thread.
+        on_view: called with each view: with the first one in `start`, then in the session's thread.
         ttl_s: see `TTL_S`.
         tick_s: seconds between reads of the board.
     """
@@ -103,13 +104,13 @@ class RendezvousSession:
         self._lock = threading.Lock()
         self._facts = NodeInfo()
         self._sent_facts: NodeInfo | None = None
-        self._beaten_s = 0.0
-        self._back_s: float | None = None  # when the board answered, or this node joined, again
+        self._last_beat_s = 0.0
+        self._back_s: float | None = None  # when board or node came back
         self._logged: set[tuple[str, str]] = set()  # nodes with invalid facts, and the errors
         self._reports: dict[tuple[int, int], Mapping[str, Any]] = {}
         self._events: list[Mapping[str, Any]] = []
         self._view = RendezvousView()
-        self._away: tuple[float, str] | None = None
+        self._away: tuple[float, str] | None = None  # since when, and why; None: it answers
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="edl-job-rendezvous", daemon=True)
@@ -174,7 +175,7 @@ class RendezvousSession:
                 self._board.resign(self._job, self._node)
                 self._board.leave(self._job, self._node)
         except EdlError as error:
-            log.warning("the job board was not told that this node leaves: %s", error)
+            log.warning("the job board did not record that this node leaves: %s", error)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -216,7 +217,7 @@ class RendezvousSession:
         if self._sent_facts is not None and facts == self._sent_facts:
             # A board that was away may have lost data, or serve older data. So this node must have
             # a lease again before a view of the job is valid.
-            due_s = self._beaten_s + self._ttl_s / _BEATS_PER_TTL
+            due_s = self._last_beat_s + self._ttl_s / _BEATS_PER_TTL
             if self._away is None and now_s < due_s:
                 return
             alive = self._board.beat(self._job, self._node, self._ttl_s)
@@ -225,14 +226,14 @@ class RendezvousSession:
                 self._job, self._node, self._ttl_s, facts.to_json()
             )
         if not alive:
-            # A node that joins again must keep an outcome that was written meanwhile: else the job
+            # When a node joins again, an outcome that was written meanwhile must stay: else the job
             # would start again.
             since = 0
             if self._sent_facts is not None:  # its lease expired, or the board has lost data
                 self._back_s = now_s
                 since = self._view.generation.world.number if self._view.generation else 0
             self._board.join(self._job, self._node, facts.to_json(), self._ttl_s, since)
-        self._sent_facts, self._beaten_s = facts, now_s
+        self._sent_facts, self._last_beat_s = facts, now_s
 
     def _send_events(self) -> None:
         with self._lock:
@@ -264,9 +265,9 @@ class RendezvousSession:
         try:
             return NodeInfo.from_json(node.facts)
         except WireError as error:
-            if (found := (node.node_id, str(error))) not in self._logged:
-                self._logged.add(found)
-                log.warning("node %s gets no ranks: %s", *found)
+            if (problem := (node.node_id, str(error))) not in self._logged:
+                self._logged.add(problem)
+                log.warning("node %s gets no ranks: %s", *problem)
             return NodeInfo(leaving=True)
 
 
@@ -295,15 +296,15 @@ class RendezvousLeader:
         self._board, self._job, self._limits = board, job, limits
         self._newest_saved, self._publish = newest_saved, publish
         self._first_seen_s: dict[str, float] = {}
-        self._known: Generation | None = None
-        self._published_s = 0.0
-        self._forming_s = 0.0
+        self._latest: Generation | None = None
+        self._published_s = 0.0  # when the latest generation was published; 0: it has stepped
+        self._forming_s = 0.0  # seconds from publishing a generation to its first step
         self._recall: RecallWorld | None = None
 
     def step(self, view: RendezvousView) -> None:
-        """Decide, and execute the decision. A node that does not lead withdraws its orders."""
+        """Decide, and execute the decision. A node that does not lead withdraws its recall."""
         if view.fence is None:
-            self._give_orders(None)
+            self._publish_recall(None)
             return
         now_s = time.monotonic()
         self._first_seen_s = {node: self._first_seen_s.get(node, now_s) for node in view.facts}
@@ -323,7 +324,7 @@ class RendezvousLeader:
             except CheckpointUnavailable as error:
                 why = f"no generation can begin: {error}"
             if newest is None:
-                self._give_orders(self._recall, why)
+                self._publish_recall(self._recall, why)
                 return
         forgotten = view.generation is None and generation is not None
         self._learn_rows(view)
@@ -336,15 +337,15 @@ class RendezvousLeader:
     def _generation(self, view: RendezvousView) -> Generation | None:
         """Return the current generation; if the board has lost it, from memory or nodes' facts."""
         if view.generation is not None:
-            self._known = view.generation
-        elif self._known is None:
+            self._latest = view.generation
+        elif self._latest is None:
             running = [(facts.generation, node) for node, facts in view.facts.items()]
-            number = max((one for one, _ in running), default=0)
-            if number:
-                nodes = tuple(node for one, node in running if one == number)
-                world = World(number, nodes, fingerprint=view.facts[nodes[0]].fingerprint)
-                self._known = next_generation(world, view.facts, None)
-        return self._known
+            newest = max((number for number, _ in running), default=0)
+            if newest:
+                nodes = tuple(node for number, node in running if number == newest)
+                world = World(newest, nodes, fingerprint=view.facts[nodes[0]].fingerprint)
+                self._latest = next_generation(world, view.facts, None)
+        return self._latest
 
     def _learn_rows(self, view: RendezvousView) -> None:
         """Learn the rows of a step from ranks' reports: the feed may decide their number."""
@@ -365,9 +366,9 @@ class RendezvousLeader:
             return WorldProgress(forming_s=self._forming_s, deadlocked=deadlocked)
         if self._published_s:
             self._forming_s, self._published_s = now_s - self._published_s, 0.0
-            self._note("stepping", generation.number, after_s=round(self._forming_s, 3))
-        left = [one["left_s"] for one in reports if one.get("left_s") is not None]
-        return WorldProgress(True, min(left, default=None), self._forming_s, deadlocked)
+            self._add_event("stepping", generation.number, after_s=round(self._forming_s, 3))
+        left_s = [one["left_s"] for one in reports if one.get("left_s") is not None]
+        return WorldProgress(True, min(left_s, default=None), self._forming_s, deadlocked)
 
     def _execute(
         self,
@@ -379,16 +380,16 @@ class RendezvousLeader:
     ) -> None:
         match decision:
             case KeepWorld():
-                self._give_orders(self._recall, decision.reason)
+                self._publish_recall(self._recall, decision.reason)
             case RecallWorld():
                 if decision != self._recall:
                     log.info("generation %d ends: %s", decision.number, decision.reason)
-                    self._note(
+                    self._add_event(
                         "recall", decision.number, at_once=decision.at_once, why=decision.reason
                     )
-                self._give_orders(decision, decision.reason)
+                self._publish_recall(decision, decision.reason)
             case FormWorld():
-                assert newest is not None  # set above, as the last world is over
+                assert newest is not None  # `step` has set it, as the last world is over
                 self._form(decision.world, view, fence, generation, newest)
             case FinishJob():
                 self._end(fence, "finished", _result(view))
@@ -400,49 +401,49 @@ class RendezvousLeader:
         world: World,
         view: RendezvousView,
         fence: Leads,
-        before: Generation | None,
+        previous: Generation | None,
         newest: NewestCheckpoint,
     ) -> None:
         if world.keeper and world.origin is not None:
             name = unique_name_of(world.restored, world.number)
             world = replace(world, origin=replace(world.origin, name=name))
-        # The snapshot of a keeper was trained in the order of this run of the job.
+        # A keeper's snapshot was trained with the data order of the ended generation.
         on_disk = None if world.keeper else newest.checkpoint
         saved = {} if on_disk is None else on_disk.provenance.fingerprint
         world = replace(world, data_order=data_order(world.fingerprint, saved))
-        following = next_generation(world, view.facts, before)
+        generation = next_generation(world, view.facts, previous)
         history = view.history.to_json(), CheckpointHistory(newest.entry).to_json()
-        if not self._board.publish(self._job, fence, world.number, following.to_json(), history):
+        if not self._board.publish(self._job, fence, world.number, generation.to_json(), history):
             return  # another node leads, or a save has joined: the next view shows it
-        self._known = following
+        self._latest = generation
         self._published_s = time.monotonic()
-        self._note(
+        self._add_event(
             "generation",
             world.number,
             nodes=list(world.nodes),
-            ranks=len(following.endpoints),
+            ranks=len(generation.endpoints),
             restored=world.restored,
             why=world.reason,
         )
-        self._give_orders(None)
+        self._publish_recall(None)
 
     def _end(self, fence: Leads, kind: str, outcome: Mapping[str, Any]) -> None:
-        number = self._known.number if self._known else 0
+        number = self._latest.number if self._latest else 0
         if self._board.finish(self._job, fence, number, {"kind": kind, **outcome}):
-            self._note(kind, number, **outcome)
+            self._add_event(kind, number, **outcome)
 
-    def _give_orders(self, recall: RecallWorld | None, waiting_for: str = "") -> None:
+    def _publish_recall(self, recall: RecallWorld | None, waiting_for: str = "") -> None:
         self._recall = recall
         self._publish(recall, waiting_for)
 
-    def _note(self, kind: str, generation: int, **more: Any) -> None:
+    def _add_event(self, kind: str, generation: int, **more: Any) -> None:
         self._board.add_event(self._job, {"kind": kind, "generation": generation, **more})
 
 
 def _without_saved_keeper(generation: Generation) -> World:
-    """Return the world; without its keeper, if the keeper's snapshot has joined the history.
+    """Return the world, without its keeper if the keeper's snapshot has joined the history.
 
-    That snapshot is the first entry of this generation.
+    That snapshot is the first entry of this generation in the history.
     """
     newest = generation.history.newest
     if newest is not None and newest.generation >= generation.number:

@@ -1,4 +1,4 @@
-"""The ranks of one generation on this node: their processes, and how these end."""
+"""The ranks of one generation on this node: their processes, and how they end."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class RankProcess:
         process: the process.
         port: connection to it.
         ready: its message that it is ready; None: it has not sent it.
-        ready_s: when that arrived; this and the other times by the monotonic clock.
+        ready_s: when `ready` arrived; this and the other times by the monotonic clock.
         progress: its last report of a step, or of the evaluation after it; None: none yet.
-        at_s: when that arrived; if it has not, the time of `ready` or of the start.
+        at_s: when `progress` arrived; before that, when `ready` arrived or the process started.
         heard_s: when its last message arrived.
         last: its `Finished`, `Left` or `Failed` message; None: it has sent none.
         code: exit code; None: it runs.
@@ -160,15 +160,15 @@ class WorkerGroup:
         return [rank for rank in self.ranks if rank.code is None]
 
     def receive(self, wait_s: float) -> list[tuple[RankProcess, FromRank | int]]:
-        """Return messages of ranks, and exit codes of ended ones; waits up to `wait_s` for one."""
-        found: list[tuple[RankProcess, FromRank | int]] = []
+        """Return messages and exit codes of ranks; waits up to `wait_s` for the first."""
+        messages: list[tuple[RankProcess, FromRank | int]] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._messages.get(timeout=wait_s))
+            messages.append(self._messages.get(timeout=wait_s))
             while True:
-                found.append(self._messages.get_nowait())
-        for rank, message in found:
+                messages.append(self._messages.get_nowait())
+        for rank, message in messages:
             _record(rank, message)
-        return found
+        return messages
 
     def leave(self) -> None:
         """Ask all ranks to leave at the next safe point."""
@@ -209,7 +209,7 @@ class WorkerGroup:
         self._messages.put((rank, 0 if code is None else code))
 
     def _answer(self, rank: RankProcess) -> None:
-        """Answer questions; in a thread of its own, as an answer may wait for Redis."""
+        """Answer questions; in a separate thread, as an answer may wait for Redis."""
         while (ask := rank.asks.get()) is not None:
             try:
                 value = self.shard_server.answer(rank.number, ask, lambda: rank.process.alive)
@@ -240,29 +240,29 @@ def inspect(
         EdlError: the rank failed, hung, or ended without a message.
     """
     (rank,) = workers.ranks
-    found: Inspected | Failed | None = None
+    last: Inspected | Failed | None = None
     try:
         while workers.running:
             if stop.requested:
                 return None
             for _, message in workers.receive(_INSPECT_POLL_S):
                 if isinstance(message, Inspected | Failed):
-                    found = message
+                    last = message
                 if not isinstance(message, int):
                     on_message(rank, message)
             if hung([rank.liveness()], hang_s, time.monotonic()):
                 raise EdlError(
                     "the functions of the job file did not return within"
-                    f" {allowed_s(rank.liveness(), hang_s):g} s; a larger --hang gives them longer"
+                    f" {allowed_s(rank.liveness(), hang_s):g} s; a larger --hang allows more time"
                 )
     finally:
         workers.close()
-    if isinstance(found, Inspected):
-        return found.fingerprint
-    if found is not None:
-        raise (UsageError if found.usage else EdlError)(found.error)
-    said = rank.process.last_line or "nothing"
-    raise EdlError(f"the job file could not be inspected: {rank.ending()}; its last line: {said}")
+    if isinstance(last, Inspected):
+        return last.fingerprint
+    if last is not None:
+        raise (UsageError if last.usage else EdlError)(last.error)
+    line = rank.process.last_line or "nothing"
+    raise EdlError(f"the job file could not be inspected: {rank.ending()}; its last line: {line}")
 
 
 def _start(
@@ -299,8 +299,8 @@ def _record(rank: RankProcess, message: FromRank | int) -> None:
             rank.waiting_for, rank.peers_s = message.waiting_for, message.peers_s
             if message.waiting_for:
                 return
-            before, rank.progress, rank.at_s = rank.step, message, now_s
-            if message.rows and message.step > before:
+            previous_step, rank.progress, rank.at_s = rank.step, message, now_s
+            if message.rows and message.step > previous_step:
                 rank.rates.append(message.step_s / message.rows)
                 del rank.rates[:-_RATE_STEPS]
         case Finished() | Left() | Failed():
@@ -309,14 +309,14 @@ def _record(rank: RankProcess, message: FromRank | int) -> None:
             rank.code = message
 
 
-#: Seconds after which the other ranks of a node are killed if one has failed.
+#: Seconds after which the other ranks of a node are killed if one rank has failed.
 PEERS_S: Final = 2.0
-#: The same if one has ended without a failure: the others may write a snapshot or evaluate.
+#: The same if one rank has ended without a failure: the others may write a snapshot or evaluate.
 FOLLOW_S: Final = 60.0
-#: Seconds without a message after which a rank counts as silent; a waiting one reports each second.
+#: Seconds without a message after which a rank counts as silent; waiting ranks report each second.
 _SILENT_S: Final = 4.0
 #: Most reported positions of a failure: all remembered failures must fit on the board.
-_POSITIONS: Final = 1024
+_MAX_POSITIONS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +374,7 @@ class WorkerRun:
             for number in hung([rank.liveness() for rank in running], self._hang_s, now_s):
                 log.warning("rank %d hangs: no step for %g s; it is killed", number, self._hang_s)
                 self.workers.kill("hang", [number])
-        self._kill_stragglers(running, now_s)
+        self._kill_remaining(running, now_s)
         return None
 
     def leave(self, why: str) -> None:
@@ -402,17 +402,17 @@ class WorkerRun:
         if self._first_end is None or (self._first_end[1] and not safe):
             self._first_end = (time.monotonic(), safe)
 
-    def _kill_stragglers(self, running: Sequence[RankProcess], now_s: float) -> None:
-        """Kill ranks that still run some time after another one of this node has ended."""
+    def _kill_remaining(self, running: Sequence[RankProcess], now_s: float) -> None:
+        """Kill ranks that still run some time after another rank of this node has ended."""
         if self._first_end is None:
             return
         at_s, safe = self._first_end
         if now_s - at_s < (FOLLOW_S if safe else PEERS_S):
             return
+        another_failed = any(r.code not in (None, 0, EXIT_AGAIN) for r in self.workers.ranks)
         for rank in running:
             silent = rank.suspended or now_s - rank.heard_s > _SILENT_S
-            others = any(r.code not in (None, 0, EXIT_AGAIN) for r in self.workers.ranks)
-            self.workers.kill("hang" if silent and not others else "peers", [rank.number])
+            self.workers.kill("hang" if silent and not another_failed else "peers", [rank.number])
 
     def _result(self) -> RunResult:
         self.shard_server.close()
@@ -436,9 +436,10 @@ class WorkerRun:
 
     def _failure(self, rank: RankProcess) -> RankFailure | None:
         if rank.killed_for == "hang":
-            how = "it was suspended" if rank.was_suspended else "it did not say why"
-            how = self._blocked or how
-            return self._new_failure(rank, "hang", f"no step for {self._hang_s:g} s or more; {how}")
+            cause = "it was suspended" if rank.was_suspended else "it reported no reason"
+            cause = self._blocked or cause
+            error = f"no step for {self._hang_s:g} s or more; {cause}"
+            return self._new_failure(rank, "hang", error)
         if rank.killed_for or rank.code == 0 or isinstance(rank.last, Left):
             return None
         if isinstance(rank.last, Failed):
@@ -447,15 +448,15 @@ class WorkerRun:
                 self._new_failure(rank, "crash", last.error),
                 step=last.step,
                 epoch=last.epoch,
-                positions=tuple(last.positions[:_POSITIONS]),
+                positions=tuple(last.positions[:_MAX_POSITIONS]),
                 usage=last.usage,
                 gave_up=last.gave_up,
             )
         if rank.code == EXIT_AGAIN:
             return None
-        said = rank.process.last_line
+        line = rank.process.last_line
         return self._new_failure(
-            rank, "killed", rank.ending() + (f"; its last line: {said}" if said else "")
+            rank, "killed", rank.ending() + (f"; its last line: {line}" if line else "")
         )
 
     def _new_failure(self, rank: RankProcess, how: FailureKind, error: str) -> RankFailure:
