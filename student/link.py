@@ -193,10 +193,10 @@ class ShardServer:
         self._closed = threading.Event()
         self._error = ""
         if local:
-            self._board = own = open_board(None)
-            fence = own.lead(job, _NODE_ID, 3600.0)
+            self._board = open_board(None)
+            fence = self._board.lead(job, _NODE_ID, 3600.0)
             assert fence is not None  # no other process has this board
-            own.publish(job, fence, generation, {})
+            self._board.publish(job, fence, generation, {})
 
     @property
     def waiting(self) -> str:

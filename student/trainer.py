@@ -133,24 +133,24 @@ class Trainer:
             raise UsageError("a training needs an end: give epochs=..., steps=... or both")
         losses: list[float] = []
         pending: list[Any] = []
-        taken = samples = 0
+        step = samples = 0
         self.model.train()
         began = self._clock()
         try:
             with contextlib.closing(_batches(loader, epochs, steps)) as batches:
                 for epoch, batch in batches:
                     loss = self._step(batch)
-                    taken, samples = taken + 1, samples + rows_of(batch)
+                    step, samples = step + 1, samples + rows_of(batch)
                     pending.append(loss)
                     if len(pending) == _READ_LOSSES_EVERY:
                         losses.extend(float(one) for one in pending)
                         pending.clear()
                     for callback in self._on_step:
-                        callback(StepReport(taken, epoch, samples, loss))
+                        callback(StepReport(step, epoch, samples, loss))
         finally:
             self._optimizer.clear_grad()
         losses.extend(float(one) for one in pending)
-        return TrainResult(taken, samples, self._clock() - began, tuple(losses))
+        return TrainResult(step, samples, self._clock() - began, tuple(losses))
 
     def _step(self, batch: Any) -> Any:
         loss = self._loss_of_batch(self.model, self._loss, batch)
@@ -178,10 +178,10 @@ def accuracy(model: Any, image: Any, label: Any, *, batch_size: int = 256) -> fl
         raise UsageError(f"accuracy of {len(image)} images with {len(label)} labels")
     framework, correct = framework_of(model), 0
     with framework.evaluating(model):
-        for at in range(0, len(image), batch_size):
-            logits = model(framework.tensor(image[at : at + batch_size]))
-            hits = logits.argmax(-1) == framework.tensor(label[at : at + batch_size])
-            correct += int(hits.sum())
+        for start in range(0, len(image), batch_size):
+            rows = slice(start, start + batch_size)
+            logits = model(framework.tensor(image[rows]))
+            correct += int((logits.argmax(-1) == framework.tensor(label[rows])).sum())
     return correct / len(image)
 
 

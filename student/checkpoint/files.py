@@ -127,9 +127,12 @@ def open_files(url: str) -> Files:
 
 @contextlib.contextmanager
 def raise_unavailable(
-    what: str, kind: type[Exception] = OSError, passes: type[Exception] = EdlError
+    message: str, kind: type[Exception] = OSError, passes: type[Exception] = EdlError
 ) -> Iterator[None]:
-    """Convert exceptions of `kind` to CheckpointUnavailable, but not EdlErrors and `passes`."""
+    """Convert exceptions of `kind` to CheckpointUnavailable, but not EdlErrors and `passes`.
+
+    The text of the error is `message` and the reason.
+    """
     try:
         yield
     except (EdlError, passes):
@@ -141,7 +144,7 @@ def raise_unavailable(
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if number == errno.ENOSPC:
             reason = f"no room: {reason}"
-        raise CheckpointUnavailable(f"{what}: {reason}{advice}", full) from error
+        raise CheckpointUnavailable(f"{message}: {reason}{advice}", full) from error
 
 
 def write_pieces(pieces: Iterable[Piece], write: Callable[[Piece], object]) -> FileDigest:

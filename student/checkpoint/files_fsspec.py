@@ -53,9 +53,9 @@ class FsspecFiles:
             except (ValueError, ImportError) as error:  # no such protocol, or its library
                 raise UsageError(f"checkpoints cannot lie at {url}: {error}") from error
         self._root = str(root).rstrip("/")
-        if found := sorted(_PATTERNS.intersection(self._root)):
+        if patterns := sorted(_PATTERNS.intersection(self._root)):
             raise UsageError(
-                f"checkpoints cannot lie at {url}: fsspec would take {' and '.join(found)} for a"
+                f"checkpoints cannot lie at {url}: fsspec would take {' and '.join(patterns)} for a"
                 " pattern, and could remove other files. Give a path without it"
             )
 
@@ -68,9 +68,9 @@ class FsspecFiles:
 
     @contextlib.contextmanager
     def reading(self, name: str, file: str) -> Iterator[BinaryIO]:
-        what = f"cannot read {self.url}/{name}/{file}"
+        message = f"cannot read {self.url}/{name}/{file}"
         with (
-            _translated(what, passes=FileNotFoundError),
+            _translated(message, passes=FileNotFoundError),
             self._fs.open(f"{self._root}/{name}/{file}", "rb") as opened,
         ):
             yield opened
@@ -80,8 +80,8 @@ class FsspecFiles:
             _put(self._fs, f"{self._root}/{name}/{file}", data)
 
     def size(self, name: str, file: str) -> int | None:
-        what = f"cannot look at {self.url}/{name}/{file}"
-        with _translated(what), contextlib.suppress(FileNotFoundError):
+        message = f"cannot look at {self.url}/{name}/{file}"
+        with _translated(message), contextlib.suppress(FileNotFoundError):
             return int(self._fs.info(f"{self._root}/{name}/{file}")["size"])
         return None
 

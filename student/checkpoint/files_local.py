@@ -43,8 +43,8 @@ class LocalFiles:
         self._root = root
 
     def names(self) -> list[str]:
-        what = f"cannot look for checkpoints in {self.url}"
-        with raise_unavailable(what), contextlib.suppress(FileNotFoundError):
+        message = f"cannot look for checkpoints in {self.url}"
+        with raise_unavailable(message), contextlib.suppress(FileNotFoundError):
             return [name for name in os.listdir(self._root) if step_of(name) is not None]
         return []
 
@@ -104,17 +104,17 @@ class LocalFiles:
         with contextlib.suppress(OSError):
             self._root.mkdir(parents=True, exist_ok=True)
         try:
-            opened = open(self._root / _LOCK, "ab")  # noqa: SIM115 - open while locked
+            file = open(self._root / _LOCK, "ab")  # noqa: SIM115 - open while locked
         except OSError:  # a save will report it
             return None
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            opened.close()
+            file.close()
             if isinstance(error, BlockingIOError):
                 raise
             return None
-        return opened
+        return file
 
     def location(self, name: str) -> str:
         return str(self._root / name)
@@ -155,8 +155,8 @@ class _LocalDraft:
             os.close(self._fd)
 
     def _translated(self) -> contextlib.AbstractContextManager[None]:
-        what = f"cannot write the checkpoint of step {self._step} to {self._root}"
-        return raise_unavailable(what)
+        message = f"cannot write the checkpoint of step {self._step} to {self._root}"
+        return raise_unavailable(message)
 
 
 def _create_aside(root: Path) -> tuple[Path, int]:

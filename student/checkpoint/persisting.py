@@ -5,7 +5,7 @@ and retries. The training continues: the snapshot stays in memory, and the previ
 on disk.
 
 A written checkpoint that cannot join the history, because the job board does not answer, stays on
-disk and waits. Newer ones are written in addition, less and less often
+disk and waits. Newer checkpoints are written in addition, at growing intervals
 (`scheduler.students.saving.due_without_board`).
 """
 
@@ -40,8 +40,8 @@ class _UnjoinedCheckpoint:
     Attributes:
         sequence: sequence number of its snapshot.
         checkpoint: the newest such checkpoint.
-        since_s: when the writing of the first unjoined one began, by the monotonic clock.
-        written_s: when this one was written.
+        since_s: when the write of the first unjoined checkpoint began, by the monotonic clock.
+        written_s: when `checkpoint` was written.
     """
 
     sequence: int
@@ -120,7 +120,7 @@ class Persister:
             self._changed.notify_all()
 
     def stop(self, timeout_s: float) -> None:
-        """Stop the thread; wait up to `timeout_s` for a write. A longer write goes on alone."""
+        """Stop the thread; wait up to `timeout_s` for a write. A longer write continues."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()

@@ -8,8 +8,8 @@ PLACE/step-000000000100/model.safetensors      the arrays, a file for each group
                         JOINED.json            elastic trainings: its position in the history
 ```
 
-A folder without a manifest is no checkpoint. A checkpoint that does not match its manifest is
-damaged: a training that starts skips it with a warning, and takes the previous one.
+A folder without a manifest is no checkpoint. A checkpoint that matches its manifest is *whole*,
+else it is *damaged*: a training that starts skips it with a warning, and takes the previous one.
 
 With a *fence* a save takes two steps: `write` creates a checkpoint from which no training
 continues, and `join` makes it the newest of the training's history, if the fence allows it
@@ -151,8 +151,8 @@ class Repository:
         if contents.step >= MOST_STEPS:
             raise UsageError(f"step {contents.step} is too large for the name of a checkpoint")
         self._files.tidy()
-        if name and (one := self.find(name)) is not None and not one.problem:
-            return one  # an earlier attempt has written it
+        if name and (written := self.find(name)) is not None and not written.problem:
+            return written  # by an earlier attempt
         after = ""
         if fence is not None:
             after = fence.after
@@ -182,7 +182,7 @@ class Repository:
 
         Args:
             written: result of `write`.
-            fence: the fence tried to `write`.
+            fence: the fence passed to `write`.
 
         Returns:
             The checkpoint with its position in the history. None: it has none, because a later one
@@ -219,13 +219,15 @@ class Repository:
         return joined
 
     def mark(self, entry: CheckpointEntry) -> None:
-        """Note in a checkpoint's folder that it has joined the history, if that is not noted yet.
+        """Write `JOINED` into a checkpoint's folder, unless it is there: it has joined the history.
 
         Raises:
             CheckpointUnavailable: the place cannot be read or written.
         """
-        one = self.find(entry.name)
-        if one is not None and not one.eligible and one.digest == entry.digest:
+        checkpoint = self.find(entry.name)
+        if checkpoint is None or checkpoint.eligible:
+            return
+        if checkpoint.digest == entry.digest:
             self._files.add(entry.name, JOINED, joined_record(entry))
 
     def newest_for_next_generation(
@@ -253,13 +255,14 @@ class Repository:
         last = next((one.name for one in listed if one.eligible), "")
         # The next save must follow the newest entry even if that is missing here for a while.
         newest = 0 if history.newest is None else history.newest.sequence
-        for one in listed:
-            if one.eligible or one.problem:
+        for checkpoint in listed:
+            if checkpoint.eligible or checkpoint.problem:
                 continue
-            if not may_continue(one.after, one.generation, last, generation):
+            if not may_continue(checkpoint.after, checkpoint.generation, last, generation):
                 continue
-            if (known and one.name == known.name) or self._is_whole(one):
-                return replace(one, sequence=max(newest, *(it.sequence for it in listed)) + 1)
+            if (known and checkpoint.name == known.name) or self._is_whole(checkpoint):
+                sequence = max(newest, *(one.sequence for one in listed)) + 1
+                return replace(checkpoint, sequence=sequence)
         valid = next((one for one in listed if one.valid), None)
         if valid is None or known is None or valid.name != known.name:
             valid = self.newest_valid(history.dropped)
@@ -287,8 +290,8 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         by_name = {one.name: one for name in self._files.names() if (one := self._inspect(name))}
-        found = [self._stored(one) for one in by_name.values()]
-        return [by_name[one.name] for one in newest_first(found)]
+        stored = [self._stored(one) for one in by_name.values()]
+        return [by_name[one.name] for one in newest_first(stored)]
 
     def newest_valid(self, dropped: Sequence[str] = ()) -> Checkpoint | None:
         """Read checkpoints, and return the newest one that matches its checksums; None: none does.
@@ -354,10 +357,10 @@ class Repository:
         Raises:
             CheckpointUnavailable: the place cannot be read or written.
         """
-        whole = 0
+        whole_count = 0
         for one in self.list():
-            if whole < self._keep and one.valid:
-                whole += self._is_whole(one)
+            if whole_count < self._keep and one.valid:
+                whole_count += self._is_whole(one)
         by_name = {one.name: one for one in self.list()}
         names = to_prune([self._stored(one) for one in by_name.values()], self._keep)
         for name in () if dry_run else names:
@@ -400,19 +403,20 @@ class Repository:
         listed = [one for one in self.list() if one.name != saved.name]
         return [self._stored(one, saved) for one in [saved, *listed]]
 
-    def _stored(self, one: Checkpoint, saved: Checkpoint | None = None) -> StoredCheckpoint:
+    def _stored(self, checkpoint: Checkpoint, saved: Checkpoint | None = None) -> StoredCheckpoint:
         """Return a checkpoint in the scheduler's form, after `saved`, if any, was saved."""
         if saved is not None and saved.sequence:
-            pending = one.generation == saved.generation and one.step > saved.step
+            same_generation = checkpoint.generation == saved.generation
+            pending = same_generation and checkpoint.step > saved.step
         else:  # its writer may still be alive
-            pending = time.time() - (begun_s(one.name) or 0) < LEFTOVER_S
+            pending = time.time() - (begun_s(checkpoint.name) or 0) < LEFTOVER_S
         return StoredCheckpoint(
-            one.name,
-            one.step,
-            one.made_s,
-            one.valid,
-            one.sequence,
-            pending and not one.eligible,
+            checkpoint.name,
+            checkpoint.step,
+            checkpoint.made_s,
+            checkpoint.valid,
+            checkpoint.sequence,
+            pending and not checkpoint.eligible,
         )
 
     def _remove_old(self, saved: Checkpoint, find_old: Callable[[], Sequence[str]]) -> None:

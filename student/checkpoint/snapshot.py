@@ -1,8 +1,8 @@
 """Snapshots in memory that a node's supervisor owns, so they outlive the ranks that write them.
 
 Each of the two slots is a memory file without a name (`memfd`). So a crash leaves no segment
-behind, and a full `/dev/shm` does not matter. Ranks open the files through the
-supervisor's file descriptors in `/proc`.
+behind, and a full `/dev/shm` does not matter. Ranks open the files through the supervisor's
+file descriptors in `/proc`.
 
 ```
 byte 0     header: magic, step, sequence, lengths, checksum of header and table

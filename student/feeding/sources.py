@@ -69,8 +69,8 @@ def source_for(
     order = sample_order(feed, settings)
     if order is None:
         check_fits(saved, UnshardedSource.kind, None, world)
-        own = None if saved is None else saved["ranks"][rank]
-        return UnshardedSource(feed, seed=settings.seed, rank=rank, world=world, saved=own)
+        state = None if saved is None else saved["ranks"][rank]
+        return UnshardedSource(feed, seed=settings.seed, rank=rank, world=world, saved=state)
     check_fits(saved, ShardedSource.kind, order.identity(), world)
     total_batch = settings.total_batch or order.batch_size
     if total_batch is None:

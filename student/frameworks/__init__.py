@@ -300,10 +300,10 @@ def framework_of_job(module: ModuleType) -> Framework:
             raise UsageError(f"{STATED} is {' or '.join(map(repr, names))}, not {stated!r}")
         return framework_named(stated)
     imported = {_package_of(value) for value in vars(module).values()}
-    found = [name for name in names if name in imported]
-    if not found:  # its imports may be within functions, or in modules of its own
-        found = [name for name in names if name in sys.modules]
-    return framework_named(found[0] if len(found) == 1 else names[0])
+    candidates = [name for name in names if name in imported]
+    if not candidates:  # the imports may be within functions, or in modules of the job
+        candidates = [name for name in names if name in sys.modules]
+    return framework_named(candidates[0] if len(candidates) == 1 else names[0])
 
 
 def _package_of(value: Any) -> str:

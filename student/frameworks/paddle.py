@@ -247,8 +247,8 @@ def _split_key(key: str, names: Mapping[str, str]) -> tuple[str, str]:
     """Split `linear_7.w_0_velocity_0` into `linear_7.w_0` and `velocity`, without the number."""
     parameter = max((name for name in names if key.startswith(f"{name}_")), key=len, default="")
     kind = key.removeprefix(f"{parameter}_") if parameter else key
-    bare, _, number = kind.rpartition("_")
-    return parameter or key, bare if bare and number.isdigit() else kind
+    name, _, number = kind.rpartition("_")
+    return parameter or key, name if name and number.isdigit() else kind
 
 
 def _state_dict_for(

@@ -85,16 +85,16 @@ def split(
         batch = batch[0]  # the form of Paddle's static-graph loaders
     inputs: tuple[Any, ...] | dict[str, Any]
     if isinstance(batch, Mapping):
-        inputs, labels, at, soft_labels = _split_dict(dict(batch), soft, positions)
+        inputs, labels, row_positions, soft_labels = _split_dict(dict(batch), soft, positions)
     else:
         fields = list(batch) if isinstance(batch, (tuple, list)) else [batch]
-        inputs, labels, at, soft_labels = _split_fields(fields, soft, positions)
+        inputs, labels, row_positions, soft_labels = _split_fields(fields, soft, positions)
     rows = rows_of(inputs)
     return Parts(
         map_leaves(inputs, tensor),
         map_leaves(labels, tensor),
         {name: map_leaves(label, tensor) for name, label in soft_labels.items()},
-        _checked_positions(at, rows) if positions else None,
+        _checked_positions(row_positions, rows) if positions else None,
         rows,
     )
 
@@ -102,9 +102,10 @@ def split(
 def _split_dict(
     batch: dict[str, Any], soft: Sequence[str], positions: bool
 ) -> tuple[dict[str, Any], Any, Any, dict[str, Any]]:
+    """Return inputs, hard labels, positions and soft labels of a dict."""
     names = list(batch)
-    at = batch.pop(POSITIONS, None)
-    if positions and at is None:
+    row_positions = batch.pop(POSITIONS, None)
+    if positions and row_positions is None:
         raise UsageError(f"the batch has no {POSITIONS!r}, its fields are {names}")
     if positions and len(sent := names[names.index(POSITIONS) + 1 :]) > len(soft):
         raise UsageError(
@@ -120,12 +121,13 @@ def _split_dict(
     labels = [batch.pop(name) for name in LABELS if name in batch]
     if not batch:
         raise UsageError("the batch has only labels, and no input for the model")
-    return batch, labels[0] if labels else None, at, soft_labels
+    return batch, labels[0] if labels else None, row_positions, soft_labels
 
 
 def _split_fields(
     fields: list[Any], soft: Sequence[str], positions: bool
 ) -> tuple[tuple[Any, ...], Any, Any, dict[str, Any]]:
+    """Return inputs, hard labels, positions and soft labels of a tuple or list."""
     source_fields = len(fields) - len(soft) - positions
     if source_fields < 1:
         raise UsageError(
@@ -133,10 +135,11 @@ def _split_fields(
             " select the outputs that teachers send with fetches=[...] of Distill"
         )
     soft_labels = dict(zip(soft, fields[source_fields + positions :], strict=True))
-    at = fields[source_fields] if positions else None
+    row_positions = fields[source_fields] if positions else None
     if source_fields == 1:
-        return (fields[0],), None, at, soft_labels
-    return tuple(fields[: source_fields - 1]), fields[source_fields - 1], at, soft_labels
+        return (fields[0],), None, row_positions, soft_labels
+    labels = fields[source_fields - 1]
+    return tuple(fields[: source_fields - 1]), labels, row_positions, soft_labels
 
 
 def _checked_positions(value: Any, rows: int) -> Positions:

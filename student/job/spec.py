@@ -96,8 +96,8 @@ class JobSpec:
         """
         loss = self._call("loss", outputs, labels)
         scalar = self.framework.scalar(loss)
-        what = "a scalar float tensor, the mean over the batch"
-        self._expect(scalar is not None, "loss", what, loss)
+        expected = "a scalar float tensor, the mean over the batch"
+        self._expect(scalar is not None, "loss", expected, loss)
         return scalar
 
     def optimizer(self, parameters: Sequence[Any]) -> Any:
@@ -127,8 +127,8 @@ class JobSpec:
                 " return an object that can be iterated again: the DataLoader itself, a list, ...",
             )
         fits = isinstance(source, Iterable) or is_dataset(source)
-        what = "batches: a DataLoader, a data set, a list or another iterable"
-        self._expect(fits and not isinstance(source, str | bytes), "feed", what, source)
+        expected = "batches: a DataLoader, a data set, a list or another iterable"
+        self._expect(fits and not isinstance(source, str | bytes), "feed", expected, source)
         return source
 
     def metrics(self) -> dict[str, Metric | Any]:
@@ -143,8 +143,8 @@ class JobSpec:
             isinstance(name, str) and (callable(metric) or hasattr(metric, "accumulate"))
             for name, metric in metrics.items()
         )
-        what = "a dict from names to functions of (outputs, labels) or paddle.metric.Metrics"
-        self._expect(fits, "metrics", what, metrics)
+        expected = "a dict from names to functions of (outputs, labels) or paddle.metric.Metrics"
+        self._expect(fits, "metrics", expected, metrics)
         return dict(metrics)
 
     def distill(self) -> Distill | None:
@@ -172,13 +172,13 @@ class JobSpec:
         with self.job_errors(function):
             return self.functions[function](*arguments)
 
-    def _expect(self, fits: bool, function: str, what: str, value: Any) -> None:
+    def _expect(self, fits: bool, function: str, expected: str, value: Any) -> None:
         if not fits:
-            raise self._error(function, f"must return {what}; it returned {_described(value)}")
+            raise self._error(function, f"must return {expected}; it returned {_described(value)}")
 
-    def _error(self, function: str, what: str) -> JobError:
+    def _error(self, function: str, problem: str) -> JobError:
         file, line = _definition(self.functions[function], self.path)
-        return JobError(f"{source_location(file, function, line)}: {what}")
+        return JobError(f"{source_location(file, function, line)}: {problem}")
 
 
 def load_job(path: str | Path) -> JobSpec:
@@ -220,7 +220,7 @@ def _run(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    before = sys.modules.get(name)
+    previous = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up here
     try:
         with converting_errors(str(file), None, ""):
@@ -229,8 +229,8 @@ def _run(file: Path) -> ModuleType:
             exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), module.__dict__)
     except JobError as error:
         sys.modules.pop(name)
-        if before is not None:
-            sys.modules[name] = before
+        if previous is not None:
+            sys.modules[name] = previous
         if isinstance(cause := error.__cause__, SyntaxError):
             location = source_location(cause.filename or str(file), "", cause.lineno)
             raise JobError(f"{location}: {cause.msg} (a syntax error)") from cause

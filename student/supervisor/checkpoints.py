@@ -230,21 +230,21 @@ class CheckpointManager:
             UsageError: a checkpoint of this name has another manifest.
         """
         with self._measured_search():
-            found = self._search_repository.find(origin.name)
-        if found is None or found.problem:
+            checkpoint = self._search_repository.find(origin.name)
+        if checkpoint is None or checkpoint.problem:
             return None
         expected = expected_digest(origin, history)
-        if expected and found.digest != expected:
+        if expected and checkpoint.digest != expected:
             raise UsageError(
-                f"the checkpoint {found.location} is not the one that the job goes on from:"
-                f" the hash of its manifest begins with {found.digest[:12]}, not with"
+                f"the checkpoint {checkpoint.location} is not the one that the job goes on from:"
+                f" the hash of its manifest begins with {checkpoint.digest[:12]}, not with"
                 f" {expected[:12]}. Start this node with the --checkpoint that the others have, or"
                 " remove what another program has written there"
             )
         if origin.digest:
             self._search_repository.mark(origin)
-            return found
-        return found if found.sequence else None
+            return checkpoint
+        return checkpoint if checkpoint.sequence else None
 
     def has(self, step: int) -> bool:
         """Whether the current generation has saved this step.
