@@ -51,7 +51,7 @@ class SampleOrder:
         self.batch_size: int | None = getattr(loader.batch_sampler, "batch_size", None)
 
     def identity(self) -> dict[str, Any]:
-        """Return, as JSON values, what must be equal for positions to name the same samples."""
+        """Return sampler, seed and number of samples; if equal, positions name the same samples."""
         names = [type(sampler).__name__ for sampler in with_inner(self._loader.batch_sampler)]
         samples = _length(self._loader.dataset)
         return {"sampler": " of ".join(names), "seed": self._seed, "samples": samples}

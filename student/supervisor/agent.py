@@ -55,7 +55,7 @@ class NodeDependencies:
         module: module that each rank runs.
         environment: variables that ranks get in addition to those of this process.
         ttl_s: seconds without a heartbeat after which a node is lost.
-        gather_s: seconds to wait for further nodes after one has joined.
+        gather_s: seconds to wait for further nodes after a node has joined.
         checkpoint_timeout_s: see `CHECKPOINT_TIMEOUT_S`.
     """
 

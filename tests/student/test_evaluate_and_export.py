@@ -143,7 +143,7 @@ def test_an_evaluation_equals_one_by_hand(
 def test_a_data_set_needs_a_batch_size(tmp_path: Path, place: str) -> None:
     data_set = "    return paddle.io.TensorDataset([paddle.to_tensor(X), paddle.to_tensor(Y)])"
     spec = job(tmp_path, BATCHES, data_set)
-    with pytest.raises(UsageError, match=r"how many rows .* else --batch-size"):
+    with pytest.raises(UsageError, match=r"rows of a batch .* else --batch-size"):
         evaluate(spec, place)
     by_batches = evaluate(job(tmp_path), place).metrics
     assert evaluate(spec, place, batch_size=7).metrics == pytest.approx(by_batches, rel=1e-5)

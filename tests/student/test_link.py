@@ -87,7 +87,7 @@ def test_what_is_refused_is_raised_as_the_same_error(ends: tuple[RankPort, RankL
 def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
     threading.Timer(0.02, port.close).start()
-    with pytest.raises(EdlError, match="supervisor was gone"):
+    with pytest.raises(EdlError, match="supervisor ended"):
         link.lease(0)
     assert link.lost
 

@@ -369,7 +369,7 @@ def test_a_feed_without_ids_needs_a_fixed_number_of_nodes(feed: Any) -> None:
     sample_order(batched(9, 2), settings_of(32, nodes=(1, 4)))
     divides = Batched(Numbers(10), 2)
     divides.batch_sampler.nranks = 2  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="divides the samples itself"):
+    with pytest.raises(UsageError, match="divides samples itself"):
         sample_order(divides, settings_of(nodes=(1, 2)))
 
 

@@ -125,7 +125,7 @@ def test_missing_fields_are_named() -> None:
         split((X, Y, AT, MORE, SOFT), [""], positions=True)
     # An output of the teachers is not taken for a field of the data.
     batch = {"x": X, "labels": Y, POSITIONS: AT, "label": Y, "logits": SOFT}
-    with pytest.raises(UsageError, match=r"send \['label', 'logits'\].*fetches="):
+    with pytest.raises(UsageError, match=r"outputs, \['label', 'logits'\].*fetches="):
         split(batch, [""], positions=True)
 
 

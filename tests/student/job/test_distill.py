@@ -69,8 +69,8 @@ def test_teachers_are_asked_where_their_labels_ever_count(distill: Distill, need
         ({"alpha": 0, "beta": 1, "no_teacher": "hard_only"}, "alpha is 0"),
         ({"loss": "topk"}, "needs label_form='topk:K'"),
         ({"loss": "topk", "label_form": "topk:3"}, "needs the name of the output"),
-        ({"loss": "mse", "label_form": "topk:3"}, "leaves most of them out"),
-        ({"loss": "mse", "teacher_temperature": 2}, "with these settings: take"),
+        ({"loss": "mse", "label_form": "topk:3"}, "omits most of them"),
+        ({"loss": "mse", "teacher_temperature": 2}, "with these settings: use"),
         (
             {"loss": "topk", "label_form": "topk:3", "fetches": ["z"], "temperature": 4},
             "give teacher_temperature=4",

@@ -428,14 +428,14 @@ def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: P
         origin = replace(written.entry, sequence=1)
         keeping.begin(published(board, World(2, ("a",), origin)), writes=False)
         nothing = CheckpointHistory()
-        with pytest.raises(UsageError, match=f"begins with {written.digest[:12]}, and not with 00"):
+        with pytest.raises(UsageError, match=f"begins with {written.digest[:12]}, not with 00"):
             keeping.find(replace(origin, digest="0" * 64), nothing)
         unwritten = replace(origin, digest="")
         assert keeping.find(unwritten, nothing) is None, "it has not joined the history"
         assert keeping.find(replace(unwritten, name=unique_name_of(5, 1)), nothing) is None
         assert keeping.find(origin, nothing) is not None
         assert keeping.find(unwritten, nothing) is not None, "joined, as its folder says"
-        with pytest.raises(UsageError, match="and not with 00"):
+        with pytest.raises(UsageError, match=", not with 00"):
             keeping.find(unwritten, CheckpointHistory(replace(origin, digest="0" * 64)))
     finally:
         keeping.close()
