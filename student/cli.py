@@ -91,7 +91,7 @@ CheckpointLocation = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="PLACE",
-        help="A checkpoint, or a folder or URL of several: the newest valid one.",
+        help="A checkpoint, or a folder or URL of several, of which the newest valid one is used.",
     ),
 ]
 BatchSize = Annotated[

@@ -92,9 +92,9 @@ def _counted(number: int, what: str) -> str:
 def _world(settings: TrainSettings) -> Iterator[str]:
     least, most = settings.nodes
     nodes = f"{least}" if least == most else f"{least} to {most}"
-    board = settings.coordinator or "this process alone"
     ranks = _counted(settings.ranks_per_node, "rank")
-    yield f"nodes: {nodes}, each with {ranks}; they meet at {board}"
+    meeting = f"; they meet at {settings.coordinator}" if settings.coordinator else ""
+    yield f"nodes: {nodes}, each with {ranks}{meeting}"
     intervals = [f"{settings.save_every_steps} steps"] if settings.save_every_steps else []
     intervals += [f"{settings.save_every_s:g} s"] if settings.save_every_s else []
     times = "when the world changes and at the end"

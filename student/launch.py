@@ -1,8 +1,8 @@
 """The environment of a node: variables of its launcher, its address, free ports.
 
-Launchers are Kubernetes, torchrun, Paddle's launch, MPI and Slurm. One `edl student train` is one
-node. Some launchers start a process for each GPU, such as torchrun with `--nproc-per-node 8`. Then
-each process is a node with one rank, on the GPU of its local rank.
+Launchers are Kubernetes, torchrun, Paddle's launch, MPI and Slurm. One process of
+`edl student train` is one node. Some launchers start a process for each GPU, such as torchrun with
+`--nproc-per-node 8`. Then each process is a node with one rank, on the GPU of its local rank.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def read_launcher(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
 
 
 def nodes_of(text: str, launch: LaunchInfo) -> tuple[int, int]:
-    """Parse `--nodes MIN:MAX`; by default, all nodes that the launcher has started.
+    """Parse `--nodes MIN:MAX`; by default, as many nodes as the launcher has started, or 1.
 
     Raises:
         UsageError: it is neither N nor MIN:MAX.
@@ -135,7 +135,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def own_address(coordinator: str | None) -> str:
-    """Return the local address of connections to the coordinator; loopback without one.
+    """Return the local address of connections to the coordinator; loopback if there are none.
 
     Args:
         coordinator: Redis URL; None: there is no coordinator.

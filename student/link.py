@@ -117,7 +117,7 @@ class RankLink:
         return self._channel.send_all([message.to_json()])
 
     def fill(self, epoch: int, shards: Iterable[Range]) -> None:
-        """Create the shards of `epoch`, as (start, stop); only the first call has an effect.
+        """Create the shards of `epoch`, as (start, stop), unless another rank has created them.
 
         This and `lease` raise GenerationSuperseded if another generation has begun.
         """

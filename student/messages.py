@@ -45,12 +45,12 @@ class Order(RankMessage):
         world: number of ranks in this world.
         local_rank: its number on its node, from 0.
         node: id of its node.
-        endpoints: host:port of each rank, for the process group of `paddle.distributed`.
+        endpoints: host:port of each rank, for the framework's process group.
         restore: path or URL of the checkpoint to start from; empty: start at step 0.
         snapshot: keys of the shared memory for snapshots, one for each slot; empty: this rank
             writes none.
         restarts_epoch: settings that decide the order of samples have changed since that
-            checkpoint, so the epoch starts anew.
+            checkpoint, so the epoch starts from its beginning.
         inspect: do not train: send the fingerprint of the job as `Inspected`, and exit.
     """
 

@@ -168,7 +168,7 @@ class Persister:
                 self.superseded = fence is self._fence
             return None
         except Exception as error:
-            return self._failed(step, error, fence)
+            return self._record_failure(step, error, fence)
         if sequence < header.sequence:  # an older snapshot has joined: save the newest one now
             return 0.0
         if self._failures and self.newest is not None:
@@ -208,7 +208,7 @@ class Persister:
         if fence is not self._fence:
             raise GenerationSuperseded("another generation has begun")
 
-    def _failed(self, step: int, error: Exception, fence: HistoryFence | None) -> float:
+    def _record_failure(self, step: int, error: Exception, fence: HistoryFence | None) -> float:
         """Record and log a failed save; return when to retry, by the monotonic clock."""
         problem = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
         with self._changed:

@@ -62,11 +62,11 @@ class HistoryFence:
     Args:
         board: job board with the history.
         job: name of the job.
-        generation: generation that saves.
+        generation: number of the generation that saves.
         after: name of the checkpoint that its first save continues; empty: there is none.
 
     Attributes:
-        generation: see above.
+        generation: number of the generation that saves.
         after: name of the checkpoint that the next save continues.
     """
 

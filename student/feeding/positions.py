@@ -201,8 +201,8 @@ def remaining_positions(trained: Mapping[int, Ranges], epoch: int, total: int) -
     if done.minus(Ranges.of([(0, total)])):
         raise UsageError(
             f"the checkpoint has trained positions up to {done.pairs[-1][1]} of epoch {epoch},"
-            f" which has only {total} now: the data set or the sampler has changed; restore"
-            " it, or begin with an empty --checkpoint"
+            f" which has only {total} now: the data set or the sampler has changed; use"
+            " the former one, or begin with an empty --checkpoint"
         )
     return done.complement(total)
 
@@ -250,17 +250,17 @@ def check_fits(saved: State | None, kind: str, order: State | None, world: int) 
         return
     if (saved["kind"] == "sharded") != (kind == "sharded"):
         raise UsageError(
-            f"the checkpoint is of a feed of kind {saved['kind']!r}, and feed('train') is of kind"
-            f" {kind!r} now; restore the feed, or give an empty --checkpoint"
+            f"the checkpoint is of a feed of kind {saved['kind']!r}, but feed('train') is of kind"
+            f" {kind!r} now; return the former feed, or give an empty --checkpoint"
         )
     if order is not None and (changed := _changed_fields(saved["order"], order)):
         raise UsageError(
-            f"the order of the samples has changed since the checkpoint: {changed}; restore it, or"
-            " give an empty --checkpoint"
+            f"the order of the samples has changed since the checkpoint: {changed}; use the"
+            " same data, seed and sampler, or give an empty --checkpoint"
         )
     if kind != "sharded" and len(saved["ranks"]) != world:
         raise UsageError(
-            f"the checkpoint is of {len(saved['ranks'])} ranks and this world has {world}: a feed"
+            f"the checkpoint is of {len(saved['ranks'])} ranks, but this world has {world}: a feed"
             " without ids cannot be divided again; start as many ranks as before"
         )
 

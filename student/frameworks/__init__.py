@@ -215,7 +215,7 @@ class Framework(Protocol):
         """Return the live parameters and buffers, by their names in the network."""
 
     def array(self, tensor: Any) -> Array:
-        """Return a tensor as an array: a view on a CPU, a copy from another device."""
+        """Return a tensor as an array: a view if it is contiguous and on a CPU, else a copy."""
 
     def set_value(self, tensor: Any, array: Array) -> None:
         """Replace the values of a parameter or buffer."""

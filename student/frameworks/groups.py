@@ -64,7 +64,7 @@ class DistributedGroup(ABC):
         rank: number of this rank, from 0.
         world: number of ranks.
         patient: ranks may be far apart in time, so the next collective first waits for all of them
-            without a limit, which takes a tenth of a second.
+            without a limit, which takes up to a tenth of a second.
 
     Raises:
         PeerLost: the group cannot be formed.
@@ -204,7 +204,7 @@ class DistributedGroup(ABC):
 
     @abstractmethod
     def _form_group(self) -> None:
-        """Form the process group; all ranks must call it within 30 s."""
+        """Form the process group; all ranks must call it within 30 s (Paddle's limit)."""
 
     @abstractmethod
     def _gather(self, array: Array) -> Array:

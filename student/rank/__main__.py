@@ -85,7 +85,7 @@ class Rank:
 
     def _report_left(self, error: BaseException) -> int:
         """Report that a peer or the supervisor is gone; the job itself has not failed."""
-        log.warning("%s; this rank ends and starts again in the next generation", error)
+        log.warning("%s; this rank ends, and the next generation starts a new one", error)
         step = 0 if self._loop is None else self._loop.position.step
         self._link.send(Left(step, safe=False, why=str(error)))
         return EXIT_AGAIN

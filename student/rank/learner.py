@@ -20,7 +20,7 @@ class Learner:
     Attributes:
         model: the student.
         parameters: parameters of the model, in the same order on all ranks.
-        optimizer: over these parameters.
+        optimizer: optimizer of these parameters.
         loss: computes the loss of a micro-batch.
         rate: the learning rate.
         precision: precision of the forward pass.
@@ -70,7 +70,7 @@ class Learner:
         return terms.named
 
     def apply(self) -> None:
-        """Sum the gradients of all ranks, and take the step."""
+        """Sum the gradients of all ranks, take the step, and advance the learning rate."""
         self.group.sum_gradients(self.parameters)
         self.precision.step(self.optimizer)
         self.optimizer.clear_grad()

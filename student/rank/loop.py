@@ -92,7 +92,7 @@ class Loop:
 
         Raises:
             PeerLost: another rank is gone.
-            UsageError: there are epochs without a single row.
+            UsageError: two epochs in a row have no rows.
         """
         self._first_step = self.position.step
         self.learner.model.train()

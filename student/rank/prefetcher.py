@@ -22,7 +22,7 @@ from ..job.batches import Parts, split
 if TYPE_CHECKING:
     from ...distill_reader.reader import DistilReader
 
-#: Follows the last batch of an epoch.
+#: Marks the end of an epoch; it follows the last batch.
 END_OF_EPOCH: Final = object()
 
 

@@ -63,8 +63,8 @@ class CheckpointVerifier:
         self._repository, self._patience_s = repository, patience_s
         self._request = (0, CheckpointHistory())
         self._search: Future[Checkpoint | None] | None = None
-        self._taken = True  # the result of the search was returned
-        self._found: Checkpoint | None = None  # result of the last search, for `_request[0]`
+        self._returned = True  # `newest` has returned the result of the search
+        self._result: Checkpoint | None = None  # of the last search, for `_request[0]`
 
     def newest(self, generation: int, history: CheckpointHistory) -> NewestCheckpoint | None:
         """Return the newest valid checkpoint; None while it is being read.
@@ -77,28 +77,28 @@ class CheckpointVerifier:
             CheckpointUnavailable: the place cannot be read now.
         """
         request, search = (generation, history), self._search
-        if search is None or (search.done() and (self._taken or self._request != request)):
+        if search is None or (search.done() and (self._returned or self._request != request)):
             search = self._begin(request)
         if not wait([search], self._patience_s).done or self._request != request:
             return None
-        self._taken = True
+        self._returned = True
         return NewestCheckpoint(search.result())
 
     def _begin(self, request: tuple[int, CheckpointHistory]) -> Future[Checkpoint | None]:
         """Start a search in a thread, which reads no checkpoint twice for the same generation."""
         if request[0] != self._request[0]:
-            self._found = None
-        self._request, self._taken = request, False
+            self._result = None
+        self._request, self._returned = request, False
         search: Future[Checkpoint | None] = Future()
         self._search = search
 
         def run() -> None:
             generation, history = request
             try:
-                self._found = self._repository.newest_for_next_generation(
-                    history, generation or None, self._found
+                self._result = self._repository.newest_for_next_generation(
+                    history, generation or None, self._result
                 )
-                search.set_result(self._found)
+                search.set_result(self._result)
             except Exception as error:
                 search.set_exception(error)
 
@@ -112,7 +112,7 @@ class CheckpointVerifier:
 _SEARCH_PAUSE: Final = 10.0
 #: Longest such pause, in seconds.
 _MOST_PAUSE_S: Final = 2.0
-#: Longest wait for a void write to end, in seconds: meanwhile, other nodes wait for this one.
+#: Longest wait for a void write to end, in seconds: other nodes wait for this node.
 _VOID_S: Final = 2.0
 _FOLDER: Final = "edl-student-"
 
@@ -360,6 +360,6 @@ def raise_if_unreachable(
     if seen_by:
         raise UsageError(
             f"node {node} does not see the checkpoint of step {step}, which node {seen_by[0]} sees:"
-            f" the newest one at {checkpoints.url} is {checkpoints.newest_in_words()}. Nodes share"
+            f" the newest one at {checkpoints.url}: {checkpoints.newest_in_words()}. Nodes share"
             " their checkpoints: start all of them with a --checkpoint that all can read"
         )

@@ -105,7 +105,7 @@ class RendezvousSession:
         self._facts = NodeInfo()
         self._sent_facts: NodeInfo | None = None
         self._last_beat_s = 0.0
-        self._back_s: float | None = None  # when board or node came back
+        self._back_s: float | None = None  # when board or node came back; None: never away
         self._logged: set[tuple[str, str]] = set()  # nodes with invalid facts, and the errors
         self._reports: dict[tuple[int, int], Mapping[str, Any]] = {}
         self._events: list[Mapping[str, Any]] = []
@@ -144,7 +144,7 @@ class RendezvousSession:
         self._thread.start()
 
     def update_facts(self, **changes: Any) -> None:
-        """Change facts of this node."""
+        """Change facts of this node; the session's thread publishes them soon."""
         with self._lock:
             facts = replace(self._facts, **changes)
             if facts == self._facts:

@@ -384,7 +384,7 @@ class WorkerRun:
             self.workers.leave()
 
     def end(self, why: str, hung: Sequence[int] = ()) -> None:
-        """Kill the ranks; this counts as a failure only of those in `hung`."""
+        """Kill the ranks; only the ranks in `hung` count as failed."""
         self._asked_to_leave = self._asked_to_leave or why
         self._blocked = self._blocked or (why if hung else "")
         self.shard_server.close()

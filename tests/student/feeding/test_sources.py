@@ -354,7 +354,7 @@ def test_ranks_of_a_fixed_world_get_parts_of_a_divisible_feed() -> None:
     with pytest.raises(UsageError, match="cannot be divided among 2 ranks"):
         source_of(Plain(), fixed, rank=0, world=2)
     saved = merge_states([source_of(feed).state()], None)
-    with pytest.raises(UsageError, match="of 1 ranks and this world has 2"):
+    with pytest.raises(UsageError, match="of 1 ranks, but this world has 2"):
         source_of(feed, fixed, saved=saved, world=2)
 
 
