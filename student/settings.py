@@ -23,7 +23,9 @@ _MOST_RANKS = 4096
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """Settings of one training; equal on all its nodes and ranks.
+    """Settings of one training, as a node and its ranks use them.
+
+    Settings in the job's fingerprint must be equal on all nodes, others may differ.
 
     Attributes:
         job_file: absolute path of the job file.
@@ -33,14 +35,15 @@ class TrainSettings:
         coordinator: Redis URL of the mesh; None: a single node, with its job board in memory.
         teachers: addresses `host:port` of teachers, if there is no coordinator.
         total_batch: rows of one step, of all ranks together; None: the feed's batch size.
-        micro_batch: most rows of one forward pass; the gradients of several are summed. None: the
-            rank's whole batch.
+        micro_batch: most rows of one forward pass; the gradients of several passes are summed.
+            None: the rank's whole batch.
         epochs: end after this number of epochs; None: no limit.
         steps: end after this number of steps; None: no limit. The lower limit applies.
         seed: seed of the order of samples, of initial parameters and of augmentation.
         deal: "dynamic": ranks lease shards and get rows in proportion to their speed; "static":
             each rank has a fixed, equal part of the positions of each step.
-        shard_rows: positions of one shard; None: chosen from the epoch and the world.
+        shard_rows: positions of one shard; None: computed from the epoch's length and the number
+            of ranks.
         checkpoint: folder or fsspec URL that all nodes can access; None: a temporary folder,
             deleted at the end, which only a single node can have.
         save_every_steps: steps between checkpoints; None: not by steps.

@@ -134,7 +134,7 @@ class BoardLeases:
         link: asks the job board.
         world: number of ranks of the generation.
         total_batch: rows of one step, of all ranks together.
-        rows: positions of a shard; None: chosen from the epoch and the world.
+        rows: positions of a shard; None: computed from the epoch's length and the number of ranks.
     """
 
     def __init__(self, link: RankLink, world: int, total_batch: int, rows: int | None) -> None:

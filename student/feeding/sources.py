@@ -267,7 +267,8 @@ class UnshardedSource:
         self._marks.clear()
         self._end = None
         saved, self._saved = self._saved, None
-        if saved is not None and saved["epoch"] > epoch:  # others had not ended it
+        # This rank had finished this epoch before the checkpoint, other ranks had not.
+        if saved is not None and saved["epoch"] > epoch:
             self._saved, self._end = saved, (saved["mark"],)
             self._position = {"epoch": epoch, "batches": saved["batches"], "mark": None}
             return _EmptyIterator()

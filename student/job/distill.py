@@ -134,7 +134,7 @@ class Distill:
 
     @property
     def needs_labels(self) -> bool:
-        """Whether teachers are needed: some soft term has a weight in some step."""
+        """Whether teachers are needed: a soft term has a weight above 0 in some step."""
         soft = (self.beta, *(hint.weight for hint in self.hints))
         return not all(weights.always_zero(weight) for weight in soft)
 

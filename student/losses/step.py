@@ -41,9 +41,9 @@ class Terms:
 class StepLoss:
     """`alpha * hard + beta * soft + sum of weight * hint` (the paper, Algorithm 2, line 5).
 
-    Each term is a mean over the rows of the batch, so ranks and micro-batches can sum it with their
-    shares of the rows as weights. With alpha = 1 and beta = 0 the total is the hard term itself:
-    training equals one without distillation, bit for bit.
+    Each term is a mean over the rows of its batch. So a sum over ranks and micro-batches, weighted
+    by their shares of the rows, is the mean over all rows. With alpha = 1 and beta = 0 the total is
+    the hard term itself: training equals one without distillation, bit for bit.
 
     Args:
         hard: the job's own loss, from (outputs, labels) to a scalar tensor.

@@ -112,7 +112,7 @@ def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
 
 
 def _checked(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
-    """Return the soft label; raise UsageError unless it has the shape of the logits, and floats."""
+    """Return the soft label; raise UsageError unless it has floats and the shape of the logits."""
     _check_logits(student_logits)
     if soft_label is None:
         raise UsageError("beta is above 0, so the loss needs the teacher's soft label")

@@ -56,7 +56,7 @@ class RankReporter:
         link: connection to the supervisor.
         saver: writes snapshots.
         evaluation: evaluates at the end of each epoch.
-        prefetcher: knows the statistics of the reader.
+        prefetcher: has the statistics of the reader.
         position: current step and epoch, which the loop advances.
         metrics: metrics of the last evaluation.
         positions: positions of the current batch.
