@@ -57,12 +57,12 @@ def list_(
     if verify:
         checkpoints = list(_verified(repository, checkpoints))
     if as_json:
-        typer.echo(json.dumps([_described(one) for one in checkpoints], indent=2))
+        typer.echo(json.dumps([_to_json(one) for one in checkpoints], indent=2))
     elif verify:
         for one in checkpoints:
             typer.echo(one.problem or f"{one.name}: whole")
     elif checkpoints:
-        _show(checkpoints)
+        _print_table(checkpoints)
     else:
         typer.echo(f"there is no checkpoint at {place}")
     damaged = sum(bool(one.problem) for one in checkpoints)
@@ -103,7 +103,7 @@ def prune(
 
     removed = Repository(place, keep).prune(dry_run)
     if as_json:
-        typer.echo(json.dumps([_described(one) for one in removed], indent=2))
+        typer.echo(json.dumps([_to_json(one) for one in removed], indent=2))
         return
     for checkpoint in removed:
         typer.echo(f"{'would remove' if dry_run else 'removed'} {checkpoint.location}")
@@ -111,7 +111,7 @@ def prune(
         typer.echo("nothing to remove")
 
 
-def _described(checkpoint: Checkpoint) -> dict[str, Any]:
+def _to_json(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "name": checkpoint.name,
         "location": checkpoint.location,
@@ -127,7 +127,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _show(checkpoints: Sequence[Checkpoint]) -> None:
+def _print_table(checkpoints: Sequence[Checkpoint]) -> None:
     from rich.console import Console
     from rich.table import Table
 

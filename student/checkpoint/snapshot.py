@@ -90,7 +90,7 @@ class Slot:
 
     @contextlib.contextmanager
     def locked(self, wait: bool = False) -> Iterator[bool]:
-        """Lock the slot for the context; yields False if it is locked, unless `wait` is true."""
+        """Lock the slot for the context. If it is locked elsewhere: wait, or yield False."""
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

@@ -18,7 +18,16 @@ from rich.text import Text
 
 from ...runtime.standard_streams import print_plainly
 from ..messages import Progress
-from .status import TrainingStatus, count, duration, figures, parts, position_text, size, teachers
+from .status import (
+    TrainingStatus,
+    figure_texts,
+    format_bytes,
+    format_count,
+    format_duration,
+    position_text,
+    progress_texts,
+    teachers_text,
+)
 
 _REFRESHES_PER_S: Final = 4
 #: Width of a bar in characters.
@@ -67,7 +76,7 @@ class Terminal:
     def waiting(self, what: str) -> None:
         """Show what the node waits for; empty: nothing."""
         with self._lock:
-            self._status.waits = what
+            self._status.node_waits_for = what
 
     def line(self, text: str) -> None:
         """Print a permanent line."""
@@ -84,7 +93,7 @@ class Terminal:
 def render(status: TrainingStatus, job: str) -> Any:
     """Return a status as lines for rich: progress, losses, labels, and what it waits for."""
     lines: list[Any] = [_progress(status, job)]
-    if texts := [*figures(status)]:
+    if texts := [*figure_texts(status)]:
         lines.append(Text("  " + "   ".join(texts)))
     if (labels := _labels(status)) is not None:
         lines.append(labels)
@@ -103,11 +112,11 @@ def _progress(status: TrainingStatus, job: str) -> Any:
     cells.append(Text(f"step {status.step}{total}"))
     cells.append(Text(f"epoch {status.epoch}"))
     if status.samples_per_s:
-        cells.append(Text(f"{count(status.samples_per_s)} samples/s"))
+        cells.append(Text(f"{format_count(status.samples_per_s)} samples/s"))
     if status.world > 1:
         cells.append(Text(f"{status.world} ranks"))
     if remaining := status.remaining_s:
-        cells.append(Text(f"ETA {duration(remaining)}", style="cyan"))
+        cells.append(Text(f"ETA {format_duration(remaining)}", style="cyan"))
     row.add_row(*cells)
     return row
 
@@ -118,8 +127,8 @@ def _labels(status: TrainingStatus) -> Any:
     if (buffer := status.buffer) is not None:
         filled, limit = buffer
         cells += [Text("  buffer"), ProgressBar(limit, min(filled, limit), width=_BAR_WIDTH)]
-        cells.append(Text(f"{size(filled)} of {size(limit)}"))
-    if (text := teachers(status)) is not None:
+        cells.append(Text(f"{format_bytes(filled)} of {format_bytes(limit)}"))
+    if (text := teachers_text(status)) is not None:
         has_none = status.teachers is not None and not status.teachers[0]
         cells.append(Text(text, style="red" if has_none else ""))
     if not cells:
@@ -175,7 +184,7 @@ class Plain:
             self._write_progress()
 
     def waiting(self, what: str) -> None:
-        self._status.waits = what
+        self._status.node_waits_for = what
         if what:
             self._write(f"waiting for {what}")
 
@@ -188,13 +197,13 @@ class Plain:
 
     def _write_progress(self) -> None:
         self._written_step = self._status.step
-        self._write("  ".join([position_text(self._status), *parts(self._status)]))
+        self._write("  ".join([position_text(self._status), *progress_texts(self._status)]))
 
     def _note_wait(self, now: float, moved: bool) -> None:
         """Write once what a rank waits for, if it waits long; short waits are normal."""
         waiting_for = self._status.waiting
         if (
-            moved or not waiting_for or self._status.waits
+            moved or not waiting_for or self._status.node_waits_for
         ):  # `waiting` has written a wait of the node
             self._waits_since, self._wait_written = None, False
         elif self._waits_since is None:

@@ -21,12 +21,12 @@ class TrainingStatus:
         world: number of ranks on all nodes.
         step: the latest reported step.
         steps: steps of the whole training; 0: unknown, or the estimate was exceeded.
-        waits: what the node itself waits for; empty: nothing.
+        node_waits_for: what the node itself waits for; empty: nothing.
     """
 
     def __init__(self) -> None:
         self.generation = self.world = self.step = self.steps = 0
-        self.waits = ""
+        self.node_waits_for = ""
         self._progress: dict[int, Progress] = {}
         self._pace: deque[tuple[float, int]] = deque()
 
@@ -98,8 +98,8 @@ class TrainingStatus:
     @property
     def waiting(self) -> str:
         """What the node or one of its ranks waits for, as text; empty: nothing."""
-        if self.waits:
-            return self.waits
+        if self.node_waits_for:
+            return self.node_waits_for
         waits = [(rank, one) for rank, one in sorted(self._progress.items()) if one.waiting_for]
         if not waits:
             return ""
@@ -129,7 +129,7 @@ _COUNTS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BYTES: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def count(value: float) -> str:
+def format_count(value: float) -> str:
     """Format a number: 12.3, 4.1k, 2.0M."""
     for size, unit in _COUNTS:
         if value >= size:
@@ -137,7 +137,7 @@ def count(value: float) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def size(value: int) -> str:
+def format_bytes(value: int) -> str:
     """Format bytes: 12 MiB."""
     for unit, name in _BYTES:
         if value >= unit:
@@ -145,37 +145,37 @@ def size(value: int) -> str:
     return f"{value} B"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds: 1:02:03, 2:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def figures(status: TrainingStatus) -> Iterator[str]:
+def figure_texts(status: TrainingStatus) -> Iterator[str]:
     """Yield terms of the loss, such as "total 1.234", the total first, and metrics."""
     losses = sorted(status.losses.items(), key=lambda item: item[0] != "total")
     for name, value in (*losses, *status.metrics.items()):
         yield f"{name} {value:.4g}"
 
 
-def parts(status: TrainingStatus) -> Iterator[str]:
-    """Yield the parts of a line of progress, without step and epoch."""
-    yield from figures(status)
+def progress_texts(status: TrainingStatus) -> Iterator[str]:
+    """Yield the parts of a line of progress, except step and epoch."""
+    yield from figure_texts(status)
     if status.samples_per_s:
-        yield f"{count(status.samples_per_s)} samples/s"
+        yield f"{format_count(status.samples_per_s)} samples/s"
     if status.world > 1:
         yield f"{status.world} ranks"
-    if (text := teachers(status)) is not None:
+    if (text := teachers_text(status)) is not None:
         yield text
     if (buffer := status.buffer) is not None:
         filled, limit = buffer
-        yield f"buffer {100 * filled // limit}% of {size(limit)}"
+        yield f"buffer {100 * filled // limit}% of {format_bytes(limit)}"
     if remaining := status.remaining_s:
-        yield f"ETA {duration(remaining)}"
+        yield f"ETA {format_duration(remaining)}"
 
 
-def teachers(status: TrainingStatus) -> str | None:
+def teachers_text(status: TrainingStatus) -> str | None:
     """Return present and wanted teachers, such as "teachers 3/4"; None: no rank uses teachers."""
     if status.teachers is None:
         return None
