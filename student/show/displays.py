@@ -202,9 +202,8 @@ class Plain:
     def _note_wait(self, now: float, moved: bool) -> None:
         """Write once what a rank waits for, if it waits long; short waits are normal."""
         waiting_for = self._status.waiting
-        if (
-            moved or not waiting_for or self._status.node_waits_for
-        ):  # `waiting` has written a wait of the node
+        # `waiting` has written what the node waits for.
+        if moved or not waiting_for or self._status.node_waits_for:
             self._waits_since, self._wait_written = None, False
         elif self._waits_since is None:
             self._waits_since = now
