@@ -327,6 +327,7 @@ def trace_of(error: BaseException, file: str) -> str:
 
 
 def _frame_in(file: str, trace: TracebackType | None) -> traceback.FrameSummary | None:
+    """Return the innermost frame in this file; None: there is none."""
     frames = [frame for frame in traceback.extract_tb(trace) if frame.filename == file]
     return frames[-1] if frames else None
 

@@ -11,7 +11,7 @@ from .terms import Tensor, cross_entropy, kl_divergence, weighted_sum
 
 
 class DistillLoss:
-    """`alpha * phi(y, F(theta, x)) + beta * psi(soft label, F'(theta, x))`.
+    """`alpha * phi(hard label, logits) + beta * psi(soft label, logits)`.
 
     As in the paper, section 3.3. All tensors are of Paddle, or all of PyTorch. phi is the cross
     entropy between the hard label and the student's logits. psi is
