@@ -281,8 +281,8 @@ class SimulatedControl:
         step_s = max((s.step_s(s.group.teachers_max) for s in students), default=0.0)
         source_s = max((s.group.source_s for s in students), default=0.0)
         device_s = max((teacher.device_s(batch) for teacher in teachers), default=0.0)
-        group_links = [group.link for group in (*scenario.students, *scenario.teachers)]
-        links = [scenario.link, *(link for link in group_links if link is not None)]
+        groups: list[StudentGroup | TeacherGroup] = [*scenario.students, *scenario.teachers]
+        links = [scenario.link, *(group.link for group in groups if group.link is not None)]
         slowest = min(link.bandwidth_bytes_per_s or inf for link in links)
         nbytes = max((s.group.batch_bytes for s in students), default=0)
         transfer_s = nbytes / slowest + 2 * max(link.latency_s for link in links)

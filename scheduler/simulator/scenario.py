@@ -279,7 +279,7 @@ class Scenario:
     def __post_init__(self) -> None:
         if not self.students:
             raise ValueError("a scenario needs at least one group of students")
-        names = [group.name for group in (*self.students, *self.teachers)]
+        names = [group.name for group in self._groups]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two groups are called {twice[0]!r}: names of all groups must differ")
@@ -297,7 +297,7 @@ class Scenario:
 
     def _check_fault(self, number: int, fault: ScenarioFault) -> None:
         students = {group.name for group in self.students}
-        if fault.group not in students | {group.name for group in self.teachers}:
+        if all(fault.group != group.name for group in self._groups):
             raise ValueError(f"faults[{number}]: there is no group {fault.group!r}")
         if fault.group in students and fault.kind == "hang":
             raise ValueError(
@@ -307,7 +307,11 @@ class Scenario:
     @property
     def services(self) -> tuple[str, ...]:
         """All services, in the order in which they are named."""
-        return tuple(dict.fromkeys(group.service for group in (*self.students, *self.teachers)))
+        return tuple(dict.fromkeys(group.service for group in self._groups))
+
+    @property
+    def _groups(self) -> list[StudentGroup | TeacherGroup]:
+        return [*self.students, *self.teachers]
 
     @property
     def quiet_from_s(self) -> float:

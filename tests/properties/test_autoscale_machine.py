@@ -99,7 +99,7 @@ def test_a_student_that_comes_wakes_a_service(
     memory, now = after(config, steps)
     now += config.freeze_s
     desired, _ = decide(ServiceLoad(1, 0, wanted=wanted), memory, now, config)
-    assert desired.count >= min(1, config.most)
+    assert desired.count >= min(1, config.limit)
 
 
 @given(configs(), STEPS, configs())
@@ -107,7 +107,7 @@ def test_new_settings_hold_at_once(
     config: AutoscaleConfig, steps: Steps, other: AutoscaleConfig
 ) -> None:
     memory, now = after(config, steps)
-    assert decide(steps[-1][1], memory, now, other)[0].count <= other.most
+    assert decide(steps[-1][1], memory, now, other)[0].count <= other.limit
 
 
 class Service:

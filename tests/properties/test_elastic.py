@@ -16,7 +16,7 @@ from edl.scheduler.elastic_values import (
     ElasticMemory,
     Pool,
     Target,
-    held,
+    resources_of,
 )
 
 KINDS = ("cpu", "gpu")
@@ -70,7 +70,7 @@ configs = st.builds(
 
 
 def taken(jobs: Sequence[ElasticJob], nodes: dict[str, int], kind: str) -> float:
-    return sum(held(job, nodes[job.name]).get(kind, 0.0) for job in jobs)
+    return sum(resources_of(job, nodes[job.name]).get(kind, 0.0) for job in jobs)
 
 
 def limit(pool: Pool, config: ElasticConfig, kind: str) -> float:
@@ -94,7 +94,7 @@ def test_what_is_ordered_fits_into_the_pool_and_into_what_is_free(
     grown = {j.name for j in jobs if nodes[j.name] > j.nodes}
     for kind in KINDS:
         assert taken(jobs, nodes, kind) <= limit(pool, config, kind)
-        if any(job.name in grown and held(job, 1).get(kind) for job in jobs):
+        if any(job.name in grown and resources_of(job, 1).get(kind) for job in jobs):
             present = {j.name: max(j.nodes, nodes[j.name]) + j.leaving for j in jobs}
             assert taken(jobs, present, kind) <= limit(pool, config, kind)
 
@@ -148,7 +148,7 @@ def test_it_comes_to_rest_and_nothing_is_idle_that_a_job_could_use(
         if more > job.max_nodes:
             continue
         wish = nodes | {job.name: more}
-        kinds = [kind for kind in KINDS if held(job, 1).get(kind)]
+        kinds = [kind for kind in KINDS if resources_of(job, 1).get(kind)]
         fits = all(taken(jobs, wish, one) <= limit(pool, config, one) - 2e-6 for one in kinds)
         assert not fits, f"{job.name} could have {more}"
 

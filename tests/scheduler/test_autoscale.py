@@ -77,7 +77,7 @@ class TestAutoscale:
         autoscaler.run(ServiceLoad(4, serving=3, wanted=40, starving=4), 1.0)
         autoscaler.run(ServiceLoad(4, serving=10, wanted=40), 30.0)
         told, _ = decide(ServiceLoad(4, 10, wanted=40), autoscaler.memory, autoscaler.now, config)
-        assert told.count == config.most
+        assert told.count == config.limit
         assert keyword in told.reason
         again = resumed(told.count, told.reason, autoscaler.now)
         assert decide(ServiceLoad(4, 10, wanted=40), again, autoscaler.now, config)[0] == told

@@ -21,7 +21,7 @@ from edl.coordinator.store.records import Member
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, LabelResponse, ModelDescription
-from edl.proto.datatypes import TensorSpec, whole
+from edl.proto.datatypes import TensorSpec, as_one_array
 from edl.proto.forms import softmax
 from edl.proto.security.client_connections import open_channel
 from edl.proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles
@@ -67,7 +67,7 @@ class ScriptedClient:
 
 
 def logits(function: Callable[[Array], Array]) -> Callable[[LabelRequest], dict[str, Array]]:
-    return lambda request: {"logits": function(whole(request.inputs["x"]))}
+    return lambda request: {"logits": function(as_one_array(request.inputs["x"]))}
 
 
 def test_a_good_server_is_measured_and_a_slow_one_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_outputs_may_come_in_any_order() -> None:
     orders = itertools.cycle((1, -1))
 
     def shuffled(request: LabelRequest) -> dict[str, Array]:
-        x = whole(request.inputs["x"])
+        x = as_one_array(request.inputs["x"])
         labels = [("logits", logits_of(x)), ("softmax", softmax(logits_of(x), 1.0))]
         return dict(labels[:: next(orders)])
 
@@ -184,7 +184,7 @@ def test_our_own_teachers_are_refused() -> None:
     def label(request: LabelRequest) -> dict[str, Array]:
         if request.parameters:
             raise WrongInstance("teacher_id 't' was asked for; this is 'u'")
-        return {"logits": logits_of(whole(request.inputs["x"]))}
+        return {"logits": logits_of(as_one_array(request.inputs["x"]))}
 
     def refuse_always(request: LabelRequest) -> dict[str, Array]:
         raise WrongInstance("this is 'u'")
