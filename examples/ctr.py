@@ -3,8 +3,8 @@
 The log has Criteo's format: a line for each impression, with 40 tab-separated fields: 1 or 0 for a
 click, 13 counts, 26 categories of eight hexadecimal digits; fields may be empty.
 
-export CLICKS=DIR                                  # has train.txt and eval.txt
-python examples/ctr.py generate 20000              # writes small synthetic ones there
+export CLICKS=DIR                          # its train.txt and eval.txt are the log
+python examples/ctr.py generate 20000      # writes a small synthetic log there
 python examples/ctr.py teacher ctr-teacher
 edl coordinator serve
 edl-teacher serve --model ctr-teacher --service ctr --redis redis://127.0.0.1:6379
@@ -50,7 +50,7 @@ class WideDeep(nn.Layer):  # type: ignore[misc]  # paddle has no types
 
 
 class Clicks(paddle.io.Dataset):  # type: ignore[misc]
-    """Counts, categories and click of each line; only the offsets of lines are kept in memory."""
+    """Tuples of counts, categories and click of a line; only offsets of lines are in memory."""
 
     def __init__(self, split: str) -> None:
         super().__init__()
@@ -67,9 +67,10 @@ class Clicks(paddle.io.Dataset):  # type: ignore[misc]
         finally:
             os.close(log)
         clicked, *fields = line.rstrip("\n").split("\t")
-        counts = np.array([max(float(one or 0), 0.0) for one in fields[:COUNTS]], np.float32)
+        counts = np.array([max(float(field or 0), 0.0) for field in fields[:COUNTS]], np.float32)
         hashed = [
-            zlib.crc32(f"{at}:{one}".encode()) % BUCKETS for at, one in enumerate(fields[COUNTS:])
+            zlib.crc32(f"{column}:{category}".encode()) % BUCKETS
+            for column, category in enumerate(fields[COUNTS:])
         ]
         return np.log1p(counts), np.array(hashed, np.int64), np.array([clicked == "1"], np.float32)
 
@@ -106,17 +107,17 @@ def generate(folder: Path, lines: int, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     effect = rng.normal(0, 1, (CATEGORIES, 50))
-    for split, count in (("train", lines), ("eval", lines // 5)):
+    for split, impressions in (("train", lines), ("eval", lines // 5)):
         rows = []
-        for _ in range(count):
+        for _ in range(impressions):
             counts = rng.poisson(3, COUNTS)
             chosen = rng.integers(0, 50, CATEGORIES)
             score = effect[np.arange(5), chosen[:5]].sum() + 0.3 * (counts[0] - 3) - 1
             clicked = int(rng.random() < 1 / (1 + np.exp(-score)))
-            names = [f"{zlib.crc32(bytes([at, one])):08x}" for at, one in enumerate(chosen)]
+            names = [f"{zlib.crc32(bytes(pair)):08x}" for pair in enumerate(chosen)]
             empty = rng.random(CATEGORIES) < 0.02
-            shown = ["" if gone else name for name, gone in zip(names, empty, strict=True)]
-            rows.append("\t".join([str(clicked), *map(str, counts), *shown]))
+            fields = ["" if is_empty else name for name, is_empty in zip(names, empty, strict=True)]
+            rows.append("\t".join([str(clicked), *map(str, counts), *fields]))
         (folder / f"{split}.txt").write_text("\n".join(rows) + "\n")
 
 

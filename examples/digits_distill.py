@@ -5,7 +5,7 @@ python examples/digits_teacher.py digits-teacher
 edl-teacher serve --model digits-teacher --service digits --redis redis://127.0.0.1:6379
 python examples/digits_distill.py redis://127.0.0.1:6379
 
-Start and stop teachers while it runs; each starts with the same line. `edl status --watch` shows
+Start and stop teachers while it runs, each with the `edl-teacher` line; `edl status --watch` shows
 them.
 """
 

@@ -2,8 +2,8 @@
 # # A mesh in one notebook
 #
 # A teacher learns digits and is exported to ONNX. Two processes on this machine serve it. A student
-# with images but hardly any labels learns from them; meanwhile one of them is killed. Open this
-# file as a notebook (VS Code, Spyder, Jupyter with jupytext), or run it:
+# with images but hardly any labels learns from them; meanwhile one of the processes is killed. Open
+# this file as a notebook (VS Code, Spyder, Jupyter with jupytext), or run it:
 #
 #     pip install '.[onnx,embedded,bench]' onnx    # in a clone of EDL-Dist
 #     python examples/digits_walkthrough.py
@@ -39,7 +39,7 @@ order = np.random.default_rng(0).permutation(1797)
 digits = load_digits()
 image: Array = digits.images[order].reshape(-1, 64).astype(np.uint8)
 label: Array = digits.target[order]
-taught, own, held_out = slice(0, 900), slice(900, 1500), slice(1500, None)
+for_teacher, own, held_out = slice(0, 900), slice(900, 1500), slice(1500, None)
 LABELLED_DIGITS = 40
 
 # %% [markdown]
@@ -50,7 +50,7 @@ LABELLED_DIGITS = 40
 
 # %%
 network = MLPClassifier((128,), learning_rate_init=0.01, tol=1e-3, random_state=0)
-network.fit(image[taught] / 16.0, label[taught])
+network.fit(image[for_teacher] / 16.0, label[for_teacher])
 print(f"teacher: {network.score(image[held_out] / 16.0, label[held_out]):.3f} of held-out digits")
 
 
@@ -85,8 +85,8 @@ to_onnx(network, Path(folder.name) / "digits.onnx")
 # %% [markdown]
 # ## A mesh
 #
-# A coordinator with its own Redis, and two teachers. They are processes on this machine, which end
-# with this one whatever happens. `edl status --redis URL` in a terminal shows them.
+# A coordinator with its own Redis, and two teachers. They are child processes of this one, and end
+# with it whatever happens. `edl status --redis URL` in a terminal shows them.
 
 # %%
 mesh = LocalMesh()
@@ -100,8 +100,8 @@ for name in ("t1", "t2"):
 # %% [markdown]
 # ## Batches of a reader
 #
-# A reader yields the student's own batches, with a teacher's outputs as last fields. Here a batch
-# is `(image,)`, without labels. With more fields, `feeds=[0]` would choose those for teachers.
+# A reader yields the student's own batches, with a teacher's outputs as the last fields. Here a
+# batch is `(image,)`, without labels. With more fields, `feeds=[0]` would select the teacher's.
 
 # %%
 batches = [(image[own][at : at + 50],) for at in range(0, 600, 50)]
@@ -114,7 +114,7 @@ print(f"the teacher predicts {logits[:8].argmax(axis=1)}, the labels are {label[
 # ## The student
 #
 # Softmax regression: 650 parameters; the teacher has 9,610. The loss is the cross entropy with the
-# teacher's probabilities at a temperature of 2, which tell not only that an image is a 7, but also
+# teacher's probabilities at a temperature of 2, which say not only that an image is a 7, but also
 # how similar it is to a 1.
 
 
@@ -182,8 +182,8 @@ print(reader.stats.line())
 draw = np.random.default_rng(1)
 with TeacherPool.of(reader) as pool:
     for _ in range(30):
-        one, other = draw.integers(0, 600, (2, 500))
-        blends = ((image[own][one] + image[own][other].astype(float)) / 2).astype(np.uint8)
+        first, second = draw.integers(0, 600, (2, 500))
+        blends = ((image[own][first] + image[own][second].astype(float)) / 2).astype(np.uint8)
         unsure = blends[student(blends).max(axis=1).argsort()[:100]]
         labels = pool.label((unsure,))
         student.step(unsure, softmax(labels["logits"] / 2.0))

@@ -1,14 +1,14 @@
 r"""A job for `edl student train`: a ResNet50 that learns ImageNet from ResNet101 (the paper).
 
-export IMAGENET=DIR       # has train/<wnid>/*.JPEG and val/<wnid>/*.JPEG,
+export IMAGENET=DIR       # contains train/<wnid>/*.JPEG and val/<wnid>/*.JPEG,
                           # or val/*.JPEG with val.txt: lines of file name and class, from 0
-python examples/imagenet.py resnet101 [WEIGHTS.pdparams]     # default: Paddle downloads weights
+python examples/imagenet.py resnet101 [WEIGHTS.pdparams]  # default: weights that Paddle downloads
 edl coordinator serve
 edl-teacher serve --model resnet101 --service resnet101 --redis redis://127.0.0.1:6379
 edl student train examples/imagenet.py --redis redis://127.0.0.1:6379 --nodes 1:8 \
     --ranks-per-node 8 --total-batch 1024 --epochs 90 --checkpoint s3://bucket/resnet50
 
-Images are sent as uint8; teachers send the 20 greatest of 1000 logits. The learning rate is for a
+Images are sent as uint8; teachers send the 20 largest of 1000 logits. The learning rate is for a
 total batch of 1024. IMAGENET_SIZE is the side of a crop in pixels (default 224).
 """
 
@@ -34,7 +34,7 @@ MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 class ByteInput(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """A network behind a normalization of uint8 images [N, 3, SIZE, SIZE]."""
+    """A network that takes uint8 images [N, 3, SIZE, SIZE] and normalizes them first."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -52,12 +52,12 @@ class Images(paddle.io.Dataset):  # type: ignore[misc]
     def __init__(self, split: str) -> None:
         super().__init__()
         root = Path(os.environ.get("IMAGENET", "imagenet"))
-        listed = root / "val.txt"
-        if split == "train" or not listed.is_file():
+        val_list = root / "val.txt"
+        if split == "train" or not val_list.is_file():
             folder = DatasetFolder(str(root / ("train" if split == "train" else "val")))
             self.samples = list(folder.samples)
         else:
-            lines = (line.split() for line in listed.read_text().splitlines())
+            lines = (line.split() for line in val_list.read_text().splitlines())
             self.samples = [(str(root / "val" / name), int(number)) for name, number in lines]
         if split == "train":
             crop = [transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip()]
@@ -87,8 +87,8 @@ def loss(outputs: Any, labels: Any) -> Any:
 def optimizer(parameters: Any) -> Any:
     steps = 90 * 1_281_167 // 1024
     cosine = paddle.optimizer.lr.CosineAnnealingDecay(0.4, T_max=steps)
-    warm = paddle.optimizer.lr.LinearWarmup(cosine, 5 * steps // 90, start_lr=0.0, end_lr=0.4)
-    return paddle.optimizer.Momentum(warm, 0.9, parameters=parameters, weight_decay=1e-4)
+    warm_up = paddle.optimizer.lr.LinearWarmup(cosine, 5 * steps // 90, start_lr=0.0, end_lr=0.4)
+    return paddle.optimizer.Momentum(warm_up, 0.9, parameters=parameters, weight_decay=1e-4)
 
 
 def feed(split: str) -> Any:

@@ -1,6 +1,6 @@
 """A job for `edl student train`: MNIST with 1000 labels, and a teacher that has learned all labels.
 
-export MNIST=DIR                          # has the four IDX files: train-images-idx3-ubyte, ...
+export MNIST=DIR                          # contains four IDX files: train-images-idx3-ubyte, ...
 python examples/mnist.py mnist-teacher    # trains the teacher and exports it
 edl coordinator serve
 edl-teacher serve --model mnist-teacher --service mnist --redis redis://127.0.0.1:6379

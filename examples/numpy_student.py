@@ -1,10 +1,10 @@
-"""A program to copy: a student in numpy, for ten classes; any loop needs its lines marked new.
+"""A program to copy: a student in numpy, for ten classes. Any loop needs the lines marked `new`.
 
 edl coordinator serve
 edl-teacher serve --model my_teacher:make --service mine --redis redis://127.0.0.1:6379
 python examples/numpy_student.py redis://127.0.0.1:6379
 
-docs/how-to/models.md has the teacher, which takes uint8 images [N, 8, 8].
+docs/how-to/models.md has the teacher, whose input is uint8 images [N, 8, 8].
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Planning: how many teachers, at which cost, and what if they die
 #
-# Nothing is started here. A plan is computed, and its mesh is simulated in virtual time, with the
+# This starts no processes. A plan is computed, and its mesh is simulated in virtual time, with the
 # rules of live meshes. Open this file as a notebook, or run it; it needs only `edl-dist`:
 #
 #     python examples/planning_walkthrough.py
@@ -23,8 +23,8 @@ from edl.scheduler.simulator import ScenarioFault, simulate
 # ## Machines and rates
 #
 # There are four machines for training. Spot machines come and go, so they can only be teachers.
-# `edl profile` measures the rates of your devices. Here they are those of a ResNet50 on a V100, and
-# of its teacher, a ResNet101, on a P4.
+# `edl profile` measures the rates of your devices. Here the rates are those of a ResNet50 on a
+# V100, and of its teacher, a ResNet101, on a P4.
 
 # %%
 cluster = Cluster(
@@ -51,8 +51,9 @@ job = Distillation(
 # %% [markdown]
 # ## The plan
 #
-# The planner predicts many fleets, with losses such as jitter, and takes the fastest; of those that
-# are about as fast, the cheapest. The paper's ratio n = ceil(t_t / t_s) is printed for comparison.
+# The planner predicts the speed of many fleets, with losses such as jitter, and takes the fastest;
+# of those that are about as fast, the cheapest. For comparison, the paper's ratio
+# n = ceil(t_t / t_s) is printed.
 
 # %%
 planned = plan(cluster, job)

@@ -3,8 +3,8 @@
 #
 # Three jobs share a pool of eight slots, then a web service wants some back. First each job waits
 # until all its nodes are free, as with most schedulers; then jobs grow and shrink between a minimum
-# and a maximum, as with `edl agent jobs` and the operator. The rule is the same, only the time is
-# virtual. Open this file as a notebook, or run it; it needs only `edl-dist`:
+# and a maximum, as with `edl agent jobs` and the operator. The rule is the product's, only the time
+# is virtual. Open this file as a notebook, or run it; it needs only `edl-dist`:
 #
 #     python examples/sharing_walkthrough.py
 
@@ -29,8 +29,8 @@ from edl.scheduler.elastic_values import SLOTS, ElasticConfig
 # %% [markdown]
 # ## The jobs
 #
-# Work is given in seconds of one node. A node takes five seconds to start, and the job stands still
-# for three while it forms a new world: growing is not free.
+# Work is in seconds of one node. A node takes five seconds to start, and the job pauses for three
+# while it forms a new world: growing is not free.
 
 # %%
 a_job = partial(SimulatedJob, start_s=5.0, join_s=5.0, reform_s=3.0)
@@ -70,8 +70,8 @@ show("gang", rigid, jobs)
 # ## Elastic
 #
 # A new job starts at once with its least number of nodes, which the large job releases. When nodes
-# are free again, the least fulfilled job grows first. The last job ends no sooner, as all slots
-# were busy before: elasticity saves waiting time.
+# are free again, the job with the smallest share of its range grows first. The last job ends no
+# sooner, because all slots were busy before: elasticity saves waiting time.
 
 # %%
 elastic = simulate(pool, jobs)
@@ -93,5 +93,5 @@ service = (ResourceReservation(120.0, {SLOTS: 4}), ResourceReservation(240.0, {S
 shared = simulate(replace(pool, reservations=service), jobs)
 show("elastic, beside a service", shared, jobs)
 busy = [moment for moment in shared.moments if 125 <= moment.at_s < 240]
-most = max(sum(moment.working.values()) for moment in busy)
-print(f"while it holds 4 of 8 slots, jobs have {most} at most")
+most_nodes = max(sum(moment.working.values()) for moment in busy)
+print(f"while it holds 4 of 8 slots, jobs have {most_nodes} at most")

@@ -103,7 +103,7 @@ class Student:
         return float(-(target * np.log(probability + 1e-9)).sum(axis=1).mean())
 
     def accuracy(self) -> float:
-        """Return the accuracy on new points."""
+        """Return the share of new points that are classified correctly."""
         point, arm = spirals(5000, np.random.default_rng(3))
         return float((self.forward(point)[-1].argmax(axis=1) == arm).mean())
 

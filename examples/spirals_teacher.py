@@ -1,7 +1,7 @@
-"""A teacher in numpy, fitted when it starts: it tells on which of three spiral arms a point lies.
+"""A teacher in numpy, fitted when it starts: it predicts the spiral arm on which a point lies.
 
 edl-teacher serve --model spirals_teacher:network --service spirals --redis redis://...
-(with this folder in PYTHONPATH), or the whole mesh: edl up examples/mesh.yaml
+(with this folder in PYTHONPATH). To start the whole mesh: edl up examples/mesh.yaml
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from spirals import ARMS, Array, spirals  # type: ignore[import-not-found]  # beside this
+from spirals import ARMS, Array, spirals  # type: ignore[import-not-found]  # in this folder
 
 FEATURES = 500
 

@@ -1,10 +1,10 @@
 r"""A job for `edl student train`: a bag of characters learns whether reviews are positive.
 
-export REVIEWS=DIR                        # has pos.txt and neg.txt, one review per line
+export REVIEWS=DIR                        # contains pos.txt and neg.txt, one review per line
 python examples/text.py text-teacher      # trains a convolutional teacher and exports it
 edl coordinator serve
 edl-teacher serve --model text-teacher --service reviews --redis redis://127.0.0.1:6379 \
-    --no-self-test                        # the self-test's inputs are not like texts
+    --no-self-test                        # its random inputs do not resemble texts
 edl student train examples/text.py --redis redis://127.0.0.1:6379 --epochs 10
 """
 
@@ -28,7 +28,7 @@ HELD_OUT = 10  # every tenth review measures the accuracy
 
 
 class Bag(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """The student: characters int64 [N, LENGTH], in any order -> logits [N, 2]."""
+    """The student: characters int64 [N, LENGTH] -> logits [N, 2]; their order has no effect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Bag(nn.Layer):  # type: ignore[misc]  # paddle has no types
 
 
 class Convolutions(nn.Layer):  # type: ignore[misc]
-    """The teacher: convolutions over adjacent characters int64 [N, LENGTH] -> logits [N, 2]."""
+    """The teacher: characters int64 [N, LENGTH] -> logits [N, 2], by 1-D convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,12 +52,13 @@ class Convolutions(nn.Layer):  # type: ignore[misc]
 
     def forward(self, text: Any) -> Any:
         embedded = self.embedding(text).transpose([0, 2, 1])
-        pooled = [self.max_pool(nn.functional.relu(one(embedded))) for one in self.convolutions]
+        convolved = [nn.functional.relu(layer(embedded)) for layer in self.convolutions]
+        pooled = [self.max_pool(features) for features in convolved]
         return self.out(paddle.concat(pooled, 1).squeeze(-1))
 
 
 class Reviews(paddle.io.Dataset):  # type: ignore[misc]
-    """Pairs of a review's characters, int64 [LENGTH], and its class, 1 for a positive one."""
+    """Pairs of a review's characters, int64 [LENGTH], and its class: 1 if positive, else 0."""
 
     def __init__(self, split: str, count: int | None) -> None:
         super().__init__()
@@ -68,8 +69,9 @@ class Reviews(paddle.io.Dataset):  # type: ignore[misc]
         texts = [(text, 1) for text in good - bad] + [(text, 0) for text in bad - good]
         texts.sort()  # the same order in every process
         texts = [texts[at] for at in np.random.default_rng(0).permutation(len(texts))]
-        held_out, rest = texts[::HELD_OUT], [t for at, t in enumerate(texts) if at % HELD_OUT]
-        self.texts = (rest if split == "train" else held_out)[:count]
+        held_out = texts[::HELD_OUT]
+        training = [text for at, text in enumerate(texts) if at % HELD_OUT]
+        self.texts = (training if split == "train" else held_out)[:count]
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         text, sentiment = self.texts[index]

@@ -20,23 +20,24 @@ MARKS: Final = {"calibrates": " \\*", "derived": " =", "contested": " !", "free"
 HEAD: Final = """# The papers' experiments, run again
 
 This page is generated: `make tables` runs every simulation and writes it anew from
-[benchmarks/results](.). One experiment by itself:
+[benchmarks/results](.). To run one experiment:
 
     edl bench paper.table1 --simulate            # the paper's devices, in virtual time
-    edl bench paper.table1 --simulate --check    # exit code 1 when it does not agree
-    edl bench paper.table1 --measure             # this machine, where that can be done
+    edl bench paper.table1 --simulate --check    # exit code 1 if a goal does not hold
+    edl bench paper.table1 --measure             # on this machine (not every experiment)
 
-**Simulated** means: the decision rules of a live mesh (who labels what, when to pull, how many
-teachers) run in virtual time, with devices as fast as the papers' own figures say. The papers'
-hardware was not used. Each section names the cells on which its device model is *calibrated*: that
-these agree proves nothing. The other cells are judged: they must be within 10 % of the paper's
-figures, in the same order as there, and lines must cross where they cross there.
+**Simulated** means: the decision rules of a live mesh (which teacher labels what, when to pull,
+how many teachers) run in virtual time, with devices as fast as the papers' own figures say. The
+papers' hardware was not used. Each section names the cells on which its device model is
+*calibrated*: their agreement proves nothing. The other cells are judged: they must be within 10 %
+of the paper's figures, in the same order, and lines must cross where the paper's lines cross.
 
 A cell of a table has the paper's figure, ours, and our error. A mark after it: \\* the model is
-calibrated on it; = it follows from other cells; ! another statement of the same paper excludes it,
-so it is shown and not judged. All others are *free*: judged, and nothing was fitted to them.
+calibrated on it; = it follows from other cells; ! another statement of the same paper contradicts
+it, so it is shown and not judged. All others are *free*: judged, and nothing was fitted to them.
 
-The end of the page has what `--measure --json benchmarks/results/paper-NAME-measured.json` wrote.
+The end of the page has the results of
+`--measure --json benchmarks/results/paper-NAME-measured.json`.
 """
 
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import numpy as np
-from my_teacher import spirals  # type: ignore[import-not-found]  # beside this
+from my_teacher import spirals  # type: ignore[import-not-found]  # in this folder
 
 from edl.distill_reader import Batched, DistilReader
 
@@ -24,7 +24,7 @@ def softmax(logits: Any) -> Any:
 
 
 def main(coordinator: str | None) -> None:
-    np.random.seed(4)  # the order of points, when it learns alone
+    np.random.seed(4)  # fixes the order of points without a reader
     points, arms = spirals(60, seed=2)
     batches: Any = Batched([*zip(points, arms, strict=True)], 20, shuffle=True)
     if coordinator:
@@ -32,18 +32,18 @@ def main(coordinator: str | None) -> None:
     weights = np.zeros((64, 3))
     for epoch in range(1, 151):
         for point, arm, *soft_label in batches:
-            target = np.eye(3)[arm]  # what the data says
-            if soft_label:  # what the teacher says counts more
+            target = np.eye(3)[arm]  # the label of the data
+            if soft_label:  # the teacher's label has more weight
                 target = 0.2 * target + 0.8 * softmax(soft_label[0])
-            found = features(point)
-            weights -= found.T @ (softmax(found @ weights) - target) / len(point)
+            sines = features(point)
+            weights -= sines.T @ (softmax(sines @ weights) - target) / len(point)
             if coordinator:
-                time.sleep(0.01)  # the step of a larger student, which takes longer
+                time.sleep(0.01)  # stands for the longer step of a larger student
         if coordinator and epoch % 30 == 0:
             print(f"epoch {epoch}: {batches.stats.line()}", flush=True)
-    others, arms = spirals(2000, seed=3)
-    right = (features(others) @ weights).argmax(axis=1) == arms
-    print(f"{100 * right.mean():.1f} % of 2000 new points classified correctly")
+    new_points, arms = spirals(2000, seed=3)
+    correct = (features(new_points) @ weights).argmax(axis=1) == arms
+    print(f"{100 * correct.mean():.1f} % of 2000 new points classified correctly")
     if coordinator:
         batches.close()
 

@@ -11,9 +11,9 @@ def spirals(count: int, seed: int) -> tuple[Any, Any]:
     """Return noisy points [count, 2] on three arms of a spiral, and the arm of each."""
     random = np.random.default_rng(seed)
     arm = random.integers(0, 3, count)
-    along = random.uniform(0.1, 1.0, count)
-    angle = 2 * np.pi * (along + arm / 3) + random.normal(0, 0.6, count)
-    points = along[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    radius = random.uniform(0.1, 1.0, count)
+    angle = 2 * np.pi * (radius + arm / 3) + random.normal(0, 0.6, count)
+    points = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     return points.astype(np.float32), arm
 
 
