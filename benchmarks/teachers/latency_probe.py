@@ -1,7 +1,7 @@
-"""A process that measures how late a teacher answers, on the core of the teacher's socket side.
+"""A process that measures how late a teacher answers.
 
-Every few milliseconds it wakes up, notes how late, calls `ServerLive`, and reads the deadline of
-the teacher's lease.
+It runs on the CPU core of the teacher's I/O process. Every few milliseconds it wakes up, notes how
+late, calls `ServerLive`, and reads the deadline of the teacher's lease.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LatencyProbe:
         self._ttl_s = ttl_s
         self._lock = threading.Lock()
         self._notes: dict[str, list[float]] = defaultdict(list)
-        self._beat_ms = 0.0
+        self._deadline_ms = 0.0
 
     def run(self) -> None:
         """Measure for ever."""
@@ -75,10 +75,10 @@ class LatencyProbe:
             deadline_ms: deadline of the lease in Redis time; None: there is no lease.
         """
         deadline_ms = deadline_ms or 0.0
-        if deadline_ms > self._beat_ms > 0:
-            period_s = (deadline_ms - self._beat_ms) / 1000
+        if deadline_ms > self._deadline_ms > 0:
+            period_s = (deadline_ms - self._deadline_ms) / 1000
             self._notes["beat"].append(max(0.0, period_s - self._ttl_s / BEATS_PER_TTL))
-        self._beat_ms = deadline_ms
+        self._deadline_ms = deadline_ms
 
 
 def take_latencies(

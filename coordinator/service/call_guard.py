@@ -64,7 +64,8 @@ class ManagerLimits:
         streams_per_principal: students' streams with one credential.
         watchers: streams of the log at this manager.
         watchers_per_principal: streams of the log with one credential.
-        calls: concurrent calls at this manager.
+        calls: concurrent calls whose request has arrived, except those of students for their own
+            status.
         silent: open calls whose request has not arrived yet.
     """
 
@@ -136,10 +137,11 @@ class RefusedByGate(Forbidden):
     """A refusal that the gate has counted."""
 
 
-#: Reason in the metrics by class of error, nearest class first. Other errors are not refusals.
+#: Class of error -> reason in the metrics. An error has the reason of its nearest base class here;
+#: an error without one is not a refusal. Empty: the gate has counted the refusal.
 _REASONS: Final[dict[type[BaseException], str]] = {
     RefusedByGate: "",
-    Unauthenticated: "",  # raised and counted by the gate
+    Unauthenticated: "",
     AccessError: "forbidden",
     VersionMismatch: "version",
     WireError: "malformed",

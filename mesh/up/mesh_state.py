@@ -171,7 +171,7 @@ def initial_state(specs: Iterable[ProcessSpec], keep: bool = False) -> MeshState
     mesh = MeshState(tuple(ProcessState(spec) for spec in specs), keep)
     names = [process.spec.name for process in mesh.processes]
     if len(set(names)) < len(names) or len(mesh.with_role("coordinator")) != 1:
-        raise ValueError(f"one coordinator, and a name for each: {names}")
+        raise ValueError(f"a mesh has one coordinator, and no two equal names: {names}")
     return mesh
 
 
