@@ -1,7 +1,7 @@
 """PyTorch: kinds of objects, devices, the state of trainings, and the group of ranks.
 
-The optimizer's state, too, names parameters as the network does (`fc.weight`): PyTorch numbers them
-there, in the order in which the optimizer got them.
+PyTorch's optimizers number the parameters in their state, in the order in which they got them. The
+state that we save has the names of the network instead (`fc.weight`).
 """
 
 from __future__ import annotations
@@ -334,9 +334,10 @@ def _names(model: Any, optimizer: Any) -> dict[int, str]:
 
 
 def _with_types_of(live: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the values of `saved` to the types in `live`: JSON has no tuples or counters.
+    """Convert the values of `saved` to the types in `live`: JSON has no tuples and no `Counter`.
 
-    A schedule of several schedules has a list of their states.
+    Lists are converted item by item, because the state of a schedule that combines others, such as
+    `SequentialLR`, has a list of their states.
     """
     return {key: _with_type_of(live.get(key), value) for key, value in saved.items()}
 

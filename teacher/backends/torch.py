@@ -88,7 +88,10 @@ def datatype(dtype: Any) -> str:
 
 
 def as_array(torch: Any, tensor: Any) -> Array:
-    """Return the memory of a tensor as an array; a copy if the tensor is on a GPU."""
+    """Return a tensor as an array that shares its memory.
+
+    It is a copy if the tensor is on a GPU, or is in bfloat16 and not contiguous.
+    """
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # torch cannot convert it to numpy
         bits: Array = tensor.contiguous().view(torch.int16).numpy()
@@ -133,7 +136,7 @@ class DeviceCopies:
         return event
 
     def staged(self, array: Array) -> Any:
-        """Copy an array to a tensor that the device can read; on a CPU, the network's input."""
+        """Copy an array to a new tensor on the host, page-locked for a GPU, for `to_device`."""
         dtype = getattr(self._torch, array.dtype.newbyteorder("=").name)
         staged = self._torch.empty(array.shape, dtype=dtype, pin_memory=self.on_gpu)
         np.copyto(as_array(self._torch, staged), array)
