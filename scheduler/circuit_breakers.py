@@ -238,7 +238,7 @@ class CircuitBreakers:
             self._log("info", f"teacher {name} answers its probe and gets requests again", name)
 
     def forget_others(self, names: Collection[str]) -> None:
-        """Forget all teachers but `names`: another machine may join under a forgotten name."""
+        """Forget all teachers but `names`: a new machine may reuse a name."""
         self._breakers = {name: self._breakers[name] for name in self._breakers if name in names}
         self.labellers.intersection_update(names)
 

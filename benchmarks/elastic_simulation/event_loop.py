@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 
 from ...scheduler.elastic import decide
-from ...scheduler.elastic_values import ElasticMemory, FreeResources, Pool
+from ...scheduler.elastic_values import ElasticMemory, Pool
 from .running_job import RunningJob
 from .values import PoolState, SimulatedJob, SimulatedPool, Simulation
 
@@ -32,7 +32,7 @@ def simulate(
         ValueError: there are no jobs, or two have the same name.
     """
     if not jobs or len({job.name for job in jobs}) < len(jobs):
-        raise ValueError("jobs must have unique names, and there must be one")
+        raise ValueError("there must be at least one job, and jobs must have unique names")
     return _Simulation(pool, jobs, until_s).run()
 
 
@@ -82,10 +82,10 @@ class _Simulation:
 
     def _decide(self) -> None:
         present = [job for job in self._jobs if job.present(self._now)]
-        unavailable = FreeResources(self._reserved())
+        unavailable = self._reserved()
         for job in self._jobs:
             if not job.present(self._now):  # it has ended, and nodes of it are still leaving
-                unavailable.take(job.held(), -1)
+                _add(unavailable, job.held())
         pool = Pool(self._pool.capacity, unavailable)
         views = [job.view(self._now) for job in present]
         targets, self._memory = decide(pool, views, self._memory, self._now, self._pool.config)
@@ -102,8 +102,7 @@ class _Simulation:
     def _note(self) -> None:
         held: dict[str, float] = {}
         for job in self._jobs:
-            for kind, amount in job.held().items():
-                held[kind] = held.get(kind, 0.0) + amount
+            _add(held, job.held())
         served = {
             kind: min(wanted, self._pool.capacity.get(kind, 0.0) - held.get(kind, 0.0))
             for kind, wanted in self._reserved().items()
@@ -118,3 +117,8 @@ class _Simulation:
         if self._moments and self._moments[-1].at_s == moment.at_s:
             self._moments.pop()
         self._moments.append(moment)
+
+
+def _add(total: dict[str, float], amounts: Mapping[str, float]) -> None:
+    for kind, amount in amounts.items():
+        total[kind] = total.get(kind, 0.0) + amount

@@ -222,10 +222,10 @@ class _Top:
         return bool((other.values[only_other] <= self.least[rows] + limit).all())
 
 
-def _top_of_parts(values: Array, classes_of: Array, classes: int, tail: Array) -> _Top:
-    """Make the top from the parts of top-k labels: values and classes [n, k], tail [n]."""
+def _top_of_parts(values: Array, indices: Array, classes: int, tail: Array) -> _Top:
+    """Make the top from the parts of top-k labels: values and indices [n, k], tail [n]."""
     rows = np.arange(len(values))[:, np.newaxis]
-    positions = (rows * classes + classes_of.reshape(values.shape)).reshape(-1)
+    positions = (rows * classes + indices.reshape(values.shape)).reshape(-1)
     order = np.argsort(positions)
     least = values.min(axis=1)
     return _Top(positions[order], values.reshape(-1)[order], least, tail.reshape(-1), classes)

@@ -204,8 +204,8 @@ class TeacherStates:
     def _has_only_rested(self, name: str, most_rows: int | None) -> bool:
         """Whether a teacher returns from a rest unchanged: in the pool, and with the same model.
 
-        Then the ledger keeps its refusals: a batch that crashed its predictor is sent again only
-        after all others.
+        If so, the ledger keeps the refusals of this teacher. If it has labelled nothing, it gets a
+        batch again that crashed its predictor only after all other batches.
         """
         if name not in self._resting or self.breakers.is_open(name):
             return False
@@ -230,7 +230,7 @@ class TeacherStates:
         self.close_if_leaving(event.teacher, now)
 
     def forget_others(self, names: Iterable[str]) -> None:
-        """Forget all breakers but those of `names`: a machine may join under a forgotten name."""
+        """Forget the breakers of all teachers but `names`: a new machine may reuse a name."""
         self.breakers.forget_others({*names})
         self._paths_at = -inf
 
@@ -301,7 +301,7 @@ class TeacherStates:
                 links.mark_useless(name)
             self.lost([name], now)
             links.reconnect(event, self._pause_s(name, now), now)
-        else:  # not the batch's fault
+        else:  # the teacher rests, and the rows are sent again
             self._resting.add(name)  # first: requests that are sent again now are not copied to it
             self._apply(ev.AttemptFailed(name, request, reason if failure == "crashed" else ""))
             if failure == "full":

@@ -102,7 +102,10 @@ class TeacherServiceReconciler:
             raise failed[0]
 
     def _count_source(self, resource: Object) -> tuple[str, str] | None:
-        """Return Redis URL and service of the desired number; None: set by the spec, or no URL."""
+        """Return where to read the desired number: Redis URL and service.
+
+        None: the spec sets the number, or there is no URL.
+        """
         url = resource["spec"].get("coordinator") or self._config.coordinator
         if url is None or resource["spec"].get("replicas") is not None:
             return None
@@ -191,7 +194,7 @@ class TeacherServiceReconciler:
             return
         events = events_of(resource, status)
         gone = {key: None for key in before if key not in status}
-        # A deposed leader is refused, as the resource has changed.
+        # This raises if the resource has changed since it was read, for example by a new leader.
         done = self._client.patch_status(TEACHER_SERVICE, resource, {**status, **gone})
         resource["metadata"]["resourceVersion"] = done["metadata"]["resourceVersion"]
         resource["status"] = status
