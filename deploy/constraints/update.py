@@ -3,8 +3,8 @@
     python deploy/constraints/update.py
 
 Writes `constraints.txt`, with a version for each package that `EXTRAS` need, and
-`licenses.md`, with their licences. A dry run of pip resolves the versions, so nothing is installed;
-no address of an index is stored. Licences are read from the installed packages.
+`licenses.md`, with their licences. A dry run of pip resolves the versions, so nothing is installed.
+The files name no package index. Licences are read from the installed packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ FOLDER: Final = Path(__file__).resolve().parent
 ROOT: Final = FOLDER.parents[1]
 CONSTRAINTS: Final = FOLDER / "constraints.txt"
 LICENSES: Final = FOLDER / "licenses.md"
-#: Extras for machines of a mesh; not torch and GPU builds: their versions depend on the driver.
+#: Extras that machines of a mesh install. torch and GPU builds are left out, because their versions
+#: depend on the driver.
 EXTRAS: Final = ("paddle", "onnx", "embedded", "events", "fs", "store", "http", "dashboard", "k8s")
 _HEAD: Final = """\
 # Versions for the machines of a mesh, written by `make constraints`. A test compares them with
@@ -41,35 +42,41 @@ Written by `make constraints`; the packages are those of [constraints.txt](const
 
 def main() -> int:
     """Write both files."""
-    found = sorted(resolved(ROOT, EXTRAS), key=lambda one: one["name"])
-    CONSTRAINTS.write_text(_HEAD + "".join(f"{one['name']}=={one['version']}\n" for one in found))
-    rows = [f"| {one['name']} | {one['version']} | {licence(one['name'])} |\n" for one in found]
+    packages = sorted(resolved(ROOT, EXTRAS), key=lambda package: package["name"])
+    pins = [f"{package['name']}=={package['version']}\n" for package in packages]
+    CONSTRAINTS.write_text(_HEAD + "".join(pins))
+    rows = [
+        f"| {package['name']} | {package['version']} | {licence(package['name'])} |\n"
+        for package in packages
+    ]
     LICENSES.write_text(_TITLE + "".join(rows))
-    print(f"{len(found)} packages in {CONSTRAINTS.name} and {LICENSES.name}")
+    print(f"{len(packages)} packages in {CONSTRAINTS.name} and {LICENSES.name}")
     return 0
 
 
 def resolved(project: Path, extras: Iterable[str]) -> list[dict[str, Any]]:
-    """Return core metadata of all packages that a project's extras need, without the project.
+    """Return core metadata of all packages that a project with these extras needs, without its own.
 
     Raises:
         subprocess.CalledProcessError: pip cannot resolve the packages.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        wanted = f"{project}[{','.join(extras)}]"
+        requirement = f"{project}[{','.join(extras)}]"
         options = ("--quiet", "--dry-run", "--ignore-installed", "--report", str(report))
-        subprocess.run([sys.executable, "-m", "pip", "install", *options, wanted], check=True)
-        found = json.loads(report.read_text())["install"]
+        subprocess.run([sys.executable, "-m", "pip", "install", *options, requirement], check=True)
+        packages = [entry["metadata"] for entry in json.loads(report.read_text())["install"]]
     return [
-        {**one["metadata"], "name": one["metadata"]["name"].lower().replace("_", "-")}
-        for one in found
-        if one["metadata"]["name"] != "edl-dist"
+        {**package, "name": package["name"].lower().replace("_", "-")}
+        for package in packages
+        if package["name"] != "edl-dist"
     ]
 
 
 def licence(name: str) -> str:
-    """Return the licence of an installed package: expression, else classifiers, else short text.
+    """Return the licence of an installed package.
+
+    It is the licence expression, else the classifiers, else the start of the licence text.
 
     Raises:
         PackageNotFoundError: the package is not installed; run `make install`.
@@ -78,12 +85,12 @@ def licence(name: str) -> str:
     if "License-Expression" in metadata:
         return metadata["License-Expression"]
     classified = [
-        one.rpartition(" :: ")[2]
-        for one in metadata.get_all("Classifier") or ()
-        if one.startswith("License :: ") and not one.endswith("OSI Approved")
+        classifier.rpartition(" :: ")[2]
+        for classifier in metadata.get_all("Classifier") or ()
+        if classifier.startswith("License :: ") and not classifier.endswith("OSI Approved")
     ]
     text = metadata["License"].strip() if "License" in metadata else ""
-    return ", ".join(classified) or (text.splitlines()[0][:60] if text else "not said")
+    return ", ".join(classified) or (text.splitlines()[0][:60] if text else "not stated")
 
 
 if __name__ == "__main__":

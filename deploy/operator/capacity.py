@@ -1,8 +1,8 @@
 """Capacity of a cluster, and how much of it other pods use: the pool that elastic jobs share.
 
-Amounts are summed over machines, not packed into them (docs/adr/0016). The most frequent resources
-get names that users can read in a reason: "cpu", "GiB of memory", "gpu", "pods"; all others keep
-their Kubernetes name.
+Amounts are summed over machines, not packed into them (docs/adr/0016). Users read the names of
+resources in the `reason` of a status. So the most frequent ones are called "cpu", "GiB of memory",
+"gpu" and "pods"; all others keep their Kubernetes name.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _KINDS: Final = {
     GPU: ("gpu", 1.0),
 }
 PODS: Final = "pods"
-#: Seconds for which pods of jobs stay on a machine that is unreachable or not ready. It counts as
-#: long: jobs that shrink at once would lose nodes that run on.
+#: Seconds for which pods of jobs stay on a machine that is unreachable or not ready. The machine
+#: stays in the pool as long. Otherwise jobs would shrink at once, and lose nodes that still run.
 SILENT_S: Final = 30
 #: State of a pod's machine. "counted": in the pool; "closed": ready, but takes no new pods
-#: (cordoned or tainted); "silent": not ready or gone; "none": the pod is not scheduled yet.
+#: (cordoned or tainted); "silent": not ready or removed; "none": the pod is not scheduled yet.
 MachineState = Literal["counted", "closed", "silent", "none"]
 #: Upper bound of a request; Kubernetes has no larger quantity.
 _LARGEST: Final = 2.0**63
-#: Amount of each resource in a cluster that adds machines for waiting pods: no bound.
+#: Amount of each resource in a cluster that adds machines for waiting pods: practically unlimited.
 PLENTY: Final = 1e12
 ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
-#: Field selector of the pods that use resources, or may later.
+#: Field selector of pods that use resources now or may use them later.
 NOT_ENDED: Final = ",".join(f"status.phase!={phase}" for phase in sorted(ENDED_PHASES))
 
 
@@ -52,39 +52,39 @@ def amounts(resources: Mapping[str, Any]) -> dict[str, float]:
     {"memory": "2Gi", "cpu": "500m"} becomes {"GiB of memory": 2.0, "cpu": 0.5}.
 
     Raises:
-        UsageError: a value is no quantity.
+        UsageError: a value is not a quantity of Kubernetes.
     """
-    found = {}
+    converted = {}
     for name, value in resources.items():
         kind, unit = _KINDS.get(name, (name, 1.0))
-        found[kind] = quantity(value) / unit
-    return found
+        converted[kind] = quantity(value) / unit
+    return converted
 
 
 def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
     """Return the effective requests of a pod, as the cluster's scheduler counts them.
 
-    This is the larger of the sum over its containers and the largest init container. Requests of
-    the pod itself take precedence. Its overhead is added, and one of "pods".
+    This is the larger of the sum over its containers and the largest init container. Requests at
+    pod level take precedence. The pod's overhead is added, and 1 of the resource "pods".
 
     Args:
         spec: spec of the pod.
 
     Raises:
-        UsageError: a value is no quantity.
+        UsageError: a value is not a quantity of Kubernetes.
     """
     total: dict[str, float] = {}
     for container in spec.get("containers", ()):
-        total = _sum(total, _container(container))
+        total = _sum(total, _container_requests(container))
     sidecars: dict[str, float] = {}  # init containers that keep running
     largest: dict[str, float] = {}
     for container in spec.get("initContainers", ()):
-        own = _container(container)
+        own = _container_requests(container)
         if container.get("restartPolicy") == "Always":
             sidecars = _sum(sidecars, own)
             own = {}
         largest = _maximum(largest, _sum(sidecars, own))
-    total = _maximum(_sum(total, sidecars), largest) | _container(spec)
+    total = _maximum(_sum(total, sidecars), largest) | _container_requests(spec)
     return {**_sum(total, amounts(spec.get("overhead") or {})), PODS: 1.0}
 
 
@@ -97,15 +97,15 @@ def checked_requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
     try:
         needs = requests_of(spec)
     except (TypeError, AttributeError) as error:
-        raise UsageError(f"podTemplate is no template of a pod: {error}") from None
+        raise UsageError(f"podTemplate is not a valid pod template: {error}") from None
     for kind, amount in needs.items():
         if not 0 <= amount <= _LARGEST:
             raise UsageError(f"resources: a pod cannot request {amount:g} {kind}")
     return needs
 
 
-def _container(container: Mapping[str, Any]) -> dict[str, float]:
-    """Return the requests of a container; a limit without a request counts as one."""
+def _container_requests(container: Mapping[str, Any]) -> dict[str, float]:
+    """Return the requests of a container; a limit without a request counts as a request."""
     resources = container.get("resources") or {}
     return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
@@ -123,9 +123,10 @@ class Machines:
     """The machines of the cluster, which Kubernetes calls nodes. See `MachineState`.
 
     Attributes:
-        counted: name -> allocatable resources, of machines that are ready, or were until less than
-            `SILENT_S` ago, and take new pods.
-        closed: names of machines that are ready but take no new pods, or none of the jobs.
+        counted: name -> allocatable resources, of machines that take new pods and are ready, or
+            were ready less than `SILENT_S` ago.
+        closed: names of machines that are ready in this sense, but take no new pods, or none of the
+            jobs' pods.
     """
 
     counted: Mapping[str, Mapping[str, float]]
@@ -154,7 +155,7 @@ class Machines:
             if not _is_ready(node, now):
                 continue
             spec = node.get("spec", {})
-            if spec.get("unschedulable") or (jobs is not None and _keeps_away(spec, jobs)):
+            if spec.get("unschedulable") or (jobs is not None and _taints_exclude(spec, jobs)):
                 closed.add(name)
             else:
                 counted[name] = amounts(status.get("allocatable", {}))
@@ -169,43 +170,49 @@ class Machines:
             return "counted"
         return "closed" if name in self.closed else "silent"
 
-    def pool(self, pods: Iterable[Object], ours: Callable[[Object], bool]) -> Pool:
+    def pool(self, pods: Iterable[Object], shares_pool: Callable[[Object], bool]) -> Pool:
         """Return the capacity of the cluster, and how much of it other pods take.
 
-        A pod takes its requests if it runs on a counted machine. A teacher that waits for a machine
-        takes them as well, so jobs make room for it. Other waiting pods do not: jobs give up no
-        nodes for them.
+        A pod on a counted machine takes what it requests. So does a teacher that waits for a
+        machine: jobs make room for it. Other waiting pods take nothing: jobs give up no nodes for
+        them.
 
         Args:
             pods: pods of all namespaces.
-            ours: returns whether a pod shares the pool.
+            shares_pool: returns whether a pod shares the pool, so that it is not one of the others.
         """
         capacity: dict[str, float] = {}
         for resources in self.counted.values():
             capacity = _sum(capacity, resources)
-        held: dict[str, float] = {}
+        taken: dict[str, float] = {}
         for pod in pods:
             machine = self.of_pod(pod)
             takes = machine == "counted" or (machine == "none" and _is_teacher(pod))
-            if takes and not ours(pod) and pod.get("status", {}).get("phase") not in ENDED_PHASES:
-                held = _sum(held, requests_of(pod["spec"]))
-        return Pool(capacity, {k: v for k, v in held.items() if k in capacity and v > 0})
+            ended = pod.get("status", {}).get("phase") in ENDED_PHASES
+            if takes and not ended and not shares_pool(pod):
+                taken = _sum(taken, requests_of(pod["spec"]))
+        return Pool(capacity, {k: v for k, v in taken.items() if k in capacity and v > 0})
 
 
-def _keeps_away(spec: Mapping[str, Any], jobs: Sequence[Sequence[Object]]) -> bool:
+def _taints_exclude(spec: Mapping[str, Any], jobs: Sequence[Sequence[Object]]) -> bool:
     """Return whether a machine's taints keep all jobs away.
 
     The taints of Kubernetes itself are ignored: they reflect conditions of the machine, and
     readiness is checked separately.
+
+    Args:
+        spec: spec of the Node object.
+        jobs: tolerations of each job.
     """
     taints = [
-        one
-        for one in spec.get("taints") or ()
-        if one.get("effect") in ("NoSchedule", "NoExecute")
-        and not one.get("key", "").startswith("node.kubernetes.io/")
+        taint
+        for taint in spec.get("taints") or ()
+        if taint.get("effect") in ("NoSchedule", "NoExecute")
+        and not taint.get("key", "").startswith("node.kubernetes.io/")
     ]
     return bool(taints) and not any(
-        all(any(_tolerates(one, taint) for one in job) for taint in taints) for job in jobs
+        all(any(_tolerates(toleration, taint) for toleration in job) for taint in taints)
+        for job in jobs
     )
 
 
@@ -221,10 +228,10 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 def _is_ready(node: Object, now: float | None) -> bool:
     """Return whether a machine is ready, or was until less than `SILENT_S` before `now`.
 
-    One that is not ready since its first seconds is new, and was never ready.
+    A machine that became unready within `SILENT_S` of its creation is new and was never ready.
     """
     conditions = node.get("status", {}).get("conditions", ())
-    ready: Object = next((one for one in conditions if one.get("type") == "Ready"), {})
+    ready: Object = next((each for each in conditions if each.get("type") == "Ready"), {})
     if ready.get("status") == "True":
         return True
     since, created = ready.get("lastTransitionTime"), node["metadata"].get("creationTimestamp")
@@ -237,5 +244,5 @@ def _is_ready(node: Object, now: float | None) -> bool:
 def _is_teacher(pod: Object) -> bool:
     meta = pod["metadata"]
     labels = meta.get("labels") or {}
-    ours = labels.get(PART_OF_LABEL) == APP and labels.get(COMPONENT_LABEL) == "teacher"
-    return ours and "deletionTimestamp" not in meta
+    is_labelled = labels.get(PART_OF_LABEL) == APP and labels.get(COMPONENT_LABEL) == "teacher"
+    return is_labelled and "deletionTimestamp" not in meta

@@ -14,7 +14,7 @@ from ...runtime.structured_option import Given, Key, StructuredOption
 from ...scheduler.elastic_values import ElasticConfig
 from .config import OperatorConfig
 
-_USUAL: Final = OperatorConfig()
+_DEFAULTS: Final = OperatorConfig()
 
 _CLUSTER = "The cluster"
 _JOBS = "How jobs share"
@@ -62,7 +62,7 @@ GrowingCluster = Annotated[
     typer.Option(
         "--growing-cluster",
         envvar="EDL_GROWING_CLUSTER",
-        help="The cluster adds machines for waiting pods: do not limit pods to what is free now.",
+        help="The cluster adds machines for waiting pods: do not limit pods to the free resources.",
         rich_help_panel=_CLUSTER,
     ),
 ]
@@ -96,7 +96,7 @@ class ClusterShareKeys:
             "share of the cluster's capacity that jobs and all other pods may use together.",
             "EDL_MAX_LOAD",
         ),
-    ] = _USUAL.elastic.max_load
+    ] = _DEFAULTS.elastic.max_load
     freeze: Annotated[
         float,
         Key(
@@ -105,7 +105,7 @@ class ClusterShareKeys:
             "EDL_FREEZE",
             metavar="SECONDS",
         ),
-    ] = _USUAL.elastic.freeze_s
+    ] = _DEFAULTS.elastic.freeze_s
     place_within: Annotated[
         float,
         Key(
@@ -114,7 +114,7 @@ class ClusterShareKeys:
             "EDL_PLACE_WITHIN",
             metavar="SECONDS",
         ),
-    ] = _USUAL.place_within_s
+    ] = _DEFAULTS.place_within_s
 
 
 SHARE: Final = StructuredOption("--share", ClusterShareKeys)
@@ -145,7 +145,7 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Allow --metrics-listen beyond loopback; it asks for no credentials.",
+        help="Allow --metrics-listen beyond loopback, although it checks no credentials.",
         rich_help_panel=_METRICS,
     ),
 ]
@@ -167,7 +167,7 @@ def run(
     context: Context = None,
     growing_cluster: GrowingCluster = False,
     coordinator: Coordinator = None,
-    interval: Interval = _USUAL.interval_s,
+    interval: Interval = _DEFAULTS.interval_s,
     share: Share = None,
     lease_duration: LeaseDuration = 15,
     metrics_listen: MetricsListen = None,
@@ -177,10 +177,10 @@ def run(
 ) -> None:
     """Reconcile TeacherServices and DistillJobs until SIGTERM or Ctrl-C.
 
-    A TeacherService becomes a Deployment of teachers: as many as its coordinator desires, or as
-    `kubectl scale` says. DistillJobs share what the cluster has, each between its fewest and most
-    nodes. Any number of operators may run: one acts, and another takes over when it is gone. Pods
-    of TeacherServices and DistillJobs run on without an operator.
+    A TeacherService becomes a Deployment with as many teachers as its coordinator desires, or as
+    `kubectl scale` sets. DistillJobs share the cluster's resources, each job with a number of nodes
+    between its bounds. Any number of operators may run: one acts, and another takes over if the
+    first ends. Pods of TeacherServices and DistillJobs run on without an operator.
     """
     from ...coordinator.ops.options import quiet_grpc
     from ...mesh.kubernetes.client import ALL_NAMESPACES, connect
@@ -190,17 +190,17 @@ def run(
 
     configure_logging()
     quiet_grpc()
-    # kopf logs each change, and during an outage each retry, which the loop logs once.
+    # kopf would log each change, and each retry during an outage. The watcher logs an outage once.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
     connection = connect(kubeconfig, context, namespace)
-    shared = SHARE.read(share)
+    share_keys = SHARE.read(share)
     config = OperatorConfig(
         ALL_NAMESPACES if all_namespaces else connection.namespace,
         coordinator,
         interval,
-        _sharing(shared),
+        _elastic_config(share_keys),
         growing_cluster,
-        shared.place_within,
+        share_keys.place_within,
     )
     security = client_security(tls_files(tls), token_file)
     where = "all namespaces" if all_namespaces else f"namespace {connection.namespace}"
@@ -217,7 +217,7 @@ def run(
         )
 
 
-def _sharing(keys: ClusterShareKeys) -> ElasticConfig:
+def _elastic_config(keys: ClusterShareKeys) -> ElasticConfig:
     from ...runtime.errors import UsageError
 
     try:

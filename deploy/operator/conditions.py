@@ -1,4 +1,4 @@
-"""Conditions and events of our resources, and the fields that each status has. No I/O."""
+"""Conditions and events of our resources, and the fields that every status has. No I/O."""
 
 from __future__ import annotations
 
@@ -55,29 +55,29 @@ def common_fields(
     """
     generation = generation_of(resource)
     before = (resource.get("status") or {}).get("conditions") or ()
-    known = {one["type"]: one for one in before}
-    found = []
-    for one in current:
-        status = {True: "True", False: "False", None: "Unknown"}[one.status]
-        former = known.get(one.type, {})
+    former_by_type = {former["type"]: former for former in before}
+    conditions = []
+    for condition in current:
+        status = {True: "True", False: "False", None: "Unknown"}[condition.status]
+        former = former_by_type.get(condition.type, {})
         same = former.get("status") == status
-        found.append(
+        conditions.append(
             {
-                "type": one.type,
+                "type": condition.type,
                 "status": status,
                 "observedGeneration": generation,
                 "lastTransitionTime": former["lastTransitionTime"] if same else rfc3339_s(now),
-                "reason": one.reason,
-                "message": (one.message or one.reason)[:32768],
+                "reason": condition.reason,
+                "message": (condition.message or condition.reason)[:32768],
             }
         )
     return {
         "selector": selector(labels),
         "observedGeneration": generation,
-        "conditions": found,
+        "conditions": conditions,
     }
 
 
-def generation_of(found: Object) -> int:
-    """Return the generation of an object, which changes with its spec."""
-    return int(found["metadata"].get("generation") or 1)
+def generation_of(resource: Object) -> int:
+    """Return the generation of an object: it grows with each change of the spec."""
+    return int(resource["metadata"].get("generation") or 1)

@@ -21,11 +21,12 @@ class OperatorConfig:
             limit the number of teachers or nodes.
         place_within_s: if the cluster has not scheduled a node's pod after so many seconds, the job
             runs without the node for a while.
-        place_again_s: the job asks for it again after so long. If its least number of nodes cannot
-            be placed, it waits at least as long as it has waited before, up to an hour: each
-            attempt takes room from jobs of lower priority.
-        lost_pause_s: pause after a node that the cluster ended; doubled for each further one while
-            none runs.
+        place_again_s: seconds until the job requests that node again. While even the least number
+            of nodes cannot be placed, each pause is as long as this state has lasted, at least
+            `place_again_s` and at most an hour: each attempt takes room from jobs of lower
+            priority.
+        lost_pause_s: seconds of pause after the cluster has ended a node. They double with each
+            further node that the cluster ends while no node runs.
     """
 
     namespace: str = "default"

@@ -1,4 +1,4 @@
-"""Leader election: of several operators, the one that holds a Lease of the cluster acts."""
+"""Leader election: of several operators, only the holder of a Lease in the cluster acts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 _WRITING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
-def _seconds() -> float:
-    """Return seconds since the machine booted, with the time that it slept, if the OS counts it."""
+def _boot_time_s() -> float:
+    """Return seconds since the machine booted, including time asleep if the OS counts it."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -45,11 +45,11 @@ class LeaseElection:
     """A candidate for leadership. `leads` and `check` may be called from any thread.
 
     Args:
-        client: not shared, so that slow responses to others delay no renewal.
+        client: used for nothing else, so that other slow requests delay no renewal.
         name: name of the Lease.
         me: identity of this candidate, unique for each process.
         duration_s: another candidate takes over if the lease is not renewed for so long; >= 1.
-        on_change: called in the renewing thread after leadership was gained or lost.
+        on_change: called after leadership was gained or lost, in the thread of `look` or `stop`.
         clock: returns seconds that never go back and that pass while the machine sleeps.
         now: returns seconds since 1970.
     """
@@ -61,7 +61,7 @@ class LeaseElection:
         me: str,
         duration_s: int = 15,
         on_change: Callable[[], object] = lambda: None,
-        clock: Callable[[], float] = _seconds,
+        clock: Callable[[], float] = _boot_time_s,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
@@ -82,7 +82,7 @@ class LeaseElection:
         return may_act(self._view, self._clock())
 
     def check(self, method: str, path: str) -> None:
-        """Reject requests that change something; a hook for `Client`.
+        """Reject requests that change something, unless this operator leads; a hook for `Client`.
 
         Raises:
             LeaseSuperseded: this operator does not lead.
@@ -105,12 +105,12 @@ class LeaseElection:
         self._notify()
 
     def look(self) -> None:
-        """Read the lease, and acquire or renew it if it is time to."""
+        """Read the lease, and acquire or renew it if it is free or this operator's."""
         with self._lock:
             try:
                 self._look()
             except KubernetesObjectChanged:
-                log.debug("another operator was faster")
+                log.debug("another operator changed the lease first")
             except EdlError as error:
                 self._errors.report(log, self._name, "cannot renew or acquire the lease", error)
             else:
@@ -119,29 +119,29 @@ class LeaseElection:
 
     def _look(self) -> None:
         began_s = self._clock()
-        found = self._client.find(LEASE, self._name)
-        lease = None if found is None else _lease(found)
+        stored = self._client.find(LEASE, self._name)
+        lease = None if stored is None else _lease(stored)
         self._view = lease_read(self._view, lease, self._me, self._clock())
         if lease_action(self._view, self._me, self._clock()) == "wait":
             return
-        renewed = self._renewed(found)
-        if found is None:
-            done = self._client.create(LEASE, renewed)
+        renewed = self._renewed(stored)
+        if stored is None:
+            written = self._client.create(LEASE, renewed)
         else:
-            done = self._client.replace(LEASE, renewed)
-        # If leadership lapsed since the last look, this is a change: `on_change` has to be called.
+            written = self._client.replace(LEASE, renewed)
+        # If leadership has lapsed meanwhile, regaining it is a change: `_notify` reports it.
         self._led = self._led and self.leads()
-        self._view = lease_written(self._view, _lease(done), self._me, began_s)
+        self._view = lease_written(self._view, _lease(written), self._me, began_s)
 
     def _release(self) -> None:
         view, self._view = self._view, LeaseView()
         if view.lease is None or view.renewed_s is None:
             return
         try:
-            found = self._client.get(LEASE, self._name)
-            if found["spec"].get("holderIdentity") == self._me:
-                found["spec"].update(holderIdentity="", leaseDurationSeconds=1)
-                self._client.replace(LEASE, found)
+            stored = self._client.get(LEASE, self._name)
+            if stored["spec"].get("holderIdentity") == self._me:
+                stored["spec"].update(holderIdentity="", leaseDurationSeconds=1)
+                self._client.replace(LEASE, stored)
         except (KubernetesObjectChanged, KubernetesObjectMissing):
             return  # another operator has it
 
@@ -152,9 +152,9 @@ class LeaseElection:
             log.info("this operator (%s) %s", self._me, "leads" if leading else "no longer leads")
             self._on_change()
 
-    def _renewed(self, found: Object | None) -> Object:
-        """Return the lease with this candidate as its holder; None: a new lease."""
-        lease = found or {"metadata": {"name": self._name, "labels": {PART_OF_LABEL: APP}}}
+    def _renewed(self, stored: Object | None) -> Object:
+        """Return the stored lease, or a new one, with this candidate as its holder."""
+        lease = stored or {"metadata": {"name": self._name, "labels": {PART_OF_LABEL: APP}}}
         spec: dict[str, Any] = lease.setdefault("spec", {})
         now = rfc3339(self._now())
         if spec.get("holderIdentity") != self._me:
@@ -164,10 +164,10 @@ class LeaseElection:
         return lease
 
 
-def _lease(found: Object) -> Lease:
-    spec = found.get("spec", {})
+def _lease(stored: Object) -> Lease:
+    spec = stored.get("spec", {})
     return Lease(
-        found["metadata"]["resourceVersion"],
+        stored["metadata"]["resourceVersion"],
         spec.get("holderIdentity") or "",
         float(spec.get("leaseDurationSeconds") or 1),
     )

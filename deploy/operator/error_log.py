@@ -1,4 +1,4 @@
-"""Logs a persistent error once; says which errors concern all resources."""
+"""Logs a persistent error once, and tells which errors concern all resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...runtime.errors import (
 
 
 def ends_round(error: Exception) -> bool:
-    """Return whether an error at one resource would occur at the other ones, too."""
+    """Return whether an error at one resource would occur at all others, too."""
     if isinstance(error, KubernetesUnavailable):
         return not error.answered
     return isinstance(error, LeaseSuperseded | UnavailableError | Unauthenticated)

@@ -14,58 +14,58 @@ from .conditions import ResourceEvent
 
 log = logging.getLogger(__name__)
 
-#: Most characters of the text of an event.
-_LONGEST: Final = 1024
+#: Most characters of an event's message.
+_MESSAGE_CHARS: Final = 1024
 
 
 def post_events(
     client: Client, resource: Object, events: Iterable[ResourceEvent], now: float
 ) -> None:
-    """Log events and write them to the cluster; one that cannot be written is only logged.
+    """Log events and write them to the cluster; an event that cannot be written is only logged.
 
-    A repeated event with the same text is counted in the existing one.
+    A repeated event with the same message increases the count of the existing one.
 
     Args:
         client: of the cluster.
         resource: the resource of all events, as it was read.
-        events: in their order.
+        events: the events, in the order in which they are written.
         now: seconds since 1970.
 
     Raises:
         LeaseSuperseded: this operator no longer leads; the client's hook raises it.
     """
     kind, (namespace, name) = resource["kind"], key_of(resource)
-    for one in events:
-        level = logging.WARNING if one.warns else logging.INFO
-        log.log(level, "%s %s/%s: %s: %s", kind, namespace, name, one.reason, one.message)
+    for event in events:
+        level = logging.WARNING if event.warns else logging.INFO
+        log.log(level, "%s %s/%s: %s: %s", kind, namespace, name, event.reason, event.message)
         try:
-            _write(client, _manifest(resource, one, now))
+            _write(client, _manifest(resource, event, now))
         except LeaseSuperseded:
             raise
         except EdlError as error:
             log.warning("an event could not be written: %s", error)
 
 
-def _write(client: Client, event: Object) -> None:
-    namespace = event["metadata"]["namespace"]
+def _write(client: Client, manifest: Object) -> None:
+    namespace = manifest["metadata"]["namespace"]
     try:
-        client.create(EVENT, event, namespace)
+        client.create(EVENT, manifest, namespace)
     except KubernetesObjectExists:
-        name = event["metadata"]["name"]
+        name = manifest["metadata"]["name"]
         count = client.get(EVENT, name, namespace).get("count", 1) + 1
         client.patch(
-            EVENT, name, {"count": count, "lastTimestamp": event["lastTimestamp"]}, namespace
+            EVENT, name, {"count": count, "lastTimestamp": manifest["lastTimestamp"]}, namespace
         )
 
 
-def _manifest(resource: Object, one: ResourceEvent, now: float) -> Object:
-    """Return the object; equal events of a resource have the same name."""
-    meta, severity = resource["metadata"], "Warning" if one.warns else "Normal"
-    words = f"{meta['uid']} {severity} {one.reason} {one.message}"
+def _manifest(resource: Object, event: ResourceEvent, now: float) -> Object:
+    """Return the manifest of an Event; equal events of a resource get the same name."""
+    meta, severity = resource["metadata"], "Warning" if event.warns else "Normal"
+    content = f"{meta['uid']} {severity} {event.reason} {event.message}"
     namespace = meta.get("namespace", "default")
     return {
         "metadata": {
-            "name": f"{meta['name']}.{hashlib.sha256(words.encode()).hexdigest()[:16]}",
+            "name": f"{meta['name']}.{hashlib.sha256(content.encode()).hexdigest()[:16]}",
             "namespace": namespace,
         },
         "involvedObject": {
@@ -76,8 +76,8 @@ def _manifest(resource: Object, one: ResourceEvent, now: float) -> Object:
             "uid": meta["uid"],
         },
         "type": severity,
-        "reason": one.reason,
-        "message": one.message[:_LONGEST],
+        "reason": event.reason,
+        "message": event.message[:_MESSAGE_CHARS],
         "source": {"component": OPERATOR},
         "reportingComponent": OPERATOR,
         "firstTimestamp": rfc3339_s(now),

@@ -18,9 +18,9 @@ from .error_log import ErrorLog
 
 log = logging.getLogger(__name__)
 
-#: Least seconds between two rounds, so that many changes cause one round.
+#: Fewest seconds between two rounds, so that many changes cause one round.
 _PAUSE_S: Final = 0.1
-#: Bounds of the pause of a reconciler after a failure, seconds.
+#: Bounds of the pause of a reconciler after a failure, in seconds.
 _BASE_S, _CAP_S = 2.0, 30.0
 
 
@@ -119,10 +119,10 @@ class ReconcileLoop:
         self._wake.clear()
 
     def round(self, now: float) -> float:
-        """Run the reconcilers that do not pause after a failure.
+        """Run all reconcilers except those that pause after a failure.
 
         Returns:
-            Seconds until the next round, unless something wakes the loop before.
+            Seconds until the next round, unless something wakes the loop earlier.
         """
         for name, part in self._parts.items():
             pause = self._pauses[name]
@@ -149,7 +149,7 @@ class ReconcileLoop:
             self._errors.report(log, name, f"{name} are not reconciled", error)
             return False
         except Exception:  # an unexpected resource must not stop the operator
-            log.exception("%s failed; they are tried again", name)
+            log.exception("reconciling %s failed; it is tried again", name)
             return False
         if self._errors.clear(name):
             log.info("%s are reconciled again", name)

@@ -49,59 +49,59 @@ def run(
     Args:
         connection: to the cluster; the lease is in its namespace.
         config: settings of the reconcilers.
-        stop: ends it.
+        stop: request it to end the operator.
         lease_s: another operator takes over if the lease is not renewed for so many seconds; 0:
-            there is no other one.
+            this is the only operator, so it uses no lease.
         metrics_listen: address of metrics and health; None: not served.
-        insecure: allow reading them from other machines without credentials.
+        insecure: allow other machines to read metrics and health without credentials.
         security: credentials for coordinators; None: neither TLS nor token.
 
     Raises:
         UsageError, AddressInUse: metrics cannot be served.
     """
     wake = threading.Event()
-    with ExitStack() as undo:
-        election = _election(connection, lease_s, wake, undo)
+    with ExitStack() as cleanup:
+        election = _election(connection, lease_s, wake, cleanup)
         leads = (lambda: True) if election is None else election.leads
 
         def check(method: str, path: str) -> None:
-            if stop.requested:  # the next operator continues
+            if stop.requested:  # leave all further changes to the next operator
                 raise LeaseSuperseded(f"this operator ends: {method} {path} is not sent")
             if election is not None:
                 election.check(method, path)
 
-        client = undo.enter_context(Client(connection, timeout_s=_ANSWER_S, hook=check))
-        numbers = CoordinatorCounts(security)
-        undo.callback(numbers.stop)
-        teachers = TeacherServiceReconciler(client, config, numbers)
+        client = cleanup.enter_context(Client(connection, timeout_s=_ANSWER_S, hook=check))
+        desired_counts = CoordinatorCounts(security)
+        cleanup.callback(desired_counts.stop)
+        teachers = TeacherServiceReconciler(client, config, desired_counts)
         jobs = DistillJobReconciler(client, config)
-        undo.callback(jobs.close)
+        cleanup.callback(jobs.close)
         parts = {"teachers": teachers.reconcile, "jobs": jobs.reconcile}
         loop = ReconcileLoop(parts, leads, config.interval_s, wake)
         if metrics_listen is not None:
             server = MetricsServer(metrics_listen, loop.metrics.registry, insecure=insecure)
-            undo.callback(server.close)
+            cleanup.callback(server.close)
             log.info("metrics and health at http://%s", server.address)
         from .watcher import ResourceWatcher
 
         watcher = ResourceWatcher(connection, config.namespace, wake.set)
-        undo.callback(watcher.stop)
+        cleanup.callback(watcher.stop)
         watcher.start()
-        log.info("the operator has begun")
+        log.info("the operator has started")
         loop.run(stop)
         if election is not None:
-            election.stop()  # first, so that another operator can take over at once
+            election.stop()  # before the rest, so that another operator can take over at once
 
 
 def _election(
-    connection: Connection, lease_s: int, wake: threading.Event, undo: ExitStack
+    connection: Connection, lease_s: int, wake: threading.Event, cleanup: ExitStack
 ) -> LeaseElection | None:
     if not lease_s:
         return None
     client = Client(connection, timeout_s=max(1.0, lease_s / 3))
-    undo.callback(client.close)
+    cleanup.callback(client.close)
     election = LeaseElection(client, LEASE, identity(), lease_s, wake.set)
-    undo.callback(election.stop)
+    cleanup.callback(election.stop)
     election.look()
     election.start()
     return election

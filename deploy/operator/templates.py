@@ -27,15 +27,17 @@ CONTAINER_SECURITY: Final[Object] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-#: Annotation with the hash of the manifest. It changes even if a field is only removed from it.
+#: Annotation with the hash of the manifest. The hash also changes if a field is only removed, which
+#: `covers` would not notice otherwise.
 HASH_ANNOTATION: Final = f"{GROUP}/made-from"
-#: Lists of a pod spec that are merged by this key of their items; lists that are concatenated.
+#: List of a pod spec -> key of its items by which two such lists are merged.
 _KEYED: Final = {
     "containers": "name",
     "env": "name",
     "volumes": "name",
     "volumeMounts": "mountPath",
 }
+#: Lists of a pod spec that are concatenated.
 _APPENDED: Final = frozenset({"tolerations"})
 
 
@@ -55,11 +57,11 @@ def unreachable_tolerations(seconds: int) -> list[Object]:
 def merged(ours: Any, theirs: Any, key: str = "") -> Any:
     """Merge a user's template into our manifest; the user's values win.
 
-    Mappings are merged by key and containers by name. Other items with the same key (`_KEYED`) are
-    replaced, and so are all other lists and values.
+    Mappings are merged by key and containers by name. Items of other `_KEYED` lists are replaced
+    if their key is the same; `_APPENDED` lists are concatenated. All other values are replaced.
 
     Raises:
-        ValueError: the template has no list where one is needed.
+        ValueError: the template has another value where a list is needed.
     """
     if isinstance(ours, dict) and isinstance(theirs, dict):
         both = {**ours, **theirs}
@@ -79,36 +81,36 @@ def merged(ours: Any, theirs: Any, key: str = "") -> Any:
 
 def _merged_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
     name = _KEYED[key]
-    known = {one[name]: one for one in ours}
-    for one in theirs:
-        whole = key != "containers" or one[name] not in known
-        known[one[name]] = one if whole else merged(known[one[name]], one)
-    return list(known.values())
+    items = {item[name]: item for item in ours}
+    for item in theirs:
+        is_merged = key == "containers" and item[name] in items
+        items[item[name]] = merged(items[item[name]], item) if is_merged else item
+    return list(items.values())
 
 
 def check_coordinator(container: Object) -> bool:
     """Return whether the container's environment has the Redis URL of the mesh.
 
     Raises:
-        UsageError: the URL is plain text with a password; everyone who may read pods would see it.
+        UsageError: the URL contains a password, which everyone who may read pods would see.
     """
-    variables = [one for one in container.get("env") or () if one["name"] == "EDL_COORDINATOR"]
-    if any(holds_password(str(one.get("value", ""))) for one in variables):
+    variables = [each for each in container.get("env") or () if each["name"] == "EDL_COORDINATOR"]
+    if any(holds_password(str(each.get("value", ""))) for each in variables):
         raise UsageError(
-            "the Redis URL of the mesh holds a password, which its pods would show: mount a Secret"
-            " by spec.podTemplate and name its file in the URL as ?password_file=FILE, or have the"
-            " template take EDL_COORDINATOR from a Secret"
+            "the Redis URL of the mesh holds a password, which everyone who may read pods would"
+            " see: mount a Secret by spec.podTemplate and name its file in the URL as"
+            " ?password_file=FILE, or have the template take EDL_COORDINATOR from a Secret"
         )
     return bool(variables)
 
 
 def escaped(word: str) -> str:
-    """Escape `$(`, so that Kubernetes expands no variable in a word."""
+    """Escape `$(` in a word of a command, so that Kubernetes expands no variable in it."""
     return word.replace("$(", "$$(")
 
 
 def with_hash(manifest: Object) -> Object:
-    """Return the manifest with an annotation that has its hash."""
+    """Return the manifest with `HASH_ANNOTATION`, the hash of the given manifest."""
     text = json.dumps(manifest, sort_keys=True).encode()
     meta = manifest["metadata"]
     annotations = {
@@ -137,18 +139,18 @@ def covers(found: Any, wanted: Any, key: str = "") -> bool:
         if not isinstance(found, list):
             return not wanted and found is None
         if key in _KEYED:
-            return all(any(_is_same(each, one, _KEYED[key]) for each in found) for one in wanted)
+            return all(any(_is_same(has, item, _KEYED[key]) for has in found) for item in wanted)
         return len(found) == len(wanted) and all(map(covers, found, wanted))
     if key in ("requests", "limits") and found is not None:
         return _same_amount(found, wanted)
     return bool(found == wanted)
 
 
-def _is_same(found: Any, wanted: Any, by: str) -> bool:
-    """Return whether two list items match: mappings by key and wanted fields, others if equal."""
+def _is_same(found: Any, wanted: Any, key: str) -> bool:
+    """Return whether a list item has all fields of a wanted item, and the same value of `key`."""
     if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
         return bool(found == wanted)
-    return bool(found.get(by) == wanted.get(by)) and covers(found, wanted)
+    return bool(found.get(key) == wanted.get(key)) and covers(found, wanted)
 
 
 def _same_amount(found: Any, wanted: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Wakes the operator when its resources, their Deployments or pods change, through kopf.
+"""Wakes the operator when its resources, or their Deployments or pods, change.
 
-kopf watches and reconnects; the loop reconciles. A missed change loses nothing, as each round looks
-at everything.
+kopf watches and reconnects; the loop reconciles. A missed change loses nothing, as each round reads
+everything.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Kinds with all objects watched, and kinds with only the operator's own objects watched.
-_OURS: Final = (TEACHER_SERVICE, DISTILL_JOB)
-_MADE: Final = (POD, DEPLOYMENT)
+#: Kinds of which all objects are watched.
+_RESOURCES: Final = (TEACHER_SERVICE, DISTILL_JOB)
+#: Kinds of which only the objects that the operator created are watched.
+_CREATED: Final = (POD, DEPLOYMENT)
 #: Seconds after which a watch is renewed, as it may have broken silently.
 _WATCH_S: Final = 300
+#: Seconds in which the thread must end after `stop`.
 _END_S: Final = 10.0
 
 
@@ -44,7 +46,7 @@ class ResourceWatcher:
         connection: to the cluster.
         namespace: namespace to watch; empty: all.
         wake: called in that thread.
-        again_s: seconds before a retry, if nothing can be watched yet or kopf has given up.
+        again_s: seconds before a retry, if kopf cannot watch or has ended.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class ResourceWatcher:
         self._stopping.set()
         self._thread.join(_END_S)
         if self._thread.is_alive():
-            log.warning("watching has not ended in time")
+            log.warning("the watcher has not ended within %g s", _END_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -93,7 +95,7 @@ class ResourceWatcher:
             EdlError: they do not exist yet, or may not be read.
         """
         with Client(self._connection, timeout_s=_END_S / 2) as client:
-            for kind in _OURS:
+            for kind in _RESOURCES:
                 client.list(kind, namespace=self._namespace)
 
     async def _watch(self) -> None:
@@ -105,8 +107,8 @@ class ResourceWatcher:
         async def changed(**_: Any) -> None:
             wake()
 
-        for kind in (*_OURS, *_MADE):
-            labels = None if kind in _OURS else {MANAGED_BY_LABEL: OPERATOR}
+        for kind in (*_RESOURCES, *_CREATED):
+            labels = None if kind in _RESOURCES else {MANAGED_BY_LABEL: OPERATOR}
             group, _, version = kind.api_version.rpartition("/")
             resource = (group, version, kind.plural)
             kopf.on.event(*resource, registry=registry, id=kind.plural, labels=labels)(changed)
@@ -132,19 +134,19 @@ class ResourceWatcher:
 
 
 def connection_info(connection: Connection) -> kopf.ConnectionInfo:
-    """Return address and credentials of our own client for kopf."""
+    """Return address and credentials of our own client, in kopf's form."""
     import kopf
 
-    found = connection.configuration
-    settings: dict[str, Any] = found.auth_settings()  # type: ignore[assignment]
-    bearer = next((one["value"] for one in settings.values() if one["value"]), "")
+    configuration = connection.configuration
+    auth: dict[str, Any] = configuration.auth_settings()  # type: ignore[assignment]
+    bearer = next((setting["value"] for setting in auth.values() if setting["value"]), "")
     return kopf.ConnectionInfo(
-        server=found.host,
-        ca_path=found.ssl_ca_cert,
-        insecure=not found.verify_ssl,
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
         scheme="Bearer" if bearer else None,
         token=bearer.partition(" ")[2] or None,
-        certificate_path=found.cert_file,
-        private_key_path=found.key_file,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
         default_namespace=connection.namespace,
     )

@@ -1,7 +1,8 @@
 """The job of examples/ctr.py, for a mesh with mTLS: its reader presents a certificate.
 
-For a job of your own, put a file with the same `distill()` beside this one. `ctr` must be on
-PYTHONPATH. The variable SECRETS names the folder of the credentials outside of containers.
+For a job of your own, put a file with the same `distill()` beside this one. The folder of `ctr.py`
+must be on PYTHONPATH. Outside of containers, set the variable SECRETS to the folder of the
+credentials.
 """
 
 from __future__ import annotations

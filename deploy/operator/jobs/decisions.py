@@ -1,8 +1,8 @@
 """Decides for all jobs of a cluster which pods to create and delete. No I/O.
 
 `decide_pods` asks `scheduler.elastic` for the number of nodes of each job, and derives pods, states
-and notices. The caller writes a job's ledger before it touches pods, so it may be killed between
-any two calls.
+and events. The caller writes a job's ledger before it creates or deletes pods, so it may be killed
+between any two calls.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ def _actions(case: AssessedJob, target: Target | None, now: float) -> JobActions
     Args:
         case: the job; `ledger.target` is its new number of nodes.
         target: decision of `scheduler.elastic`; None: it did not decide about this job.
-        now: seconds.
+        now: seconds by the clock of the ledgers.
     """
     job = case.job
-    leave = _leave(case, None if target is None else target.nodes)
-    start = _start(case) if target is not None else ()
+    leave = _pods_to_delete(case, 0 if target is None else target.nodes)
+    start = _pods_to_create(case) if target is not None else ()
     ledger = case.ledger
     if start:
         ledger = replace(ledger, next_number=start[-1] + 1)
-    runs = [pod for pod in job.staying if pod.runs]
+    running = [pod for pod in job.staying if pod.runs]
     least, _ = case.limits
-    if ledger.started_s is None and job.pods and len(runs) >= least:
+    if ledger.started_s is None and job.pods and len(running) >= least:
         ledger = replace(ledger, started_s=now)
-    state = _state(case, ledger, least, len(runs))
-    ledger = _ended(ledger, state, now)
+    state = _state(case, ledger, least, len(running))
+    ledger = _with_end(ledger, state, now)
     reason = _reason(case, target, state, now)[:_REASON_CHARS]
     return JobActions(
         job.name,
@@ -57,17 +57,17 @@ def _actions(case: AssessedJob, target: Target | None, now: float) -> JobActions
         state,
         reason,
         nodes=len(job.staying),
-        ready=sum(pod.ready for pod in runs),
+        ready=sum(pod.ready for pod in running),
         leaving=sum(pod.leaves for pod in job.pods),
         degraded=_degraded(case, state),
         start=start,
         leave=leave,
-        forget=_forget(case),
-        notices=(*case.notices, *_notices(case, target, state, reason)),
+        forget=_ended_pods_to_delete(case),
+        events=(*case.events, *_events(case, target, state, reason)),
     )
 
 
-def _start(case: AssessedJob) -> tuple[int, ...]:
+def _pods_to_create(case: AssessedJob) -> tuple[int, ...]:
     ledger = case.ledger
     missing = ledger.target - len(case.job.staying)
     if (
@@ -82,50 +82,49 @@ def _start(case: AssessedJob) -> tuple[int, ...]:
     return tuple(range(first, first + missing))
 
 
-def _leave(case: AssessedJob, target: int | None) -> tuple[int, ...]:
-    """Choose nodes to remove.
+def _pods_to_delete(case: AssessedJob, target: int) -> tuple[int, ...]:
+    """Choose surplus nodes.
 
-    First those on lost or closed machines, then those that cannot be placed or started, then
-    others that do not run. Among equal ones, the newest.
+    First come those on silent or closed machines, then those that cannot be placed or started, then
+    others that do not run. Among equal ones, the newest comes first.
     """
     staying = case.job.staying
-    count = len(staying) - (target or 0)
+    surplus = max(0, len(staying) - target)
 
     def rank(pod: NodePod) -> tuple[bool, bool, bool, int]:
-        stays_put = pod.machine in ("counted", "none")
-        return stays_put, pod.unplaced_since_s is None, pod.runs, -pod.number
+        machine_is_usable = pod.machine in ("counted", "none")
+        return machine_is_usable, pod.unplaced_since_s is None, pod.runs, -pod.number
 
-    leaving = sorted(staying, key=rank)[: max(0, count)]
-    return tuple(sorted(pod.number for pod in leaving))
+    return tuple(sorted(pod.number for pod in sorted(staying, key=rank)[:surplus]))
 
 
-def _forget(case: AssessedJob) -> tuple[int, ...]:
+def _ended_pods_to_delete(case: AssessedJob) -> tuple[int, ...]:
     ended = sorted((p for p in case.job.pods if p.ended and not p.deleting), key=lambda p: p.number)
     old = max(0, len(ended) - _ENDED_KEPT)
-    return tuple(p.number for place, p in enumerate(ended) if place < old or p.sidecars_run)
+    return tuple(p.number for index, p in enumerate(ended) if index < old or p.sidecars_run)
 
 
-def _state(case: AssessedJob, ledger: PodLedger, least: int, runs: int) -> ElasticJobState:
+def _state(case: AssessedJob, ledger: PodLedger, least: int, running: int) -> ElasticJobState:
     if ledger.end:
         return ledger.end
     job, endings = case.job, case.endings
     leaving = sum(pod.leaves for pod in job.pods)
     begun = ledger.started_s is not None
-    if runs + leaving == 0 and job.staying:  # its pods do not run yet
-        over = job.wanted.stop or not endings.may_start_nodes
-        return "scaling" if begun or over else "creating"
+    if running + leaving == 0 and job.staying:  # its pods do not run yet
+        is_ending = job.wanted.stop or not endings.may_start_nodes
+        return "scaling" if begun or is_ending else "creating"
     return state_of(
         endings,
         stop=job.wanted.stop,
         target=ledger.target,
         min_nodes=least,
-        nodes=runs,
+        nodes=running,
         leaving=leaving,
         begun=begun,
     )
 
 
-def _ended(ledger: PodLedger, state: ElasticJobState, now: float) -> PodLedger:
+def _with_end(ledger: PodLedger, state: ElasticJobState, now: float) -> PodLedger:
     if state not in ("succeeded", "failed", "stopped"):
         return replace(ledger, ended_s=None)
     end = ledger.end if state == "stopped" else state
@@ -142,8 +141,8 @@ def _reason(case: AssessedJob, target: Target | None, state: ElasticJobState, no
         case "stopped":
             return "it was asked to stop"
         case "failed":
-            again = "" if endings.hopeless else f"{endings.failures} nodes failed: "
-            return f"{again}{ledger.why}"
+            number = "" if endings.hopeless else f"{endings.failures} nodes failed: "
+            return f"{number}{ledger.why}"
     if wanted.stop or endings.broken:
         why = "it was asked to stop" if wanted.stop else ledger.why
         return f"its nodes are leaving: {why}"
@@ -151,11 +150,11 @@ def _reason(case: AssessedJob, target: Target | None, state: ElasticJobState, no
         return "a node has finished; waiting for the others"
     if wanted.spec_error:
         return f"the spec is invalid: {wanted.spec_error}"
-    again_s = max(0.0, ledger.placeable_until_s - now)
-    if case.held:
+    retry_s = max(0.0, ledger.placeable_until_s - now)
+    if case.waits_for_room:
         return (
             f"waits, as {ledger.placeable} nodes could be placed and it needs {wanted.least}:"
-            f" {ledger.why}; tries again in {again_s:.0f} s"
+            f" {ledger.why}; tries again in {retry_s:.0f} s"
         )
     if blocked := _blocked(case):
         return blocked
@@ -164,7 +163,7 @@ def _reason(case: AssessedJob, target: Target | None, state: ElasticJobState, no
     if ledger.placeable is not None and ledger.target == ledger.placeable < wanted.most:
         return (
             f"runs with the {ledger.placeable} nodes that could be placed; tries more in"
-            f" {again_s:.0f} s: {ledger.why}"
+            f" {retry_s:.0f} s: {ledger.why}"
         )
     return target.reason if target is not None else ""
 
@@ -175,7 +174,7 @@ def _pauses(case: AssessedJob) -> bool:
 
 
 def _blocked(case: AssessedJob) -> str:
-    """Return why a node is not placed or cannot start; empty: all run."""
+    """Return why a node is not placed or cannot start; empty: no node reports a problem."""
     for pod in case.job.staying:
         if pod.message and not pod.runs:
             return f"node {pod.number} waits: {pod.message}"
@@ -198,22 +197,22 @@ def _degraded(case: AssessedJob, state: ElasticJobState) -> str:
     return ""
 
 
-def _notices(
+def _events(
     case: AssessedJob, target: Target | None, state: ElasticJobState, reason: str
 ) -> list[ResourceEvent]:
-    job, was, now = case.job, case.job.ledger.target, case.ledger.target
-    found = []
-    if target is not None and was != now:
-        found.append(ResourceEvent("Scaled", f"{was} -> {now} nodes: {target.reason}"))
-    elif was and not now and not job.ledger.end:
-        found.append(ResourceEvent("Scaled", f"{was} -> 0 nodes: {reason}"))
+    job, before, after = case.job, case.job.ledger.target, case.ledger.target
+    events = []
+    if target is not None and before != after:
+        events.append(ResourceEvent("Scaled", f"{before} -> {after} nodes: {target.reason}"))
+    elif before and not after and not job.ledger.end:
+        events.append(ResourceEvent("Scaled", f"{before} -> 0 nodes: {reason}"))
     if state in ("succeeded", "failed", "stopped") and job.ledger.ended_s is None:
-        found.append(ResourceEvent(state.capitalize(), reason, warns=state == "failed"))
-    return found
+        events.append(ResourceEvent(state.capitalize(), reason, warns=state == "failed"))
+    return events
 
 
 #: A resource that no pool has.
-_NEVER = "(nothing has it)"
+_UNAVAILABLE = "(nothing has it)"
 
 
 def decide_pods(
@@ -229,8 +228,8 @@ def decide_pods(
 
     Returns:
         Actions in the order of `jobs`. If they are carried out and nothing else happens, the next
-        decision has no actions, with one exception: a leaving pod that never had a machine frees
-        its room at once, and the next decision may give that room to another job.
+        decision creates and deletes no pods, with one exception: a leaving pod that never had a
+        machine frees its room at once, and the next decision may give that room to another job.
 
     Raises:
         ValueError: two jobs share a name.
@@ -238,37 +237,43 @@ def decide_pods(
     if len({job.name for job in jobs}) < len(jobs):
         raise ValueError(f"two jobs have one name: {sorted(job.name for job in jobs)}")
     cases = [assess_job(job, now, config) for job in jobs]
-    views = {case.job.name: view for case in cases if (view := _view(case)) is not None}
+    elastic_jobs = {
+        case.job.name: elastic_job
+        for case in cases
+        if (elastic_job := _elastic_job(case)) is not None
+    }
     undecided = [
         _placeholder(case, f"(undecided) {index}")
         for index, case in enumerate(cases)
-        if case.job.name not in views
+        if case.job.name not in elastic_jobs
     ]
 
     def times(field: str) -> dict[str, float]:
-        found = {case.job.name: getattr(case.ledger, field) for case in cases}
-        return {name: at_s for name, at_s in found.items() if at_s is not None}
+        by_job = {case.job.name: getattr(case.ledger, field) for case in cases}
+        return {name: at_s for name, at_s in by_job.items() if at_s is not None}
 
     memory = ElasticMemory(times("changed_s"), times("waiting_since_s"))
-    targets, memory = decide(pool, [*views.values(), *undecided], memory, now, config.elastic)
+    targets, memory = decide(
+        pool, [*elastic_jobs.values(), *undecided], memory, now, config.elastic
+    )
     by_name = {target.job: target for target in targets}
-    found = []
+    actions = []
     for case in cases:
         target = by_name.get(case.job.name)
-        ledger = _remembered(case, target, memory, now)
-        found.append(_actions(replace(case, ledger=ledger), target, now))
-    return tuple(found)
+        ledger = _updated_ledger(case, target, memory, now)
+        actions.append(_actions(replace(case, ledger=ledger), target, now))
+    return tuple(actions)
 
 
-def _view(case: AssessedJob) -> ElasticJob | None:
+def _elastic_job(case: AssessedJob) -> ElasticJob | None:
     """Return the input of `scheduler.elastic`; None: there is nothing to decide."""
     job, ledger, endings, wanted = case.job, case.ledger, case.endings, case.job.wanted
     staying = len(job.staying)
-    if wanted.stop or endings.broken or ledger.end or case.held:
+    if wanted.stop or endings.broken or ledger.end or case.waits_for_room:
         return None
     if not staying and (not endings.may_start_nodes or wanted.spec_error):
         return None
-    if wanted.spec_error:  # its nodes run by the former spec and are left alone
+    if wanted.spec_error:  # its nodes keep running with the former spec
         least = most = nodes = staying
     else:
         least, most = case.limits
@@ -295,16 +300,16 @@ def _leaving(job: ObservedJob) -> int:
 
 
 def _placeholder(case: AssessedJob, name: str) -> ElasticJob:
-    """Return a placeholder for a job without a decision; its pods still use room.
+    """Return a placeholder for a job without a decision, whose pods still use the pool.
 
     The placeholder needs a resource that no pool has, so it never gets a node.
     """
-    held = sum(not pod.ended and pod.machine in ("counted", "none") for pod in case.job.pods)
-    needs = {**case.job.wanted.needs, _NEVER: 1.0}
-    return ElasticJob(name, 1, 1, 0, held, needs, submitted_s=float("inf"), priority=-(10**9))
+    leaving = sum(not pod.ended and pod.machine in ("counted", "none") for pod in case.job.pods)
+    needs = {**case.job.wanted.needs, _UNAVAILABLE: 1.0}
+    return ElasticJob(name, 1, 1, 0, leaving, needs, submitted_s=float("inf"), priority=-(10**9))
 
 
-def _remembered(
+def _updated_ledger(
     case: AssessedJob, target: Target | None, memory: ElasticMemory, now: float
 ) -> PodLedger:
     """Return the ledger after the decision."""
@@ -316,6 +321,6 @@ def _remembered(
             changed_s=memory.changed_s.get(name),
             waiting_since_s=memory.waiting_since_s.get(name),
         )
-    waits = case.held and not case.job.wanted.stop and not ledger.end
+    waits = case.waits_for_room and not case.job.wanted.stop and not ledger.end
     since_s = ledger.waiting_since_s if ledger.waiting_since_s is not None else now
     return replace(ledger, target=0, waiting_since_s=since_s if waits else None)

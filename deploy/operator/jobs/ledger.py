@@ -1,7 +1,6 @@
 """The observed state of elastic jobs and their pods, and the ledger that outlives an operator.
 
-The ledger records each pod that ended, once, and pods that were refused or cannot be placed. No
-I/O.
+The ledger records each ended pod once, and pods that the cluster refused or cannot place. No I/O.
 """
 
 from __future__ import annotations
@@ -63,15 +62,15 @@ class DesiredJob:
     """The desired state of a job.
 
     Attributes:
-        least: it does not run with fewer nodes (>= 1).
-        most: it never has more nodes (>= least).
+        least: fewest nodes with which it runs (>= 1).
+        most: most nodes that it may have (>= least).
         needs: resources of one node.
         fixed_nodes: number of nodes set by a user; None: automatic.
         priority: higher priorities get nodes first.
         retries: number of failed nodes that the job survives.
         stop: it should not run (any more).
         trains: its nodes run `edl student train`, so their exit codes have a known meaning.
-        submitted_s: time of submission, by the clock of `now`.
+        submitted_s: time of submission, in seconds since 1970.
         spec_error: why its spec is invalid; empty: it is valid.
     """
 
@@ -91,9 +90,11 @@ class DesiredJob:
 class PodLedger:
     """State of a job that outlives an operator; stored in the status of the job.
 
+    Times are in seconds since 1970, or None if they do not apply.
+
     Attributes:
         target: number of nodes decided last.
-        next_number: number of its next node; lower ones are used up.
+        next_number: number of its next node; lower numbers are never used again.
         failures: number of failed nodes.
         done: a node has succeeded.
         hopeless: a node has failed in a way that a retry cannot change.
@@ -103,13 +104,13 @@ class PodLedger:
         started_s: when it first had its least number of nodes.
         ended_s: when it ended.
         retry_at_s: time before which no node is started; None: start nodes at once.
-        placeable: limit of its nodes after the cluster could not place all: the number that it
-            could place. None: no limit.
+        placeable: number of nodes that the cluster could place when it could not place all. It
+            limits the job until `placeable_until_s`. None: no limit.
         placeable_until_s: until when `placeable` applies.
-        unplaced_since_s: since when its least number of nodes cannot be placed; None: they have run
-            since, or could always be placed.
-        why: what happened to the latest node that failed, was ended, or could not be placed.
-        end: how it ended for good; empty: it has not.
+        unplaced_since_s: since when its least number of nodes cannot be placed; None: they run, or
+            could always be placed.
+        why: why the latest node failed, was ended by the cluster, or could not be placed.
+        end: how the job ended; empty: it has not, or it is stopped and may continue.
     """
 
     target: int = 0
@@ -136,8 +137,8 @@ class ObservedJob:
 
     Attributes:
         progress: share of its work that is done, 0 to 1; None: unknown.
-        steady: its nodes form one world, which has completed a step; so does a job of which nothing
-            is known.
+        steady: its nodes form one world (group of ranks) that has completed a step, or nothing is
+            known about them.
     """
 
     name: str
@@ -164,12 +165,12 @@ class JobActions:
         reason: a sentence about its state and number of nodes.
         nodes: number of its nodes without leaving ones.
         ready: number of ready nodes.
-        leaving: number of nodes that were told to leave earlier and have not ended.
+        leaving: number of pods whose deletion has begun and that have not ended.
         degraded: reason of condition Degraded; empty: the condition is false.
         start: numbers of pods to create.
         leave: numbers of pods to delete, which end at a safe point.
         forget: numbers of ended pods to delete.
-        notices: events to report.
+        events: events to report.
     """
 
     job: str
@@ -183,7 +184,7 @@ class JobActions:
     start: tuple[int, ...] = ()
     leave: tuple[int, ...] = ()
     forget: tuple[int, ...] = ()
-    notices: tuple[ResourceEvent, ...] = ()
+    events: tuple[ResourceEvent, ...] = ()
 
 
 #: Reason of condition Degraded while the spec of a job is invalid.
@@ -192,7 +193,7 @@ _WHY_CHARS = 600
 #: Longest pause in seconds after the end of a node.
 _LONGEST_PAUSE_S = 60.0
 #: Pause in seconds after the cluster failed to create a pod.
-_FAILED_PAUSE_S: Final = 30.0
+_CREATE_PAUSE_S: Final = 30.0
 #: Longest pause in seconds before a job asks again for nodes that could not be placed.
 _LONGEST_WAIT_S = 3600.0
 
@@ -209,14 +210,14 @@ class AssessedJob:
     Attributes:
         job: the observed job.
         ledger: its ledger with all ends of its pods.
-        notices: notices about these ends.
-        held: its least number of nodes cannot be placed, so it waits and takes no room.
+        events: events about these ends, and about pods that cannot be placed.
+        waits_for_room: its least number of nodes cannot be placed, so it waits without nodes.
     """
 
     job: ObservedJob
     ledger: PodLedger
-    notices: tuple[ResourceEvent, ...]
-    held: bool
+    events: tuple[ResourceEvent, ...]
+    waits_for_room: bool
 
     @property
     def endings(self) -> NodeEndings:
@@ -234,40 +235,44 @@ class AssessedJob:
 
 def assess_job(job: ObservedJob, now: float, config: OperatorConfig) -> AssessedJob:
     """Record which pods of a job have ended or cannot be placed, before the decision about it."""
-    job = replace(job, ledger=_by_our_clock(job.ledger, now, config))
-    ledger, notices = _note_ends(job, now, config)
-    ledger, more = _note_unplaced(job, ledger, now, config)
-    held = ledger.placeable is not None and ledger.placeable < job.wanted.least
-    held = held and endings_of(job, ledger).may_start_nodes and not job.wanted.spec_error
-    if held and ledger.unplaced_since_s is None:
+    job = replace(job, ledger=_clip_times(job.ledger, now, config))
+    ledger, end_events = _record_ends(job, now, config)
+    ledger, unplaced_events = _record_unplaced(job, ledger, now, config)
+    waits_for_room = (
+        ledger.placeable is not None
+        and ledger.placeable < job.wanted.least
+        and endings_of(job, ledger).may_start_nodes
+        and not job.wanted.spec_error
+    )
+    if waits_for_room and ledger.unplaced_since_s is None:
         ledger = replace(ledger, unplaced_since_s=now)
     elif sum(pod.runs for pod in job.staying) >= job.wanted.least:
         ledger = replace(ledger, unplaced_since_s=None)
-    return AssessedJob(job, ledger, (*notices, *more), held)
+    return AssessedJob(job, ledger, (*end_events, *unplaced_events), waits_for_room)
 
 
-def _by_our_clock(ledger: PodLedger, now: float, config: OperatorConfig) -> PodLedger:
+def _clip_times(ledger: PodLedger, now: float, config: OperatorConfig) -> PodLedger:
     """Clip times too far in the future, which an operator with a fast clock wrote."""
 
-    def within(at_s: float | None, ahead_s: float) -> float | None:
+    def clip(at_s: float | None, ahead_s: float) -> float | None:
         return None if at_s is None else min(at_s, now + ahead_s)
 
     ledger = replace(
         ledger,
-        changed_s=within(ledger.changed_s, 0.0),
-        waiting_since_s=within(ledger.waiting_since_s, 0.0),
-        retry_at_s=within(ledger.retry_at_s, max(_LONGEST_PAUSE_S, config.lost_pause_s)),
-        unplaced_since_s=within(ledger.unplaced_since_s, 0.0),
+        changed_s=clip(ledger.changed_s, 0.0),
+        waiting_since_s=clip(ledger.waiting_since_s, 0.0),
+        retry_at_s=clip(ledger.retry_at_s, max(_LONGEST_PAUSE_S, config.lost_pause_s)),
+        unplaced_since_s=clip(ledger.unplaced_since_s, 0.0),
     )
     latest_s = now + _place_again_s(ledger, now, config)
     return replace(ledger, placeable_until_s=min(ledger.placeable_until_s, latest_s))
 
 
-def _note_ends(
+def _record_ends(
     job: ObservedJob, now: float, config: OperatorConfig
 ) -> tuple[PodLedger, list[ResourceEvent]]:
     pods = {pod.number: pod for pod in job.pods}
-    notices: list[ResourceEvent] = []
+    events: list[ResourceEvent] = []
     # Forget numbers of pods that are gone: numbers are never reused.
     ledger = replace(job.ledger, counted=frozenset(n for n in job.ledger.counted if n in pods))
     if ledger.retry_at_s is not None and now >= ledger.retry_at_s:
@@ -282,7 +287,7 @@ def _note_ends(
                 why = f"the cluster ended node {number}: {pod.message or 'reason unknown'}"[
                     :_WHY_CHARS
                 ]
-                notices.append(ResourceEvent("NodeLost", why))
+                events.append(ResourceEvent("NodeLost", why))
                 ledger = replace(ledger, retry_at_s=_later(ledger, now + _pause_s(job, config)))
                 ledger = ledger if endings_of(job, ledger).broken else replace(ledger, why=why)
             continue
@@ -295,25 +300,26 @@ def _note_ends(
             last = f"its last lines: {pod.message}" if pod.message else "it printed nothing"
             why = f"node {number} ended with exit code {pod.code}; {last}"[:_WHY_CHARS]
             ledger = replace(ledger, why=why, retry_at_s=_later(ledger, now + endings.delay_s))
-            notices.append(ResourceEvent("NodeFailed", why, warns=True))
+            events.append(ResourceEvent("NodeFailed", why, warns=True))
         elif ending == "done":
-            notices.append(ResourceEvent("NodeDone", f"node {number} has finished"))
-    return ledger, notices
+            events.append(ResourceEvent("NodeDone", f"node {number} has finished"))
+    return ledger, events
 
 
 def _pause_s(job: ObservedJob, config: OperatorConfig) -> float:
     """Return the pause in seconds after a node that the cluster ended.
 
-    It grows while nodes are ended and none runs, as a broken machine may accept pods and end them.
+    It grows while the cluster ends nodes and no newer node runs: a broken machine may accept pods
+    and end them.
     """
     newest = max((pod.number for pod in job.staying if pod.runs), default=0)
-    before = sum(
+    ended_before = sum(
         pod.ended and pod.code is None and not pod.deleting and pod.number > newest
         for pod in job.pods
         if pod.number in job.ledger.counted
     )
     pause_s = config.lost_pause_s
-    return ceiling_s(before, pause_s, max(_LONGEST_PAUSE_S, pause_s))
+    return ceiling_s(ended_before, pause_s, max(_LONGEST_PAUSE_S, pause_s))
 
 
 def _later(ledger: PodLedger, at_s: float) -> float:
@@ -321,14 +327,14 @@ def _later(ledger: PodLedger, at_s: float) -> float:
 
 
 def record_failed_start(ledger: PodLedger, why: str, now: float) -> PodLedger:
-    """Return the ledger of a job after the cluster failed to create a pod: it pauses.
+    """Return the ledger of a job after the cluster failed to create a pod: the job pauses.
 
     Args:
         ledger: the stored ledger.
         why: reason of the failure.
-        now: seconds.
+        now: seconds since 1970.
     """
-    return replace(ledger, why=why[:_WHY_CHARS], retry_at_s=_later(ledger, now + _FAILED_PAUSE_S))
+    return replace(ledger, why=why[:_WHY_CHARS], retry_at_s=_later(ledger, now + _CREATE_PAUSE_S))
 
 
 def record_refusal(
@@ -340,10 +346,10 @@ def record_refusal(
         ledger: the stored ledger.
         nodes: number of nodes that the job has.
         why: reason of the refusal.
-        now: seconds.
+        now: seconds since 1970.
         config: how jobs share the cluster.
-        never: the cluster will never accept such a pod, so it counts as a failed node. False: it
-            could not be placed, and others may use its room until the next attempt.
+        never: the cluster will never accept such a pod, so it counts as a failed node. False: the
+            pod cannot be placed now, and other jobs may use its room until the next attempt.
     """
     ledger = replace(ledger, why=why[:_WHY_CHARS])
     if never:
@@ -363,7 +369,7 @@ def _place_again_s(ledger: PodLedger, now: float, config: OperatorConfig) -> flo
     return max(config.place_again_s, min(now - ledger.unplaced_since_s, _LONGEST_WAIT_S))
 
 
-def _note_unplaced(
+def _record_unplaced(
     job: ObservedJob, ledger: PodLedger, now: float, config: OperatorConfig
 ) -> tuple[PodLedger, list[ResourceEvent]]:
     """Limit a job to the nodes that could be placed, for a while."""
@@ -376,10 +382,10 @@ def _note_unplaced(
         return ledger, []
     placeable = len(job.staying) - len(unplaced)
     why = f"node {unplaced[0].number} cannot be placed: {unplaced[0].message}"[:_WHY_CHARS]
-    again_s = _place_again_s(ledger, now, config)
-    notice = ResourceEvent(
+    pause_s = _place_again_s(ledger, now, config)
+    event = ResourceEvent(
         "Unplaceable",
-        f"{why}; {placeable} nodes could be placed; tries more in {again_s:.0f} s",
+        f"{why}; {placeable} nodes could be placed; tries more in {pause_s:.0f} s",
         warns=True,
     )
-    return replace(ledger, placeable=placeable, placeable_until_s=now + again_s, why=why), [notice]
+    return replace(ledger, placeable=placeable, placeable_until_s=now + pause_s, why=why), [event]

@@ -1,4 +1,4 @@
-"""Reads DistillJobs, their progress, machines and pods, and converts them for the rules."""
+"""Reads DistillJobs, their progress, machines and pods, as input of `decisions.decide_pods`."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from .status import has_ended, ledger_of
 
 log = logging.getLogger(__name__)
 
-#: Seconds before a Redis that did not answer is asked again: other jobs wait for each attempt.
+#: Seconds before a Redis that did not answer is queried again: each attempt delays all jobs.
 _PAUSE_S: Final = 30.0
-#: Progress of a training that cannot be known. The job counts as steady.
+#: Progress of a training whose Redis is unknown or does not answer. The job counts as steady.
 _UNKNOWN: Final = TrainingProgress(steady=True)
 
 
 class ProgressReader:
-    """Reads the progress of trainings, which their ranks report in Redis; keeps connections.
+    """Reads the progress of trainings, which their ranks report in Redis.
 
-    Use it from one thread. Without Redis the progress is unknown, and a job counts as steady.
+    It keeps its connections open. Use it from one thread. Without Redis the progress is unknown,
+    and a job counts as steady.
 
     Args:
         opening: opens the job board at a Redis URL.
@@ -72,17 +73,18 @@ class ProgressReader:
         try:
             if url not in self._boards:
                 self._boards[url] = self._open(url)
-            found = read_progress(self._boards[url], job, nodes)
+            progress = read_progress(self._boards[url], job, nodes)
         except EdlError as error:
-            level = logging.DEBUG if url in self._retry_at_s else logging.WARNING  # said once
+            # A warning once per outage.
+            level = logging.DEBUG if url in self._retry_at_s else logging.WARNING
             log.log(level, "cannot read the progress of trainings: %s", error)
             self._retry_at_s[url] = self._clock() + _PAUSE_S
             return _UNKNOWN
         self._retry_at_s.pop(url, None)
-        return found
+        return progress
 
     def retain(self, urls: Collection[str]) -> None:
-        """Close the connections to all other URLs."""
+        """Close the connections to all URLs but these."""
         for url in self._boards.keys() - urls:
             with contextlib.suppress(EdlError):
                 self._boards.pop(url).close()
@@ -98,8 +100,8 @@ class ClusterSnapshot:
     """The cluster at one moment.
 
     Attributes:
-        resources: DistillJobs as they were read, by the names that the rules use.
-        jobs: the same jobs, as input of the rules.
+        resources: DistillJobs as they were read, by the names in `jobs`.
+        jobs: the same jobs, as input of `decide_pods`.
         pods: pods of each job by number, as they were read.
         pool: resources that jobs share.
     """
@@ -117,7 +119,7 @@ class ClusterReader:
         client: of the cluster.
         config: settings of the operator.
         trainings: reads the progress of trainings.
-        every_s: seconds between two reads of machines, and of pods that are no nodes of jobs.
+        every_s: seconds between two reads of machines, and of pods that are not nodes of jobs.
     """
 
     def __init__(
@@ -126,7 +128,8 @@ class ClusterReader:
         self._client, self._config, self._trainings = client, config, trainings
         self._every_s = every_s
         self._read_s = float("-inf")
-        self._read_for: frozenset[object] = frozenset()  # jobs, at the latest read of the others
+        # uids and generations of the jobs at the latest read of machines and other pods
+        self._read_for: frozenset[object] = frozenset()
         self._machines = Machines({}, frozenset())
         self._pods: list[Object] = []
 
@@ -155,17 +158,17 @@ class ClusterReader:
         else:
             # Pods of a job with an invalid spec stay as they are: they take room like other pods.
             sharing = [own[job.name] for job in jobs if not job.wanted.spec_error]
-            mine = {pod["metadata"]["uid"] for of_job in sharing for pod in of_job.values()}
-            others = [*self._pods, *pods]
-            pool = self._machines.pool(others, lambda pod: pod["metadata"]["uid"] in mine)
+            uids = {pod["metadata"]["uid"] for job_pods in sharing for pod in job_pods.values()}
+            all_pods = [*self._pods, *pods]
+            pool = self._machines.pool(all_pods, lambda pod: pod["metadata"]["uid"] in uids)
         return ClusterSnapshot(named, jobs, own, pool)
 
     def _read_others(self, now: float, jobs: Sequence[Object]) -> None:
-        """Read machines, and pods that are no nodes of jobs.
+        """Read machines, and pods that are not nodes of jobs, unless both were read lately.
 
         Args:
             now: seconds.
-            jobs: DistillJobs that have not ended; if they have changed, everything is read again.
+            jobs: DistillJobs that have not ended; after a change of them, read at once.
         """
         metas = [one["metadata"] for one in jobs]
         current = frozenset((meta["uid"], meta.get("generation")) for meta in metas)
@@ -190,7 +193,7 @@ class ClusterReader:
             training = self._trainings.read(url, resource["metadata"]["name"], staying)
         try:
             ledger = ledger_of(resource)
-        except UsageError as error:  # continue: its pods show which numbers are used
+        except UsageError as error:  # start a new ledger: its pods show which numbers are used
             log.warning("%s", error)
             ledger = PodLedger()
         return ObservedJob(name, wanted, ledger, nodes, training.progress, training.steady)
@@ -202,29 +205,29 @@ def _named(listed: Iterable[Object]) -> dict[str, Object]:
     Jobs that are being deleted are left out: the cluster ends their pods, which take room like
     other pods until then.
     """
-    alive = [one for one in listed if "deletionTimestamp" not in one["metadata"]]
-    times = Counter(one["metadata"]["name"] for one in alive)
+    alive = [job for job in listed if "deletionTimestamp" not in job["metadata"]]
+    counts = Counter(job["metadata"]["name"] for job in alive)
     return {
-        name if times[name] == 1 else f"{one['metadata']['namespace']}/{name}": one
-        for one in alive
-        for name in [one["metadata"]["name"]]
+        name if counts[name] == 1 else f"{job['metadata']['namespace']}/{name}": job
+        for job in alive
+        for name in [job["metadata"]["name"]]
     }
 
 
 def _pods_of(named: dict[str, Object], pods: Iterable[Object]) -> dict[str, dict[int, Object]]:
     """Return the pods of each job by number, without those of a former job of the same name."""
-    labelled = defaultdict(list)
+    by_label = defaultdict(list)
     for pod in pods:
-        labelled[pod["metadata"]["namespace"], job_of(pod)].append(pod)
-    found: dict[str, dict[int, Object]] = {}
+        by_label[pod["metadata"]["namespace"], job_of(pod)].append(pod)
+    pods_by_job: dict[str, dict[int, Object]] = {}
     for name, resource in named.items():
         meta = resource["metadata"]
-        found[name] = {
+        pods_by_job[name] = {
             number: pod
-            for pod in labelled[meta["namespace"], meta["name"]]
+            for pod in by_label[meta["namespace"], meta["name"]]
             if (number := number_of(pod)) is not None and is_controlled_by(pod, meta["uid"])
         }
-    return found
+    return pods_by_job
 
 
 def wanted_of(resource: Object, coordinator: str | None) -> DesiredJob:

@@ -18,7 +18,8 @@ from ..templates import (
     unreachable_tolerations,
 )
 
-#: Folder of checkpoints: a volume claim, if the job names one, else an empty volume of the pod.
+#: Folder of checkpoints in the container. It is on the volume claim that the job names, else on an
+#: empty volume of the pod.
 CHECKPOINTS: Final = "/var/lib/edl/checkpoints"
 
 
@@ -63,7 +64,7 @@ def pod_of(job: Object, number: int, coordinator: str | None) -> Object:
         annotations = dict(meta.get("annotations") or {})
         _check_training(job, pod_spec)
     except (TypeError, AttributeError, KeyError, ValueError) as error:
-        raise UsageError(f"podTemplate is no template of a pod: {error}") from None
+        raise UsageError(f"podTemplate is not a valid pod template: {error}") from None
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -85,22 +86,25 @@ def needs_of(job: Object, coordinator: str | None) -> dict[str, float]:
 
 
 def tolerations_of(job: Object, coordinator: str | None) -> list[Object]:
-    """Return the tolerations of its nodes; empty if the job is invalid."""
+    """Return the tolerations of a job's nodes; empty if the job is invalid."""
     try:
-        found = pod_of(job, 0, coordinator)["spec"]["tolerations"]
+        tolerations = pod_of(job, 0, coordinator)["spec"]["tolerations"]
     except UsageError:
         return []
-    return [one for one in found if isinstance(one, dict)]
+    return [toleration for toleration in tolerations if isinstance(toleration, dict)]
 
 
 def _pod_spec(job: Object, number: int, url: str | None) -> Object:
     spec = job["spec"]
     claim = spec.get("checkpoint")
-    kept: Object = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+    checkpoint_volume: Object = (
+        {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+    )
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        # The kernel drops a SIGTERM for process 1 of a container that has no handler for it.
+        # The kernel drops SIGTERM for a process 1 without a handler, and a user's command may have
+        # none. With a shared namespace, the command is not process 1.
         "shareProcessNamespace": not spec.get("train"),
         "terminationGracePeriodSeconds": spec.get("graceSeconds", 60),
         "securityContext": POD_SECURITY,
@@ -125,7 +129,7 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
         "volumes": [
             {"name": "tmp", "emptyDir": {}},
             {"name": "state", "emptyDir": {}},
-            {"name": "checkpoints", **kept},
+            {"name": "checkpoints", **checkpoint_volume},
             # Data loaders with workers keep batches here; a container has 64 MB by default.
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
         ],
@@ -136,40 +140,39 @@ def _check_training(job: Object, pod_spec: Object) -> None:
     """Check that the nodes of a training can reach the mesh's Redis and share checkpoints.
 
     Raises:
-        UsageError: the job and its template name no URL, or no shared location.
+        UsageError: neither the job nor its template names a URL, or a shared location.
     """
-    own = next(one for one in pod_spec["containers"] if one["name"] == NODE_CONTAINER)
-    coordinator_known = check_coordinator(own) or own.get("envFrom")
+    container = next(one for one in pod_spec["containers"] if one["name"] == NODE_CONTAINER)
+    coordinator_known = check_coordinator(container) or container.get("envFrom")
     if job["spec"].get("train") and not coordinator_known:
         raise UsageError(
-            "its nodes meet in the mesh's Redis: name it as spec.coordinator, or start the operator"
-            " with --redis"
+            "its nodes meet in the mesh's Redis: set its URL as spec.coordinator, or start the"
+            " operator with --redis"
         )
-    volumes = [one for one in pod_spec["volumes"] if one["name"] == "checkpoints"]
-    shared = not any("emptyDir" in one for one in volumes)
-    used = any(CHECKPOINTS in word for word in own.get("args") or ())
+    volumes = [volume for volume in pod_spec["volumes"] if volume["name"] == "checkpoints"]
+    shared = not any("emptyDir" in volume for volume in volumes)
+    used = any(CHECKPOINTS in word for word in container.get("args") or ())
     if used and not shared and spec_of(job).max_nodes > 1:
         raise UsageError(
-            "its nodes share their checkpoints: name a volume claim that all of them can write as"
-            " spec.checkpoint, or a place that all of them reach in spec.train, as --checkpoint"
-            " s3://..."
+            "its nodes share their checkpoints: set spec.checkpoint to a volume claim that all of"
+            " them can write, or add a location that all of them reach to spec.train, as in"
+            " --checkpoint s3://..."
         )
 
 
 def _program(job: Object) -> dict[str, list[str]]:
     """Return the arguments of the image's entry point, or the command that replaces it."""
-    described = spec_of(job)
-    if not described.trains:
-        return {"command": [escaped(word) for word in shlex.split(described.command)]}
-    # The uid keeps a later job of the same name from resuming this one.
-    own = f"{described.name}-{job['metadata']['uid'][:8]}"
-    argv = described.training_arguments(f"{CHECKPOINTS}/{own}")
-    return {"args": [escaped(word) for word in argv]}
+    spec = spec_of(job)
+    if not spec.trains:
+        return {"command": [escaped(word) for word in shlex.split(spec.command)]}
+    # The uid keeps a later job of the same name from resuming these checkpoints.
+    folder = f"{CHECKPOINTS}/{spec.name}-{job['metadata']['uid'][:8]}"
+    return {"args": [escaped(word) for word in spec.training_arguments(folder)]}
 
 
 def _env(job: Object, number: int, url: str | None) -> list[Object]:
-    own = {"EDL_JOB": job["metadata"]["name"], "EDL_JOB_NODE": str(number), "HOME": "/tmp"}
+    variables = {"EDL_JOB": job["metadata"]["name"], "EDL_JOB_NODE": str(number), "HOME": "/tmp"}
     if url:
-        own["EDL_COORDINATOR"] = url
-    both = {**own, **{key: escaped(value) for key, value in spec_of(job).env.items()}}
-    return [{"name": key, "value": value} for key, value in both.items()]
+        variables["EDL_COORDINATOR"] = url
+    variables |= {key: escaped(value) for key, value in spec_of(job).env.items()}
+    return [{"name": key, "value": value} for key, value in variables.items()]

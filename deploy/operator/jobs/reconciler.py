@@ -1,8 +1,8 @@
 """Reconciles all DistillJobs: observe, decide, act.
 
 For each job it writes the status, then deletes and creates pods. An operator may die between any
-two calls. The next one continues from the written status. The number of a node is never reused,
-even if its pod was not created, and a pod that was not deleted is chosen again as surplus.
+two calls. The next operator continues from the written status. The number of a node is never
+reused, even if its pod was not created, and a pod that was not deleted is chosen again as surplus.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .status import changes, ledger_fields, spec_events, status_of
 
 log = logging.getLogger(__name__)
 
-#: Attempts if a job was changed meanwhile.
+#: Attempts per round; each later one follows a change of a job since it was read.
 _ATTEMPTS: Final = 3
 _NUMBERS: Final = re.compile(r"\d+")
 
 
 class DistillJobReconciler:
-    """A `Reconciler`; use it from one thread.
+    """Its method `reconcile` is a `loop.Reconciler`. Use it from one thread.
 
     Args:
         client: of the cluster.
@@ -82,27 +82,27 @@ class DistillJobReconciler:
         self._trainings.close()
 
     def _once(self, now: float) -> bool:
-        """Observe and act once; return False if a job was changed meanwhile: observe it again."""
+        """Observe and act once; return False if a job has changed since it was read."""
         snapshot = self._reader.observe(now)
         decided = decide_pods(snapshot.pool, snapshot.jobs, now, self._config)
         self._errors.retain({one["metadata"]["uid"] for one in snapshot.resources.values()})
-        done, failed = True, list[Exception]()
+        done, errors = True, list[Exception]()
         # First jobs that shrink, so that their resources are free sooner.
-        for one in sorted(decided, key=lambda actions: not actions.leave):
-            resource = snapshot.resources[one.job]
+        for actions in sorted(decided, key=lambda actions: not actions.leave):
+            resource = snapshot.resources[actions.job]
             uid = resource["metadata"]["uid"]
             try:
-                done &= self._act(resource, snapshot.pods[one.job], one, now)
+                done &= self._act(resource, snapshot.pods[actions.job], actions, now)
                 self._errors.clear(uid)
             except Exception as error:  # must not affect other jobs
                 if ends_round(error):
                     raise
-                odd = not isinstance(error, EdlError)
-                what = f"job {one.job}"
-                self._errors.report(log, uid, what, error, traceback=odd)
-                failed.append(error)
-        if failed and len(failed) == len(decided):  # so the cause may concern all jobs
-            raise failed[0]
+                is_unexpected = not isinstance(error, EdlError)
+                what = f"job {actions.job}"
+                self._errors.report(log, uid, what, error, traceback=is_unexpected)
+                errors.append(error)
+        if errors and len(errors) == len(decided):  # the cause may concern all jobs
+            raise errors[0]
         return done
 
     def _act(
@@ -117,7 +117,7 @@ class DistillJobReconciler:
             now: seconds since 1970.
 
         Returns:
-            False: the job was changed since it was read, and nothing was done; observe it again.
+            False: the job has changed since it was read, and nothing was done; observe it again.
 
         Raises:
             EdlError: see `Client`.
@@ -128,42 +128,44 @@ class DistillJobReconciler:
             try:
                 resource = self._client.patch_status(DISTILL_JOB, resource, changed)
             except (KubernetesObjectChanged, KubernetesObjectMissing) as error:
-                log.debug("job %s is looked at again: %s", actions.job, error)
+                log.debug("job %s is read again: %s", actions.job, error)
                 return False
         for number in (*actions.leave, *actions.forget):
-            own = pods[number]["metadata"]
+            meta = pods[number]["metadata"]
             # Delete only this version: if the pod has ended since, its end must be recorded first.
-            version = own["resourceVersion"]
+            version = meta["resourceVersion"]
             self._client.delete(
-                POD, own["name"], own["namespace"], uid=own["uid"], resource_version=version
+                POD, meta["name"], meta["namespace"], uid=meta["uid"], resource_version=version
             )
-        refused = spec_events(before, actions)
-        notices = [*actions.notices, *refused, *self._start(resource, actions, now)]
-        post_events(self._client, resource, notices, now)
+        invalid = spec_events(before, actions)
+        events = [*actions.events, *invalid, *self._create_pods(resource, actions, now)]
+        post_events(self._client, resource, events, now)
         return True
 
-    def _start(self, resource: Object, actions: JobActions, now: float) -> list[ResourceEvent]:
-        """Create pods until one is refused; return what to report."""
-        made = 0
+    def _create_pods(
+        self, resource: Object, actions: JobActions, now: float
+    ) -> list[ResourceEvent]:
+        """Create pods until the cluster refuses one; return the event of a new refusal."""
+        created = 0
         for number in actions.start:
             try:
                 self._client.create(POD, pod_of(resource, number, self._config.coordinator))
-                made += 1
+                created += 1
             except KubernetesObjectExists as error:
-                # It is a pod of a deleted job of this name: another round starts the missing node.
+                # A deleted job of this name has this pod: another round starts the missing node.
                 log.info("node %d is not started: %s", number, error)
             except (Forbidden, ManifestRefused, KubernetesUnavailable) as error:
                 if ends_round(error):
                     raise
                 why = f"node {number} cannot be started: {error}"
                 never = isinstance(error, ManifestRefused)
-                there, before = actions.nodes + made, actions.ledger
+                nodes, before = actions.nodes + created, actions.ledger
                 if isinstance(error, KubernetesUnavailable):
                     after = record_failed_start(before, why, now)
                 else:
-                    after = record_refusal(before, there, why, now, self._config, never=never)
+                    after = record_refusal(before, nodes, why, now, self._config, never=never)
                 self._write_ledger(resource, after)
-                # A message that differs only in numbers is not repeated.
+                # A message that differs only in numbers is not reported again.
                 is_known = _NUMBERS.sub("", after.why) == _NUMBERS.sub("", before.why)
                 return [] if is_known else [ResourceEvent("NodeRefused", after.why, warns=True)]
         return []

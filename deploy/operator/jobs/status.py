@@ -31,7 +31,7 @@ _TIMES: Final = {
     "placeable_until_s": "placeableUntil",
     "unplaced_since_s": "unplacedSince",
 }
-#: States of jobs that have ended.
+#: Final states. A stopped job is not among them: it may continue.
 _END_STATES: Final = ("succeeded", "failed")
 #: Seconds in a reason. A reason that differs only in them is not written again.
 _SECONDS: Final = re.compile(r"\d+(?= s\b)")
@@ -44,40 +44,43 @@ def ledger_of(job: Object) -> PodLedger:
         UsageError: the status is damaged.
     """
     status = job.get("status") or {}
-    found: dict[str, Any] = {
-        ours: status[theirs] for ours, theirs in _VALUES.items() if status.get(theirs) is not None
+    values: dict[str, Any] = {
+        name: status[field] for name, field in _VALUES.items() if status.get(field) is not None
     }
-    found |= {
-        ours: seconds_of(status[theirs]) for ours, theirs in _TIMES.items() if status.get(theirs)
+    values |= {
+        name: seconds_of(status[field]) for name, field in _TIMES.items() if status.get(field)
     }
-    end = status.get("state")
+    state = status.get("state")
     try:
         return replace(
             PodLedger(),
-            **found,
+            **values,
             counted=frozenset(status.get("counted") or ()),
-            end=end if end in _END_STATES else "",
+            end=state if state in _END_STATES else "",
         )
     except TypeError as error:
         raise UsageError(f"the status of {job['metadata']['name']} is damaged: {error}") from None
 
 
 def has_ended(job: Object) -> bool:
-    """Return whether a job has ended; it is kept only for its logs."""
+    """Return whether a job has succeeded or failed; it is kept only for its logs."""
     return (job.get("status") or {}).get("state") in _END_STATES
 
 
 def ledger_fields(ledger: PodLedger) -> Object:
-    """Return the fields of a status that `ledger_of` reads, except `state`; None: not set."""
-    fields: Object = {theirs: getattr(ledger, ours) for ours, theirs in _VALUES.items()}
-    for ours, theirs in _TIMES.items():
-        at_s = getattr(ledger, ours)
-        fields[theirs] = rfc3339(at_s) if at_s else None
+    """Return the fields of a status that `ledger_of` reads, except `state`.
+
+    None as the value of a field: it is not set.
+    """
+    fields: Object = {field: getattr(ledger, name) for name, field in _VALUES.items()}
+    for name, field in _TIMES.items():
+        at_s = getattr(ledger, name)
+        fields[field] = rfc3339(at_s) if at_s else None
     return {**fields, "counted": sorted(ledger.counted)}
 
 
 def status_of(job: Object, actions: JobActions, now: float) -> Object:
-    """Return the complete status; None: not set.
+    """Return the complete status; None as the value of a field: it is not set.
 
     Args:
         job: the DistillJob as it was read.
@@ -118,16 +121,20 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
     """Return the fields of a status that have changed.
 
     An empty text becomes None, because some API servers store it as null.
+
+    Args:
+        before: the status as it was read.
+        after: the new status.
     """
     fields = {key: None if value == "" else value for key, value in after.items()}
     return {key: value for key, value in fields.items() if before.get(key) != value}
 
 
 def _conditions(actions: JobActions, reason: str) -> list[Condition]:
-    word = actions.state.capitalize()
-    whole = actions.state == "running" and actions.ready == actions.nodes
+    state = actions.state.capitalize()
+    all_ready = actions.state == "running" and actions.ready == actions.nodes
     return [
-        Condition("Ready", whole, word, reason),
-        Condition("Progressing", actions.state in ("creating", "scaling"), word, reason),
-        Condition("Degraded", bool(actions.degraded), actions.degraded or word, reason),
+        Condition("Ready", all_ready, state, reason),
+        Condition("Progressing", actions.state in ("creating", "scaling"), state, reason),
+        Condition("Degraded", bool(actions.degraded), actions.degraded or state, reason),
     ]

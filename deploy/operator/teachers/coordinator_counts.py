@@ -27,7 +27,7 @@ class CoordinatorCounts:
     def of(self, url: str, service: str) -> int | None:
         """Return the number of teachers that the operator should run for a service; None: unknown.
 
-        Teachers that others have started are subtracted.
+        The coordinator's number includes teachers that no fleet started; they are subtracted.
         """
         poller = self._pollers.get((url, service))
         return None if poller is None or poller.registered is None else poller.desired
@@ -35,17 +35,17 @@ class CoordinatorCounts:
     def keep(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Poll these pairs of URL and service, and no others.
 
-        New ones are polled once before it returns.
+        New pairs are polled once before this returns.
         """
-        kept = set(wanted)
-        gone = [self._pollers.pop(pair) for pair in list(self._pollers) if pair not in kept]
+        pairs = set(wanted)
+        removed = [self._pollers.pop(pair) for pair in list(self._pollers) if pair not in pairs]
         new = {
             pair: ServicePoller(*pair, self._security)
-            for pair in sorted(kept)
+            for pair in sorted(pairs)
             if pair not in self._pollers
         }
-        _each(ServicePoller.stop, gone)
-        _each(ServicePoller.poll, new.values())
+        _call_all(ServicePoller.stop, removed)
+        _call_all(ServicePoller.poll, new.values())
         for poller in new.values():
             poller.start()
         self._pollers.update(new)
@@ -55,9 +55,9 @@ class CoordinatorCounts:
         self.keep(())
 
 
-def _each(what: Callable[[ServicePoller], None], pollers: Collection[ServicePoller]) -> None:
-    """Call `what` for all pollers in parallel, as each may take long."""
+def _call_all(method: Callable[[ServicePoller], None], pollers: Collection[ServicePoller]) -> None:
+    """Call a method of all pollers in parallel, as each call may take long."""
     if pollers:
         with ThreadPoolExecutor(_AT_ONCE, "edl-numbers") as pool:
-            for _ in pool.map(what, pollers):
+            for _ in pool.map(method, pollers):
                 pass

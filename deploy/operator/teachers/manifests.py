@@ -34,10 +34,10 @@ _RESERVED_ARGS: Final = (
     "--model", "--service", "--redis", "--coordinator", "--teacher-id", "--listen", "--http",
     "--transport-port", "--metrics-listen", "--grace",
 )  # fmt: skip
-#: Options and variables with which a teacher serves on all its ports. Certificates do not suffice:
-#: the port of metrics and health has none, because kubelets have none.
+#: A teacher needs one of these options and variables to serve on all its ports. Certificates do not
+#: suffice: the port of metrics and health accepts none, because kubelets have none.
 _CREDENTIALS: Final = frozenset({"--tokens", "--insecure", "EDL_TOKENS", "EDL_INSECURE"})
-#: Seconds that a pod has to end in addition to the grace period of its teacher.
+#: Seconds that a pod gets to end in addition to the grace period of its teacher.
 _MARGIN_S: Final = 15
 #: Starts the drain and waits until the teacher has ended. Kubernetes sends SIGTERM after the hook,
 #: and a second SIGTERM would abort a drain.
@@ -54,7 +54,7 @@ _SPOT_LABELS: Final = (
     ("eks.amazonaws.com/capacityType", "SPOT"),
     ("karpenter.sh/capacity-type", "spot"),
 )
-#: Pods are moved from an unreachable machine after so many seconds.
+#: Seconds after which pods of spot teachers are moved from an unreachable machine.
 _UNREACHABLE_S: Final = 10
 
 
@@ -66,7 +66,7 @@ def service_of(resource: Object) -> str:
 def selector_of(resource: Object) -> dict[str, str]:
     """Return the labels that select the pods of its teachers.
 
-    A Deployment cannot change its selector, so no version may return others.
+    A Deployment cannot change its selector, so every version of the operator must return the same.
     """
     return {
         INSTANCE_LABEL: resource["metadata"]["name"],
@@ -76,11 +76,11 @@ def selector_of(resource: Object) -> dict[str, str]:
 
 
 def service_key_of(pod: Object) -> tuple[str, str] | None:
-    """Return namespace and name of a pod's TeacherService; None if the pod is no teacher."""
+    """Return namespace and name of a pod's TeacherService; None: it belongs to none."""
     labels = pod["metadata"].get("labels") or {}
     key = pod["metadata"]["namespace"], labels.get(INSTANCE_LABEL, "")
-    ours = labels.get(COMPONENT_LABEL) == "teacher" and labels.get(MANAGED_BY_LABEL) == OPERATOR
-    return key if ours else None
+    is_ours = labels.get(COMPONENT_LABEL) == "teacher" and labels.get(MANAGED_BY_LABEL) == OPERATOR
+    return key if is_ours else None
 
 
 def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> Object:
@@ -107,7 +107,7 @@ def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> O
         container = next(one for one in pod["containers"] if one["name"] == CONTAINER)
         _check_container(container)
     except (TypeError, AttributeError, KeyError, ValueError) as error:
-        raise UsageError(f"spec.podTemplate: this is no template of a pod: {error}") from None
+        raise UsageError(f"spec.podTemplate: not a valid pod template: {error}") from None
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -118,8 +118,8 @@ def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> O
             "selector": {"matchLabels": selector_of(resource)},
             "strategy": {
                 "type": "RollingUpdate",
-                # 25 % of up to three teachers is rounded down to 0, so an update starts a new
-                # one first. Of four or more, some may end first: no room is needed for a new pod.
+                # 25 % of up to three teachers is rounded down to 0, so an update starts a new pod
+                # first. Of four or more, some may end first: no room is needed for a new pod.
                 "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": 1},
             },
             "template": {"metadata": template_meta, "spec": pod},
@@ -148,19 +148,23 @@ def service_manifest_of(resource: Object) -> Object:
 
 
 def pod_spec_of(deployment: Object) -> Object:
-    """Return the spec of its pods."""
-    found: Object = deployment["spec"]["template"]["spec"]
-    return found
+    """Return the spec of a Deployment's pods."""
+    spec: Object = deployment["spec"]["template"]["spec"]
+    return spec
 
 
 def _check(resource: Object) -> None:
-    """Check what the schema of the definition cannot express; raise UsageError."""
+    """Check the rules that the schema of TeacherService cannot express.
+
+    Raises:
+        UsageError: the spec breaks a rule.
+    """
     spec = resource["spec"]
     try:
         check_service(service_of(resource))
     except UsageError as error:
         raise UsageError(f"spec.service: {error}") from None
-    if spec["minReplicas"] > spec["maxReplicas"]:  # servers before 1.25 ignore rules
+    if spec["minReplicas"] > spec["maxReplicas"]:  # API servers before 1.25 do not check this
         raise UsageError(
             f"spec.maxReplicas: expects spec.minReplicas ({spec['minReplicas']}) or more, got"
             f" {spec['maxReplicas']}"
@@ -168,34 +172,34 @@ def _check(resource: Object) -> None:
     for word in spec.get("args") or ():
         if word.split("=")[0] in _RESERVED_ARGS:
             raise UsageError(f"spec.args: {word.split('=')[0]} is set by the operator: remove it")
-    for what in ("requests", "limits"):
-        for kind, amount in ((spec.get("resources") or {}).get(what) or {}).items():
+    for field in ("requests", "limits"):
+        for kind, amount in ((spec.get("resources") or {}).get(field) or {}).items():
             try:
                 quantity(amount)
             except UsageError as error:
-                raise UsageError(f"spec.resources.{what}.{kind}: {error}") from None
+                raise UsageError(f"spec.resources.{field}.{kind}: {error}") from None
 
 
 def _check_container(container: Object) -> None:
     """Check that a teacher knows its coordinator, and that it can authenticate callers.
 
     Raises:
-        UsageError: it would not start, or clients would not find it.
+        UsageError: the teacher would not start, or clients would not find it.
     """
     coordinator_known = check_coordinator(container)
     if container.get("envFrom"):
-        return  # the variables there are not known
+        return  # its variables are unknown here, and may contain both
     if not coordinator_known:
         raise UsageError(
-            "spec.coordinator: teachers register in the mesh's Redis: name it, or start the"
+            "spec.coordinator: teachers register in the mesh's Redis: set its URL, or start the"
             " operator with --redis"
         )
-    given_names = {word.split("=")[0] for word in container.get("args") or ()}
-    given_names |= {one["name"] for one in container.get("env") or ()}
-    if not given_names & _CREDENTIALS:
+    names = {word.split("=")[0] for word in container.get("args") or ()}
+    names |= {variable["name"] for variable in container.get("env") or ()}
+    if not names & _CREDENTIALS:
         raise UsageError(
             "spec.args: teachers are reached from other machines, and callers are not"
-            " authenticated: give them --tokens (of a Secret that spec.podTemplate mounts), or say"
+            " authenticated: add --tokens (of a Secret that spec.podTemplate mounts), or"
             " --insecure if the network is trusted; with --tls ca=FILE, --insecure concerns only"
             " metrics and health"
         )
@@ -261,7 +265,7 @@ def _spot_fields() -> Object:
 
 
 def _ports(port: int) -> tuple[tuple[str, int], ...]:
-    """Return name and number of all ports of a teacher; `port` is that of gRPC."""
+    """Return name and number of all ports of a teacher; `port` is its gRPC port."""
     return ("grpc", port), ("http", port + 1), ("transport", port + 2), ("metrics", METRICS_PORT)
 
 
@@ -309,32 +313,32 @@ def _arguments(spec: Object, service: str) -> list[str]:
 
 
 def _env(resource: Object, coordinator: str | None) -> list[Object]:
-    """Return the variables; the user's come last, so they may refer to ours."""
+    """Return the environment variables; the user's come last, so that they may refer to ours."""
     spec = resource["spec"]
     fields = {
         "POD_NAME": "metadata.name",
         "POD_NAMESPACE": "metadata.namespace",
         "POD_IP": "status.podIP",
     }
-    found: list[Object] = [
+    pod_fields: list[Object] = [
         {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
         for name, path in fields.items()
     ]
     url = spec.get("coordinator") or coordinator
     values: dict[str, Any] = {
         "HOME": "/tmp",
-        # The prefix tells these teachers from others, which the coordinator's count includes.
+        # `ServicePoller` subtracts teachers without this prefix from the coordinator's count.
         "EDL_TEACHER_ID": f"{FLEET_PREFIX}$(POD_NAME)",
         "EDL_ADVERTISE": "$(POD_IP)",
         **({"EDL_COORDINATOR": url} if url else {}),
         **(spec.get("env") or {}),
     }
-    return found + [{"name": name, "value": value} for name, value in values.items()]
+    return pod_fields + [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _probe(path: str, **more: int) -> Object:
+def _probe(path: str, **settings: int) -> Object:
     return {
         "httpGet": {"path": path, "port": "metrics", "scheme": "HTTP"},
         "timeoutSeconds": 5,
-        **more,
+        **settings,
     }

@@ -38,12 +38,12 @@ from .teacher_room import TeacherRoom
 
 log = logging.getLogger(__name__)
 
-#: Selects Deployments and Services of the operator.
-_MADE: Final = selector(labels_of("teacher"))
+#: Selects Deployments and Services that the operator created for teachers.
+_OWN_SELECTOR: Final = selector(labels_of("teacher"))
 
 
 class TeacherServiceReconciler:
-    """A `Reconciler`; use it from one thread.
+    """Its method `reconcile` is a `loop.Reconciler`. Use it from one thread.
 
     Args:
         client: of the cluster.
@@ -68,38 +68,40 @@ class TeacherServiceReconciler:
             EdlError: the cluster does not answer, or denies access.
             Exception: every service failed; this is the first error.
         """
-        where = self._config.namespace
-        listed = self._client.list(TEACHER_SERVICE, namespace=where)
-        alive = [one for one in listed if "deletionTimestamp" not in one["metadata"]]
-        self._errors.retain({one["metadata"]["uid"] for one in alive})
+        namespace = self._config.namespace
+        listed = self._client.list(TEACHER_SERVICE, namespace=namespace)
+        alive = [service for service in listed if "deletionTimestamp" not in service["metadata"]]
+        self._errors.retain({service["metadata"]["uid"] for service in alive})
         sources = map(self._count_source, alive)
         self._desired_counts.keep({source for source in sources if source is not None})
         if not alive:
             return
-        made = {
-            kind: {key_of(one): one for one in self._client.list(kind, _MADE, where)}
+        existing = {
+            kind: {key_of(one): one for one in self._client.list(kind, _OWN_SELECTOR, namespace)}
             for kind in (DEPLOYMENT, SERVICE)
         }
-        room = TeacherRoom(self._client, self._config, self._room_errors, made[DEPLOYMENT].values())
-        failed: list[Exception] = []
+        room = TeacherRoom(
+            self._client, self._config, self._room_errors, existing[DEPLOYMENT].values()
+        )
+        errors: list[Exception] = []
         for resource in alive:
             meta = resource["metadata"]
             try:
-                self._reconcile_one(resource, made, room, now)
+                self._reconcile_one(resource, existing, room, now)
                 self._errors.clear(meta["uid"])
             except KubernetesObjectMissing as error:
-                log.info("%s has gone meanwhile: %s", meta["name"], error)
+                log.info("%s was deleted meanwhile: %s", meta["name"], error)
             except KubernetesObjectChanged as error:  # the change wakes the loop
                 log.debug("%s has changed meanwhile: %s", meta["name"], error)
             except Exception as error:  # must not affect other services
                 if ends_round(error):
                     raise
-                odd = not isinstance(error, EdlError)
+                is_unexpected = not isinstance(error, EdlError)
                 what = f"service {meta['name']}"
-                self._errors.report(log, meta["uid"], what, error, traceback=odd)
-                failed.append(error)
-        if len(failed) == len(alive):  # so the cause may concern all services
-            raise failed[0]
+                self._errors.report(log, meta["uid"], what, error, traceback=is_unexpected)
+                errors.append(error)
+        if len(errors) == len(alive):  # the cause may concern all services
+            raise errors[0]
 
     def _count_source(self, resource: Object) -> tuple[str, str] | None:
         """Return where to read the desired number: Redis URL and service.
@@ -114,15 +116,15 @@ class TeacherServiceReconciler:
     def _reconcile_one(
         self,
         resource: Object,
-        made: dict[Kind, dict[tuple[str, str], Object]],
+        existing: dict[Kind, dict[tuple[str, str], Object]],
         room: TeacherRoom,
         now: float,
     ) -> None:
-        deployment = made[DEPLOYMENT].get(key_of(resource))
+        deployment = existing[DEPLOYMENT].get(key_of(resource))
         try:
-            service = self._existing(SERVICE, resource, made)
-            deployment = self._existing(DEPLOYMENT, resource, made)
-            count, manifest = self._wanted(resource, deployment, room)
+            service = self._existing(SERVICE, resource, existing)
+            deployment = self._existing(DEPLOYMENT, resource, existing)
+            count, manifest = self._desired(resource, deployment, room)
         except UsageError as error:
             self._write_status(
                 resource, refused_status_of(resource, deployment, str(error), now), now
@@ -131,8 +133,8 @@ class TeacherServiceReconciler:
         hashed = with_hash(manifest)
         applied = deployment is not None and manifest_hash(deployment) == manifest_hash(hashed)
         status = status_of(resource, deployment, count, now, applied=applied)
-        # A decision is written before it is applied, so that the next operator finds it; but after
-        # a refusal, the cluster must accept the objects first.
+        # Write a decision before applying it, so that the next operator finds it. After a refusal,
+        # however, the cluster must accept the objects first.
         refused = _is_invalid(resource.get("status") or {})
         if not refused:
             self._write_status(resource, status, now)
@@ -146,7 +148,7 @@ class TeacherServiceReconciler:
         self._write_status(resource, status, now)
 
     def _existing(
-        self, kind: Kind, resource: Object, made: dict[Kind, dict[tuple[str, str], Object]]
+        self, kind: Kind, resource: Object, existing: dict[Kind, dict[tuple[str, str], Object]]
     ) -> Object | None:
         """Return the existing object of this name.
 
@@ -154,20 +156,20 @@ class TeacherServiceReconciler:
             UsageError: it does not belong to this resource.
         """
         meta = resource["metadata"]
-        found = made[kind].get(key_of(resource))
+        found = existing[kind].get(key_of(resource))
         if found is None:  # its labels may have been removed
             found = self._client.find(kind, meta["name"], meta["namespace"])
         if found is not None and not is_controlled_by(found, meta["uid"]):
             raise UsageError(
                 f"there is a {kind.kind} {meta['name']!r} that is not this service's: delete it, or"
-                " give this service another name"
+                " rename this service"
             )
         return found
 
-    def _wanted(
+    def _desired(
         self, resource: Object, deployment: Object | None, room: TeacherRoom
     ) -> tuple[ReplicaCount, Object]:
-        """Return the number of teachers, and their Deployment.
+        """Return the number of teachers, and the manifest of their Deployment.
 
         Raises:
             UsageError: the spec is invalid.
@@ -193,19 +195,19 @@ class TeacherServiceReconciler:
         if status == before:
             return
         events = events_of(resource, status)
-        gone = {key: None for key in before if key not in status}
+        removed = {key: None for key in before if key not in status}
         # This raises if the resource has changed since it was read, for example by a new leader.
-        done = self._client.patch_status(TEACHER_SERVICE, resource, {**status, **gone})
-        resource["metadata"]["resourceVersion"] = done["metadata"]["resourceVersion"]
+        written = self._client.patch_status(TEACHER_SERVICE, resource, {**status, **removed})
+        resource["metadata"]["resourceVersion"] = written["metadata"]["resourceVersion"]
         resource["status"] = status
-        post_events(self._client, resource, events, now)  # the write above may be refused
+        post_events(self._client, resource, events, now)  # only if the write was not refused
 
-    def _ensure(self, kind: Kind, found: Object | None, manifest: Object) -> None:
+    def _ensure(self, kind: Kind, current: Object | None, manifest: Object) -> None:
         """Create an object, or correct its fields that are in the manifest."""
         wanted = with_hash(manifest)
-        if found is not None and "deletionTimestamp" in found["metadata"]:
-            return  # it is created again once it is gone
-        if found is None or not covers(found, wanted):
+        if current is not None and "deletionTimestamp" in current["metadata"]:
+            return  # a round after its deletion creates it again
+        if current is None or not covers(current, wanted):
             self._client.apply(kind, wanted)
 
 

@@ -1,4 +1,4 @@
-"""How many teachers a service gets in a cluster, and how many the cluster has room for.
+"""Decides how many teachers a service gets, and computes how many the cluster has room for.
 
 No I/O.
 """
@@ -14,8 +14,8 @@ from ....scheduler.elastic_values import Pool
 from ....scheduler.fleet import fleet_size
 
 #: Reasons of the condition ScalingActive. ByHand: the spec sets the number; FollowsCoordinator: the
-#: coordinator wants it; NoNumber: the coordinator does not answer, so the number stays; NoRoom:
-#: fewer than the coordinator wants fit in.
+#: coordinator wants it; NoNumber: the coordinator's number is unknown, so the number stays; NoRoom:
+#: the cluster has room for fewer than the coordinator wants.
 Cause = Literal["ByHand", "FollowsCoordinator", "NoNumber", "NoRoom"]
 #: Rounding error of sums of decimal fractions.
 _ROUNDING = 1e-9
@@ -27,9 +27,9 @@ class ReplicaBounds:
 
     Attributes:
         by_hand: fixed number; None: the coordinator decides.
-        least: least number, unless none is wanted.
-        most: greatest number.
-        to_zero: no teachers if none is wanted; False: `least`.
+        least: fewest teachers, unless `to_zero` allows none.
+        most: most teachers.
+        to_zero: no teacher runs if the coordinator wants none; False: `least` teachers run.
     """
 
     by_hand: int | None = None
@@ -59,7 +59,7 @@ def count_of(
     Args:
         bounds: bounds of its spec.
         desired: number that the coordinator wants; None: unknown.
-        last: number decided before; None: none.
+        last: number decided before; None: this is the first decision.
         room: number that fits into the cluster; None: no limit. It limits growth only.
     """
     if bounds.by_hand is not None:
@@ -91,19 +91,20 @@ def room_for(
     """Return how many teachers of a service fit into a cluster; None: they need no resources.
 
     Args:
-        pool: capacity, and what others hold except these teachers and elastic jobs, which yield.
+        pool: capacity, and the resources that other pods use. These teachers are not among them,
+            nor are nodes of elastic jobs, because they yield to teachers.
         needs: resources of one teacher.
         max_load: share of each resource that may be used.
-        promises: of each other service, the number of its teachers that have no pod yet, so they
-            are not counted in `pool`, and the resources of one.
+        promises: for each other service, the number of its teachers without a pod, which `pool`
+            does not include, and the resources of one teacher.
     """
     promised = list(promises)
-    found = []
+    counts = []
     for kind, amount in needs.items():
         if amount > 0:
-            held = pool.reserved.get(kind, 0.0) + sum(
+            used = pool.reserved.get(kind, 0.0) + sum(
                 each.get(kind, 0.0) * max(0, missing) for missing, each in promised
             )
-            room = pool.capacity.get(kind, 0.0) * max_load - held
-            found.append(max(0, floor(room / amount + _ROUNDING)))
-    return min(found, default=None)
+            room = pool.capacity.get(kind, 0.0) * max_load - used
+            counts.append(max(0, floor(room / amount + _ROUNDING)))
+    return min(counts, default=None)

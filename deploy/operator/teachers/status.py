@@ -22,16 +22,16 @@ def status_of(
         now: seconds since 1970.
         applied: the Deployment needs no change.
     """
-    there = _count(deployment, "replicas")
+    replicas = _count(deployment, "replicas")
     ready = _count(deployment, "readyReplicas")
     active = count.cause in ("FollowsCoordinator", "NoRoom")
     conditions = [
         _available(count.count, ready),
-        _progressing(deployment, applied, count.count, there, ready),
+        _progressing(deployment, applied, count.count, replicas, ready),
         Condition("ScalingActive", active, count.cause, count.reason),
     ]
     return {
-        "replicas": there,
+        "replicas": replicas,
         "readyReplicas": ready,
         "desired": count.count,
         "reason": count.reason,
@@ -45,11 +45,11 @@ def refused_status_of(resource: Object, deployment: Object | None, why: str, now
     Args:
         resource: the TeacherService as it was read.
         deployment: its Deployment as it was read; None: there is none yet.
-        why: why the operator refuses the spec, or the cluster the objects made from it.
+        why: why the operator refuses the spec, or the cluster refuses the objects made from it.
         now: seconds since 1970.
     """
     before = resource.get("status") or {}
-    there, ready = _count(deployment, "replicas"), _count(deployment, "readyReplicas")
+    ready = _count(deployment, "readyReplicas")
     never = Condition("Available", False, "InvalidSpec", "the spec has never been valid")
     conditions = [
         _available(before["desired"], ready) if "desired" in before else never,
@@ -59,7 +59,7 @@ def refused_status_of(resource: Object, deployment: Object | None, why: str, now
     ]
     return {
         **{key: before[key] for key in ("desired",) if key in before},
-        "replicas": there,
+        "replicas": _count(deployment, "replicas"),
         "readyReplicas": ready,
         "reason": why,
         **common_fields(resource, selector_of(resource), conditions, now),
@@ -69,39 +69,40 @@ def refused_status_of(resource: Object, deployment: Object | None, why: str, now
 def events_of(resource: Object, status: Object) -> list[ResourceEvent]:
     """Return the events of a change to `status`; `resource` has the former status."""
     before = resource.get("status") or {}
-    was, now = _by_type(before), _by_type(status)
-    found = []
+    former, current = _by_type(before), _by_type(status)
+    events = []
     if "desired" in status and before.get("desired") != status["desired"]:
         former_count = f", not {before['desired']}" if "desired" in before else ""
         text = f"{_teachers(status['desired'])}{former_count}: {status['reason']}"
-        found.append(ResourceEvent("Scaled", text))
-    invalid, former = now.get("InvalidSpec"), was.get("InvalidSpec")
-    if invalid is not None and (former is None or former["message"] != invalid["message"]):
-        found.append(ResourceEvent("InvalidSpec", invalid["message"], warns=True))
-    stuck, former = now["Progressing"], was.get("Progressing", {})
-    if stuck["reason"] == "Stuck" and former.get("message") != stuck["message"]:
-        found.append(ResourceEvent("Stuck", stuck["message"], warns=True))
-    silent = now["ScalingActive"]["reason"] == "NoNumber"
-    if silent and was.get("ScalingActive", {}).get("reason") == "FollowsCoordinator":
-        text = "the coordinator reports no number: the last one stays"
-        found.append(ResourceEvent("NoNumber", text, warns=True))
-    settled = status.get("desired", 0) > 0 and now["Available"]["reason"] == "AllReady"
-    if settled and was.get("Available", {}).get("reason") != "AllReady":
-        found.append(ResourceEvent("Ready", f"{_teachers(status['desired'])} serving"))
-    return found
+        events.append(ResourceEvent("Scaled", text))
+    invalid = current.get("InvalidSpec")
+    if invalid is not None and former.get("InvalidSpec", {}).get("message") != invalid["message"]:
+        events.append(ResourceEvent("InvalidSpec", invalid["message"], warns=True))
+    progress = current["Progressing"]
+    former_message = former.get("Progressing", {}).get("message")
+    if progress["reason"] == "Stuck" and former_message != progress["message"]:
+        events.append(ResourceEvent("Stuck", progress["message"], warns=True))
+    is_unknown = current["ScalingActive"]["reason"] == "NoNumber"
+    if is_unknown and former.get("ScalingActive", {}).get("reason") == "FollowsCoordinator":
+        text = "the coordinator reports no number: the last number stays"
+        events.append(ResourceEvent("NoNumber", text, warns=True))
+    all_ready = status.get("desired", 0) > 0 and current["Available"]["reason"] == "AllReady"
+    if all_ready and former.get("Available", {}).get("reason") != "AllReady":
+        events.append(ResourceEvent("Ready", f"{_teachers(status['desired'])} serving"))
+    return events
 
 
 def _available(desired: int, ready: int) -> Condition:
     if desired == 0:
         return Condition("Available", True, "ScaledToZero", "no teacher is desired")
-    words = f"{ready} of {_teachers(desired)} serving"
+    text = f"{ready} of {_teachers(desired)} serving"
     if ready == 0:
-        return Condition("Available", False, "NoneReady", words)
-    return Condition("Available", True, "AllReady" if ready >= desired else "SomeReady", words)
+        return Condition("Available", False, "NoneReady", text)
+    return Condition("Available", True, "AllReady" if ready >= desired else "SomeReady", text)
 
 
 def _progressing(
-    deployment: Object | None, applied: bool, desired: int, there: int, ready: int
+    deployment: Object | None, applied: bool, desired: int, replicas: int, ready: int
 ) -> Condition:
     if deployment is None:
         return Condition("Progressing", True, "Creating", "the Deployment is being created")
@@ -116,13 +117,13 @@ def _progressing(
     if ready < desired or updated < desired:
         text = f"{ready} of {desired} serving, {updated} of this spec"
         return Condition("Progressing", True, "Starting", text)
-    if there > desired:
-        return Condition("Progressing", True, "Leaving", f"{there - desired} are leaving")
+    if replicas > desired:
+        return Condition("Progressing", True, "Leaving", f"{replicas - desired} are leaving")
     return Condition("Progressing", False, "Settled", "the desired number runs")
 
 
-def _count(deployment: Object | None, what: str) -> int:
-    return int((deployment or {}).get("status", {}).get(what) or 0)
+def _count(deployment: Object | None, field: str) -> int:
+    return int((deployment or {}).get("status", {}).get(field) or 0)
 
 
 def _by_type(status: Object) -> dict[str, dict[str, Any]]:

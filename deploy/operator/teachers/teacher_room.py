@@ -1,4 +1,4 @@
-"""How many teachers of a service the cluster has room for."""
+"""Computes how many teachers of a service the cluster has room for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class TeacherRoom:
-    """Computes the room for teachers; reads machines and pods once, at its first use.
+    """The room of the cluster for teachers in one round.
+
+    It reads machines and pods at the first call of `of`.
 
     Args:
         client: of the cluster.
@@ -36,14 +38,14 @@ class TeacherRoom:
         deployments: Iterable[Object],
     ) -> None:
         self._client, self._config, self._errors = client, config, errors
-        self._decided = {key_of(one): one for one in deployments}
+        self._deployments = {key_of(one): one for one in deployments}
         self._cluster: tuple[Machines, list[Object]] | None = None
         self._pods_of: Counter[tuple[str, str] | None] = Counter()
         self._is_unlimited = config.growing_cluster
 
     def reserve(self, deployment: Object) -> None:
-        """Reserve room for the teachers of this Deployment."""
-        self._decided[key_of(deployment)] = deployment
+        """Reserve room for the teachers of this Deployment in later calls of `of`."""
+        self._deployments[key_of(deployment)] = deployment
 
     def of(self, deployment: Object) -> int | None:
         """Return how many teachers of this service fit; None: no limit is known.
@@ -59,7 +61,7 @@ class TeacherRoom:
         pool = machines.pool(pods, lambda pod: is_node(pod) or service_key_of(pod) == own)
         promises = [
             (one["spec"].get("replicas", 1) - self._pods_of[key], requests_of(pod_spec_of(one)))
-            for key, one in self._decided.items()
+            for key, one in self._deployments.items()
             if key != own
         ]
         needs = requests_of(pod_spec_of(deployment))

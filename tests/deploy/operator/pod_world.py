@@ -98,7 +98,7 @@ class PodWorld:
                 assert number not in self.made[one.job], "a number is used twice"
                 self.made[one.job].append(number)
                 pods[number] = NodePod(number)
-            self.said += [f"{one.job}: {told.reason}" for told in one.notices]
+            self.said += [f"{one.job}: {told.reason}" for told in one.events]
 
     def _call(self, kill_at: int | None) -> None:
         self.calls += 1

@@ -180,7 +180,7 @@ def test_running_nodes_of_a_spec_that_became_invalid_keep_their_room(cluster: Cl
     world.submit("b", 1, 4, podTemplate=template)
     world.submit("urgent", 3, 3, priority=9, podTemplate=template)
     world.rest()
-    assert "podTemplate is no template" in world.status("a")["reason"]
+    assert "podTemplate is not a valid pod template" in world.status("a")["reason"]
     assert [len(world.nodes(name)) for name in ("a", "b", "urgent")] == [3, 1, 0]
 
 

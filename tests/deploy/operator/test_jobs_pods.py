@@ -134,7 +134,7 @@ def test_checkpoints_that_need_no_claim(spec: dict[str, Any]) -> None:
     [
         ({"train": "job.py --nodes 2"}, "--nodes is set from"),
         ({"train": "--epochs 3"}, "expects the job file first"),
-        ({"checkpoint": None}, "share their checkpoints: name a volume claim"),
+        ({"checkpoint": None}, "share their checkpoints: set spec.checkpoint"),
         ({"train": None, "command": "a 'b"}, "No closing quotation"),
         ({"podTemplate": {"spec": {"containers": [{"image": "nameless"}]}}}, "podTemplate"),
         ({"podTemplate": {"spec": {"overhead": {"cpu": "-9"}}}}, "cannot request"),

@@ -201,7 +201,7 @@ def test_a_change_is_progressing_until_its_rollout_is_complete(cluster: Cluster)
         ({"args": ["--coordinator=redis://x"]}, "spec.args: --coordinator is set by the operator"),
         ({"resources": {"requests": {"cpu": "much"}}}, "spec.resources.requests.cpu"),
         ({"podTemplate": {"spec": {"containers": {}}}}, "containers: expects a list"),
-        ({"podTemplate": {"spec": {"overhead": "x"}}}, "podTemplate is no template"),
+        ({"podTemplate": {"spec": {"overhead": "x"}}}, "podTemplate is not a valid pod template"),
         ({"podTemplate": {"spec": {"overhead": {"cpu": "-9"}}}}, "cannot request -8 cpu"),
     ],
 )
