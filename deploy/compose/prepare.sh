@@ -3,7 +3,8 @@
 # user of the containers. Needs openssl 3, and edl or a container engine with the image edl-dist.
 #
 #   ./prepare.sh          run once; existing files are kept
-#   rm -r secrets         run this first for new certificates and passwords (of the same authority)
+#   rm -r secrets         run this before it to get new passwords, and new certificates of the same
+#                         authority
 #
 # Variables. EDL: command to use as `edl`; default: the one on PATH, else the one in the image.
 # ENGINE: docker (default) or podman. DAYS: validity of certificates; default: 90. HOSTS: further

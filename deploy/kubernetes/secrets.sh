@@ -3,8 +3,8 @@
 #
 #   ./secrets.sh SERVICE... | kubectl create --namespace edl-dist -f -
 #
-# Run it once for a mesh: each run generates other passwords. They are on disk only while it runs, in a
-# temporary folder. Needs openssl, and edl. The variable EDL: command to use as `edl`.
+# Run it once for a mesh: each run generates other passwords. The passwords are on disk only during the
+# run, in a temporary folder. Needs openssl, and edl. The variable EDL: command to use as `edl`.
 set -eu
 umask 077
 [ $# -ge 1 ] || { sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
@@ -17,7 +17,7 @@ password() { # user of Redis
     openssl rand -hex 32 | tee "$work/$1.password" | tr -d '\n' | openssl dgst -sha256 -r | cut -d ' ' -f 1
 }
 
-secret() { # name, then key and file in turn
+secret() { # name, then pairs of a key and a file
     printf -- '---\napiVersion: v1\nkind: Secret\nmetadata:\n  name: %s\n' "$1"
     printf '  labels: {app.kubernetes.io/part-of: edl-dist}\ntype: Opaque\ndata:\n'
     shift
@@ -30,7 +30,7 @@ secret() { # name, then key and file in turn
 for user in reader student agent fleet manager; do password "$user" >/dev/null; done
 {
     echo "user default off"
-    # The users of replicas at their master, and of sentinels at all servers.
+    # Replicas are user `replica` of their master; sentinels are user `sentinel` of all servers.
     echo "user replica on #$(password replica) resetchannels +psync +replconf +ping"
     echo "user sentinel on #$(password sentinel) allchannels +multi +slaveof +replicaof +ping +exec" \
         "+subscribe +publish +config|rewrite +role +info +client|setname +client|kill +script|kill"

@@ -2,11 +2,11 @@
 # A certificate authority for one mesh, and the certificates of its members; needs openssl 3.
 #
 #   certificates.sh ca      FOLDER                    the authority: ca.pem for all, ca.key is secret
-#   certificates.sh teacher FOLDER NAME HOST...       for a server that is no client
-#   certificates.sh manager FOLDER NAME HOST...       for a server that also probes teachers
+#   certificates.sh teacher FOLDER NAME HOST...       for a server; a client cannot present it
+#   certificates.sh manager FOLDER NAME HOST...       for a server that is also a client of teachers
 #   certificates.sh client  FOLDER NAME ROLE[:WHO]    for a student, a viewer or an admin
 #
-# HOST: every name and address by which others reach the server. NAME: of the files NAME.pem and
+# HOST: every name and address by which others reach the server. The results are NAME.pem and
 # NAME.key. The variable DAYS: validity of a member's certificate in days; default: 90.
 set -eu
 umask 077

@@ -122,7 +122,7 @@ def test_the_steps_give_all_that_the_image_has(file: ContainerFile, tmp_path: Pa
 
 
 def works_as_coordinator(build: Build) -> None:
-    assert "nothing to ask" in health(build)
+    assert "nothing to check" in health(build)
     with redis_server() as (_, port):
         works(build, "coordinator", "serve", EDL_REDIS=f"redis://127.0.0.1:{port}")
 

@@ -68,7 +68,7 @@ def happen(world: PodWorld, step: Step) -> None:
             number = staying[amount % len(staying)]
             world.pods[name][number] = replace(world.pods[name][number], deleting=True)
         case "ask":
-            world.ask(name, fixed_nodes=amount or None)
+            world.ask(name, node_limit=amount or None)
         case "wrong":
             world.ask(name, spec_error="no such template" if amount % 3 else "")
         case "stop" | "go":

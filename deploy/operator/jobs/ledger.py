@@ -65,7 +65,7 @@ class DesiredJob:
         least: fewest nodes with which it runs (>= 1).
         most: most nodes that it may have (>= least).
         needs: resources of one node.
-        fixed_nodes: number of nodes set by a user; None: automatic.
+        node_limit: limit of nodes set by a user, effective from `least` to `most`; None: no limit.
         priority: higher priorities get nodes first.
         retries: number of failed nodes that the job survives.
         stop: it should not run (any more).
@@ -77,7 +77,7 @@ class DesiredJob:
     least: int = 1
     most: int = 1
     needs: Mapping[str, float] = field(default_factory=dict)
-    fixed_nodes: int | None = None
+    node_limit: int | None = None
     priority: int = 0
     retries: int = 3
     stop: bool = False
@@ -229,7 +229,7 @@ class AssessedJob:
         """Its least and its greatest number of nodes now."""
         wanted, nodes = self.job.wanted, len(self.job.staying)
         return limits_of(
-            self.endings, wanted.least, wanted.most, node_limit=wanted.fixed_nodes, nodes=nodes
+            self.endings, wanted.least, wanted.most, node_limit=wanted.node_limit, nodes=nodes
         )
 
 

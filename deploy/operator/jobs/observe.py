@@ -249,7 +249,7 @@ def wanted_of(resource: Object, coordinator: str | None) -> DesiredJob:
         least,
         max(least, spec.get("maxNodes", 1)),
         needs,
-        fixed_nodes=spec.get("nodes"),
+        node_limit=spec.get("nodes"),
         priority=spec.get("priority", 0),
         retries=spec.get("retries", 3),
         stop=bool(spec.get("stopped")),

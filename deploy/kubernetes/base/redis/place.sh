@@ -8,7 +8,7 @@
 : "${SERVER:=valkey-server}"
 : "${CLI:=valkey-cli}"
 
-ask() { # host:port, command: print the answer of a server as lines; give up after 2 s
+ask() { # host:port, command: print the reply of a Redis server or sentinel; give up after 2 s
     host=${1%:*} port=${1##*:}
     shift
     tls=
@@ -26,7 +26,7 @@ sentinel_master() {
     done
 }
 
-# Print the master: the one that a sentinel names, else a server in this role, else the first server.
+# Print the master: the server that a sentinel names, else one that reports this role, else the first.
 find_master() {
     found=$(sentinel_master)
     [ -n "$found" ] && echo "$found" && return

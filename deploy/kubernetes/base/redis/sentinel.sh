@@ -17,7 +17,7 @@ until master=$(find_master) && ask "$master" ping >/dev/null; do sleep 1; done
     cat <<END
 protected-mode no
 dir $DATA
-# The same id after a restart: otherwise the others would count two sentinels.
+# Keep the id after a restart: otherwise the other sentinels would count this one twice.
 sentinel myid $(printf %s "$SELF" | sha1sum | cut -d ' ' -f 1)
 sentinel resolve-hostnames yes
 sentinel announce-hostnames yes
@@ -30,7 +30,8 @@ sentinel failover-timeout mesh 5000
 sentinel parallel-syncs mesh 1
 sentinel auth-user mesh sentinel
 sentinel auth-pass mesh $(cat "$SECRETS/sentinel-password")
-# The replicas: from the master it would learn them only after ten seconds, too late if that dies early.
+# Name the replicas: a sentinel learns them from the master only after ten seconds, too late if the
+# master dies before.
 $(known_replicas)
 # Everybody may ask a sentinel for the master; nobody may order a failover or change settings.
 user default on nopass resetkeys resetchannels -@all +ping +info +hello +auth +client|setname +sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|slaves +sentinel|sentinels +sentinel|is-master-down-by-addr +sentinel|myid
