@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 SEEDS: Final = 10
 QUICK_SEEDS: Final = 2
-#: Level of the paired tests: teachers must help significantly; churn must make no such difference.
+#: Significance level of the paired tests: teachers must make a significant difference, churn none.
 P: Final = 0.05
 
 _COLOURS: dict[Way, str] = {
@@ -78,7 +78,7 @@ class Paired:
             ValueError: there are fewer than two pairs, or the lengths differ.
         """
         if len(a) != len(b) or len(a) < 2:
-            raise ValueError(f"pairs are needed, two or more: {len(a)} and {len(b)} figures")
+            raise ValueError(f"needs two or more pairs, not {len(a)} and {len(b)} figures")
         differences = [x - y for x, y in zip(a, b, strict=True)]
         mean, spread = statistics.mean(differences), statistics.stdev(differences)
         if spread == 0:  # the test would divide by 0
@@ -114,7 +114,7 @@ def run(
     task: str | None = None,
     framework: FrameworkName = "paddle",
 ) -> BenchmarkReport:
-    """Train all ways of all tasks; return a row for each task and way.
+    """Train the students of all tasks in all ways; return a row for each task and way.
 
     Args:
         quick: train two students for a few steps: too little to compare accuracies.
@@ -134,25 +134,25 @@ def run(
     rows: list[Row] = []
     goals: list[Goal] = []
     panels: list[AccuracyPanel] = []
-    found = list(_tasks(count, data, quick=quick, download=download))
+    tasks = list(_tasks(count, data, quick=quick, download=download))
     if framework == "torch":
-        found = [one for each in found if (one := each.in_torch()) is not None]
-    if task is not None and task not in [one.name for one in found]:
+        tasks = [in_torch for each in tasks if (in_torch := each.in_torch()) is not None]
+    if task is not None and task not in [each.name for each in tasks]:
         raise UsageError(
             f"there is no task {task!r} with that data; there are: "
-            + ", ".join(one.name for one in found)
+            + ", ".join(each.name for each in tasks)
         )
-    for one in found:
-        if task not in (None, one.name):
+    for each in tasks:
+        if task not in (None, each.name):
             continue
-        log.info("%s: %s", one.name, one.about)
+        log.info("%s: %s", each.name, each.about)
         began_s = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="edl-accuracy-") as folder:
-            teacher, outcomes = train_all_ways(one, Path(folder))
-        log.info("%s took %.0f s", one.name, time.monotonic() - began_s)
-        rows += [_row(one, way, teacher.accuracy, outcomes) for way in WAYS]
-        goals += judge(one, outcomes)
-        panels.append(AccuracyPanel(f"{one.name}, {count} seeds", teacher.accuracy, outcomes))
+            teacher, outcomes = train_all_ways(each, Path(folder))
+        log.info("%s took %.0f s", each.name, time.monotonic() - began_s)
+        rows += [_row(each, way, teacher.accuracy, outcomes) for way in WAYS]
+        goals += judge(each, outcomes)
+        panels.append(AccuracyPanel(f"{each.name}, {count} seeds", teacher.accuracy, outcomes))
     if picture is not None:
         draw(panels, picture)
     return BenchmarkReport(rows, goals)
@@ -161,42 +161,42 @@ def run(
 def _tasks(seeds: int, data: Path | None, *, quick: bool, download: bool) -> Iterator[Task]:
     if data is not None and not data.is_dir():
         raise UsageError(f"--set data=: there is no folder {str(data)!r}")
-    found: list[Task | None] = [vision.digits(seeds, quick=quick)]
+    tasks: list[Task | None] = [vision.digits(seeds, quick=quick)]
     folder = vision.download_mnist() if download else data
     if folder is not None:
-        found.append(vision.mnist(folder, seeds, quick=quick))
+        tasks.append(vision.mnist(folder, seeds, quick=quick))
     if data is not None:
-        found.append(reviews.reviews(data, seeds, quick=quick))
-    if data is not None and found[1:] == [None] * len(found[1:]):
+        tasks.append(reviews.reviews(data, seeds, quick=quick))
+    if data is not None and tasks[1:] == [None] * len(tasks[1:]):
         raise UsageError(
             f"in {data} there is neither MNIST ({', '.join(vision.IDX_FILES)}, or with"
             f" .gz) nor reviews ({', '.join(reviews.FILES)})"
         )
-    for task in found:
+    for task in tasks:
         if task is not None:
             yield task
 
 
 def _row(task: Task, way: Way, teacher: float, outcomes: Mapping[Way, DistillationOutcome]) -> Row:
-    own = outcomes[way]
-    points = [100 * value for value in own.accuracy]
-    against = _points(own, outcomes["n_training"])
+    outcome = outcomes[way]
+    points = [100 * value for value in outcome.accuracy]
+    gain = _paired_points(outcome, outcomes["n_training"])
     return {
         "task": task.name,
         "way": TITLES[way],
         "accuracy": statistics.mean(points),
         "sd": statistics.stdev(points),
-        "above N": against.mean,
-        "95 %": f"{against.low:+.2f} .. {against.high:+.2f}",
-        "p": against.p,
+        "above N": gain.mean,
+        "95 %": f"{gain.low:+.2f} .. {gain.high:+.2f}",
+        "p": gain.p,
         "by seed": " ".join(f"{value:.2f}" for value in points),
         "teacher": 100 * teacher,
-        "killed": own.killed,
-        "joined": own.joined,
-        "from store": own.from_store,
-        "seconds": own.result.seconds,
-        # Hash of the inputs, hard and soft labels of the students: equal only for equal bits.
-        "stream": own.result.stream.sha256[:12],
+        "killed": outcome.killed,
+        "joined": outcome.joined,
+        "from store": outcome.from_store,
+        "seconds": outcome.result.seconds,
+        # Hash of the students' inputs, hard and soft labels: equal only if all bits are equal.
+        "stream": outcome.result.stream.sha256[:12],
     }
 
 
@@ -207,26 +207,26 @@ def judge(task: Task, outcomes: Mapping[Way, DistillationOutcome]) -> list[Goal]
         task: the task.
         outcomes: the outcome of each way; "n_training", "steady", "churn", "offline" are used.
     """
-    gain = _points(outcomes["steady"], outcomes["n_training"])
+    gain = _paired_points(outcomes["steady"], outcomes["n_training"])
     noise = statistics.stdev(100 * value for value in outcomes["steady"].accuracy)
-    churn = _points(outcomes["churn"], outcomes["steady"])
-    events = min(outcomes["churn"].killed, outcomes["churn"].joined)
-    named: Sequence[Goal] = (
-        # The test is two-sided: a significant loss must fail.
+    churn = _paired_points(outcomes["churn"], outcomes["steady"])
+    replaced = min(outcomes["churn"].killed, outcomes["churn"].joined)
+    return [
+        # The test is two-sided: a significant loss must not meet the goal.
         Goal.judge(
             f"{task.name}: EDL-Dist above N-training, p", gain.p if gain.mean > 0 else 1.0, "<=", P
         ),
         Goal.judge(f"{task.name}: churn against steady, p", churn.p, ">=", P),
         Goal.judge(f"{task.name}: churn against steady, points", abs(churn.mean), "<=", noise),
-        Goal.judge(f"{task.name}: teachers killed, and new ones joined", events, ">=", 1),
+        Goal.judge(f"{task.name}: teachers killed, and new ones joined", replaced, ">=", 1),
         Goal.judge(
             f"{task.name}: offline, part from the store", outcomes["offline"].from_store, "==", 1
         ),
-    )
-    return list(named)
+    ]
 
 
-def _points(a: DistillationOutcome, b: DistillationOutcome) -> Paired:
+def _paired_points(a: DistillationOutcome, b: DistillationOutcome) -> Paired:
+    """Compare two ways seed by seed, in percentage points."""
     return Paired.of([100 * x for x in a.accuracy], [100 * x for x in b.accuracy])
 
 

@@ -1,4 +1,4 @@
-"""Seconds that the assignment rule takes for one change, and for a rebuild from nothing."""
+"""CPU time that the assignment rule takes for one change, and for a rebuild from nothing."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def run(
         "a student wants another number": service.want_s,
         "rebuild": service.rebuild_s,
     }
-    taken = interleaved(*cases.values())
+    samples = interleaved(*cases.values())
     rows: list[Row] = []
     goals = []
-    for case, figures in zip(cases, taken, strict=True):
-        estimate = Estimate.of(figures)
+    for case, cpu_s in zip(cases, samples, strict=True):
+        estimate = Estimate.of(cpu_s)
         rows.append(
             {
                 "case": case,
@@ -64,31 +64,36 @@ def run(
 class Service:
     """The assignment state of a service, to which single changes are applied and timed.
 
-    Methods ending in `_s` return CPU seconds, those for single changes as a mean of `CHANGES`.
+    Methods ending in `_s` return CPU seconds. Except for `rebuild_s`, it is the mean of `CHANGES`
+    changes.
     """
 
     def __init__(self, teachers: int, students: int) -> None:
         self._rng = random.Random(0)
         self._now = 0.0
         self._names = [f"teacher-{number}" for number in range(teachers)]
-        self._fresh = (f"new-{number}" for number in itertools.count())
+        self._new_names = (f"new-{number}" for number in itertools.count())
         self._want = max(round(OVERBOOKED * teachers / students), 1)
         self._students = [f"job-{n // RANKS}/{n % RANKS}" for n in range(students)]
-        self._all: list[rule.AssignmentEvent] = [self._up(name) for name in self._names]
-        self._all += [rule.StudentReported(name, self._want) for name in self._students]
+        self._initial_events: list[rule.AssignmentEvent] = [
+            self._teacher_up(name) for name in self._names
+        ]
+        self._initial_events += [rule.StudentReported(name, self._want) for name in self._students]
         self._state = rule.AssignmentState()
         self.rebuild_s()
 
     def rebuild_s(self) -> float:
         """Time assigning all original teachers and students from an empty state."""
         self._state = rule.AssignmentState()
-        self._names = [event.teacher_id for event in self._all if isinstance(event, rule.TeacherUp)]
-        return self._reduce_s([self._all])
+        self._names = [
+            event.teacher_id for event in self._initial_events if isinstance(event, rule.TeacherUp)
+        ]
+        return self._reduce_s([self._initial_events])
 
     def join_s(self) -> float:
-        names = [next(self._fresh) for _ in range(CHANGES)]
+        names = [next(self._new_names) for _ in range(CHANGES)]
         self._names += names
-        return self._reduce_s([[self._up(name)] for name in names])
+        return self._reduce_s([[self._teacher_up(name)] for name in names])
 
     def loss_s(self) -> float:
         lost = [self._names.pop(self._rng.randrange(len(self._names))) for _ in range(CHANGES)]
@@ -104,7 +109,7 @@ class Service:
             ]
         )
 
-    def _up(self, name: str) -> rule.TeacherUp:
+    def _teacher_up(self, name: str) -> rule.TeacherUp:
         return rule.TeacherUp(name, 1, speed=self._rng.choice(SPEEDS), content_id="c")
 
     def _reduce_s(self, batches: Sequence[Sequence[rule.AssignmentEvent]]) -> float:

@@ -26,7 +26,7 @@ LIMIT_PERCENT = 20.0
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Return a row for each network; its share is the median of blocking / synchronous."""
+    """Return a row for each network; its share is the median ratio of blocking to synchronous."""
     paddle = import_paddle()
     rows: list[Row] = []
     goals: list[Goal] = []
@@ -58,7 +58,7 @@ def _measured(name: str, trained: TrainingObjects) -> tuple[Row, Estimate]:
         blocking, synchronous = interleaved(
             partial(_ms, trained, writer.write), partial(_ms, trained, repository.save)
         )
-    share = Estimate.of_ratio([100 * one for one in blocking], synchronous)
+    share = Estimate.of_ratio([100 * ms for ms in blocking], synchronous)
     row: Row = {
         "network": name,
         "mb": nbytes / 1e6,
@@ -71,7 +71,7 @@ def _measured(name: str, trained: TrainingObjects) -> tuple[Row, Estimate]:
 
 def _ms(trained: TrainingObjects, save: Callable[[Contents], object]) -> float:
     """Return the wall milliseconds of one save, including the capture of the arrays."""
-    gc.collect()  # so that no collection falls into the measured time
+    gc.collect()  # so that none starts during the measurement
     began = time.perf_counter()
     save(capture(trained, step=1, world=1, state={"epoch": 0}))
     return (time.perf_counter() - began) * 1e3

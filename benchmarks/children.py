@@ -1,7 +1,7 @@
 """Child processes of benchmarks, each with a channel to this process, and the cores they run on.
 
-`python -m edl.benchmarks.children CHANNEL FUNCTION` is such a child. The first message on its
-channel has the arguments of FUNCTION (`module:name`).
+`python -m edl.benchmarks.children CHANNEL FUNCTION` runs such a child. CHANNEL is the descriptor of
+its end of the channel. The first message has the arguments of FUNCTION (`module:name`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..runtime.supervise import describe_exit, end_with_parent, python_command, 
 
 P = ParamSpec("P")
 
-#: Longest wait for a message of a child: longer than any turn of a benchmark.
+#: Longest wait in seconds for a message of a child: longer than any measurement of a benchmark.
 _ANSWER_S: Final = 600.0
-#: Longest wait for the exit code and the last line of a child that has closed its channel.
+#: Longest wait in seconds for the exit code and last line of a child that has closed its channel.
 _EXIT_S: Final = 5.0
 
 
 class Child:
-    """A process that calls a function with its end of a channel.
+    """A process that calls a function. The function gets the process's end of a channel.
 
     Args:
         stack: kills the process when it is closed.
@@ -67,7 +67,8 @@ class Child:
     def receive(self) -> Message:
         """Wait for the next message; raise ProcessFailed if the process ended or does not answer.
 
-        The process must not send two messages for one question.
+        The process must send one message for each request: `Channel` buffers further messages,
+        where this method does not see them.
         """
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
@@ -78,8 +79,8 @@ class Child:
             return message
         code = self._process.wait(_EXIT_S)
         how = "closed its channel" if code is None else describe_exit(code)
-        last = self._process.last_line
-        raise ProcessFailed(f"{self._name} {how}{f': {last}' if last else ''}")
+        last_line = self._process.last_line
+        raise ProcessFailed(f"{self._name} {how}{f': {last_line}' if last_line else ''}")
 
     def ask(self, kind: str, **fields: Any) -> Message:
         """Send a message and wait for the answer; see `receive`."""
@@ -93,15 +94,15 @@ def two_cores() -> tuple[int, int]:
     return first, (others or [first])[0]
 
 
-def divided_cores(students: int) -> tuple[list[int], list[int]]:
-    """Return `students` cores for the student, and the others for everything else.
+def divided_cores(student_cores: int) -> tuple[list[int], list[int]]:
+    """Return so many cores for the student, and the remaining cores for everything else.
 
-    If that leaves no others, both are all cores.
+    If no cores remain, both get all cores.
     """
     cores = sorted(available_cores())
-    if students >= len(cores):
+    if student_cores >= len(cores):
         return cores, cores
-    return cores[-students:], cores[:-students]
+    return cores[-student_cores:], cores[:-student_cores]
 
 
 def main(fd: int, path: str) -> None:

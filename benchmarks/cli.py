@@ -25,18 +25,18 @@ from .report import BenchmarkReport
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Options of some benchmarks that are no keys of `--set`.
+#: Options of only some benchmarks that are not keys of `--set`.
 _FLAGS: Final = ("simulate", "measure", "device")
 #: Columns of output that goes to a file or a pipe: tables are not folded there.
 _FILE_WIDTH: Final = 1000
 #: Devices of PyTorch, by its names.
 BenchDevice = Literal["cpu", "cuda"]
-_PAPER = "Options of `paper.NAME`, experiments of papers that are run again"
+_PAPER = "Options of `paper.NAME`, which reproduces an experiment of a paper"
 
 
 @dataclass(frozen=True, slots=True)
 class SetKeys:
-    """Keys of `--set`; a benchmark refuses those that it does not have."""
+    """Keys of `--set`; a benchmark refuses keys that it does not use."""
 
     teachers: Annotated[
         int | None, Key("simulated teachers (coordinator, assignment).", at_least=10)
@@ -110,9 +110,9 @@ def bench(
 ) -> None:
     """Run a benchmark, and print its figures and goals; without a name, list all.
 
-    A benchmark compares figures of one run; those of another day or machine are no baseline. Limits
-    for CPU time, and for rates of one core, hold for a reference machine. Machines that are slower
-    have limits that are as many times wider, and the report shows both.
+    A benchmark compares figures of one run; figures of another day or machine are no baseline.
+    Limits for CPU time, and for rates of one core, hold for a reference machine. On a slower
+    machine they are wider by the same factor, and the report shows both.
     """
     from rich.console import Console
 
@@ -133,9 +133,9 @@ def bench(
         "measure": measure or None,
         "device": device,
     }
-    sizes = {option: value for option, value in options.items() if value is not None}
+    given = {option: value for option, value in options.items() if value is not None}
     with _progress(Console(stderr=True)):
-        report = run(name, quick=quick, **sizes)
+        report = run(name, quick=quick, **given)
     output = Console()
     if not output.is_terminal and "COLUMNS" not in os.environ:
         output.width = _FILE_WIDTH
@@ -146,13 +146,13 @@ def bench(
         raise typer.Exit(1)
 
 
-def run(name: str, *, quick: bool = False, **sizes: Any) -> BenchmarkReport:
+def run(name: str, *, quick: bool = False, **options: Any) -> BenchmarkReport:
     """Run the benchmark `name`.
 
     Args:
         name: a name from `benchmarks()`.
         quick: do less work in each round.
-        sizes: options that differ from the defaults of the benchmark.
+        options: options that differ from the defaults of the benchmark.
 
     Raises:
         UsageError: the benchmark does not exist, or it has no such option.
@@ -166,14 +166,15 @@ def run(name: str, *, quick: bool = False, **sizes: Any) -> BenchmarkReport:
         if folder
         else importlib.import_module(f".{name}", __package__).run
     )
-    known_sizes = inspect.signature(measure).parameters.keys() - {"quick"}
-    for size in sizes.keys() - known_sizes:
-        flag = f"--{size}" if size in _FLAGS else f"--set {size}="
-        has = ", ".join(
-            f"--{one}" if one in _FLAGS else f"--set {one}=" for one in sorted(known_sizes)
-        )
-        raise UsageError(f"the benchmark {name!r} has no {flag}; it has: {has or 'none'}")
-    return measure(quick=quick, **sizes)
+    accepted = inspect.signature(measure).parameters.keys() - {"quick"}
+    for option in options.keys() - accepted:
+        flags = ", ".join(map(_flag, sorted(accepted))) or "none"
+        raise UsageError(f"the benchmark {name!r} has no {_flag(option)}; it has: {flags}")
+    return measure(quick=quick, **options)
+
+
+def _flag(option: str) -> str:
+    return f"--{option}" if option in _FLAGS else f"--set {option}="
 
 
 def _reproduce(
@@ -195,27 +196,27 @@ def _reproduce(
 
     Raises:
         UsageError: both or none of `simulate` and `measure` are true, or the experiment cannot be
-            measured, or not with `device`.
+            measured, or it does not accept `device`.
     """
     if simulate == measure:
         raise UsageError(
             f"paper.{name} is run with --simulate (the paper's devices, in virtual time) or with"
-            " --measure (this machine): give one of the two"
+            " --measure (this machine): choose one of the two"
         )
     from .paper.tables import run_simulation
 
     module = importlib.import_module(f".paper.{name}", __package__)
     if simulate:
         if device is not None:
-            raise UsageError("--simulate has the paper's devices: leave --device out")
+            raise UsageError("--simulate uses the paper's devices: omit --device")
         return run_simulation(module, quick=quick)
     if not hasattr(module, "measure"):
         raise UsageError(f"paper.{name} needs devices of the paper: run it with --simulate")
     options = {} if device is None else {"device": device}
     if options.keys() - inspect.signature(module.measure).parameters.keys():
         raise UsageError(f"paper.{name} has no --device")
-    found: BenchmarkReport = module.measure(quick=quick, **options)
-    return found
+    report: BenchmarkReport = module.measure(quick=quick, **options)
+    return report
 
 
 def benchmarks() -> dict[str, str]:
@@ -235,14 +236,14 @@ def experiments() -> dict[str, str]:
 
 def _with_function(folder: Path, function: str) -> dict[str, str]:
     """Map the modules of `folder` that define `function` to the first line of their docstring."""
-    found = {}
+    first_lines = {}
     for module in pkgutil.iter_modules([str(folder)]):
         if module.ispkg:
             continue
         tree = ast.parse((folder / f"{module.name}.py").read_text("utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
-            found[module.name] = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return found
+            first_lines[module.name] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return first_lines
 
 
 @contextlib.contextmanager
@@ -250,9 +251,9 @@ def _progress(console: Console) -> Iterator[None]:
     """Show the log messages of a benchmark while it runs; a terminal shows only the latest."""
     from rich.markup import escape
 
-    with console.status("measures ...") as status:
+    with console.status("measuring ...") as status:
 
-        class Shown(logging.Handler):
+        class ProgressHandler(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
                 text = record.getMessage()
                 if console.is_terminal:
@@ -260,7 +261,7 @@ def _progress(console: Console) -> Iterator[None]:
                 else:
                     console.print(escape(text), highlight=False, soft_wrap=True)
 
-        log, handler = logging.getLogger(__package__), Shown()
+        log, handler = logging.getLogger(__package__), ProgressHandler()
         level, propagate = log.level, log.propagate
         log.setLevel(logging.INFO)
         log.propagate = False  # frameworks add their own handlers to the root logger

@@ -1,8 +1,8 @@
 """CPU time to encode and decode one batch, by our codec and by plain protobuf.
 
-It runs in one process, without gRPC, and with the default allocator of the C library. So it
-compares how often bytes are copied, and how much fresh memory is filled: page faults are most of
-protobuf's time. There is no goal.
+Both run in one process, without gRPC, and with the default allocator of the C library. So the
+figures compare how often bytes are copied, and how much fresh memory is filled: page faults are
+most of protobuf's time. There is no goal.
 """
 
 from __future__ import annotations
@@ -61,6 +61,6 @@ def with_protobuf(array: Array) -> Array:
         model_name="m", inputs=[tensor], raw_input_contents=[array.tobytes()]
     )
     received = pb.ModelInferRequest.FromString(request.SerializeToString())
-    (described,) = received.inputs
-    dtype = dtype_of(described.datatype)
-    return np.frombuffer(received.raw_input_contents[0], dtype).reshape(tuple(described.shape))
+    (metadata,) = received.inputs
+    dtype = dtype_of(metadata.datatype)
+    return np.frombuffer(received.raw_input_contents[0], dtype).reshape(tuple(metadata.shape))

@@ -1,12 +1,12 @@
 """CPU use and latencies of Redis and a service manager with 10,000 teachers and 1,000 students.
 
-The members are simulated (`load`), the protocols are real. Each teacher registers, sends each
-heartbeat in its own packet, answers probes, and dies or joins; each student holds a stream and
+The members are simulated (`load/`), the protocols are real. Each teacher registers, sends each
+heartbeat in its own packet, answers probes, and may die or join; each student holds a stream and
 reports every second. Redis and the manager are separate processes. After all teachers are admitted,
 three phases follow: nothing happens; teachers die at random times; the students want more teachers
 than there are, and teachers join.
 
-The same runs with a tenth of the members. The benchmark `assignment` adds the cost of one change
+A second run has a tenth of the members. The benchmark `assignment` adds the cost of one change
 and of a rebuild, at full size.
 """
 
@@ -47,28 +47,30 @@ TTL_S: Final = 6.0
 FULL_TEACHERS, FULL_STUDENTS = 10_000, 1_000
 #: Share of the teachers that students want at first; the rest can replace dead ones at once.
 WANTED_SHARE: Final = 0.9
-#: Share of the teachers that die, and share that join.
+#: Share of the teachers that die; as many join.
 CHANGED_SHARE: Final = 0.02
-#: Limits: cores at full size, which scale with the number of teachers; seconds.
+#: Most cores that each may use at full size; the limits scale with the number of teachers.
 REDIS_CORES, MANAGER_CORES = 0.12, 1.0
+#: Most seconds from registration to assignment, and from the end of a lease until a student learns
+#: of it.
 JOIN_S, DEATH_S = 0.5, 0.25
 _READY_S: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True)
-class CrowdStats:
-    """Figures of one crowd: one number of teachers and students.
+class LoadStats:
+    """Figures for one number of teachers and students.
 
     Attributes:
         teachers: number of teachers.
         students: number of students.
         quiet: cores (CPU seconds per second) of "redis" and "manager" while nothing happens.
-        busy: the same while teachers die or join: the greater of both.
+        busy: the same while teachers die, or while they join, whichever is greater.
         join_s: seconds from registration to assignment of each teacher that joined.
-        death_s: seconds from the end of the lease until a student hears of the loss, for each
+        death_s: seconds from the end of the lease until a student learns of the loss, for each
             dead teacher that was assigned.
         beats_per_s: heartbeats per second of all teachers.
-        late_s: greatest delay of a heartbeat, in seconds: shows whether the crowd kept up.
+        late_s: greatest delay of a heartbeat, in seconds: shows whether the simulation kept up.
     """
 
     teachers: int
@@ -87,10 +89,10 @@ def run(
     students: int = FULL_STUDENTS,
     seconds: float | None = None,
 ) -> BenchmarkReport:
-    """Measure a crowd of the wanted size, then one with a tenth of the members.
+    """Measure with all members, then with a tenth of them.
 
     Args:
-        quick: measure only a tenth of the members.
+        quick: measure only with a tenth of the members.
         teachers: number of teachers.
         students: number of students.
         seconds: length of each phase; None: 20 s, or 5 s if `quick`.
@@ -99,13 +101,13 @@ def run(
     sizes = [tenth] if quick else [(teachers, students), tenth]
     phase_s = seconds or (5.0 if quick else 20.0)
     runs = [measure(*size, phase_s) for size in sizes]
-    goals = [goal for figures in runs for goal in _goals(figures)]
+    goals = [goal for stats in runs for goal in _goals(stats)]
     goals += assignment.run(quick=quick, teachers=teachers, students=students).goals
-    return BenchmarkReport([_row(figures) for figures in runs], goals)
+    return BenchmarkReport([_row(stats) for stats in runs], goals)
 
 
-def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) -> CrowdStats:
-    """Run all phases with one crowd.
+def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) -> LoadStats:
+    """Run all phases with one number of members.
 
     Args:
         teachers: number of teachers.
@@ -120,41 +122,41 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
     with ExitStack() as stack:
         server, url = start_embedded()
         stack.callback(server.stop)
-        words = ("serve", "--redis", url, "--ttl", ttl_s)
-        manager = start(python_command("manager", "edl", "coordinator", *words))
+        arguments = ("serve", "--redis", url, "--ttl", ttl_s)
+        manager = start(python_command("manager", "edl", "coordinator", *arguments))
         stack.callback(manager.stop)
         address = manager.expect(COORDINATOR_READY, _READY_S)[2]
         load = (teachers, ttl_s, changes, seconds)
-        teaching = Child(stack, "the teachers", run_teachers, url, SERVICE, *load)
+        teacher_load = Child(stack, "the teachers", run_teachers, url, SERVICE, *load)
         wanted = _wanted_teachers(teachers, students)
-        learning = Child(stack, "the students", run_students, url, SERVICE, students, *wanted)
+        student_load = Child(stack, "the students", run_students, url, SERVICE, students, *wanted)
         size = f"{teachers:,} teachers and {students:,} students"
         log.info("waiting until %s are admitted", size)
-        for child in (teaching, learning):
+        for child in (teacher_load, student_load):
             child.receive()
         _await_admission(address, teachers)
         meter = stack.enter_context(_meter(url, manager))
-        time.sleep(ttl_s)  # until the work after their registration is done
+        time.sleep(ttl_s)  # until the work after the registrations is done
         log.info("%s: nothing happens for %g s", size, seconds)
         quiet = meter.over(seconds)
-        log.info("%s: %d of them die", size, changes)
-        _next_phase(teaching, learning)
+        log.info("%s: %d teachers die", size, changes)
+        _next_phase(teacher_load, student_load)
         dying = meter.over(seconds + ttl_s)
-        _next_phase(learning)
+        _next_phase(student_load)
         time.sleep(ttl_s)  # until all teachers are assigned
-        log.info("%s: %d join", size, changes)
-        _next_phase(teaching)
+        log.info("%s: %d teachers join", size, changes)
+        _next_phase(teacher_load)
         joining = meter.over(seconds + JOIN_S)
-        _next_phase(teaching, learning)
-        of_teachers, of_students = teaching.receive(), learning.receive()
-        served = _served(of_teachers, of_students)
-    return CrowdStats(
+        _next_phase(teacher_load, student_load)
+        of_teachers, of_students = teacher_load.receive(), student_load.receive()
+        died = _assigned_deaths(of_teachers, of_students)
+    return LoadStats(
         teachers=teachers,
         students=students,
         quiet=quiet,
         busy={name: max(dying[name], joining[name]) for name in dying},
         join_s=_latencies(of_teachers["joined"], of_students["gained"]),
-        death_s=[late - ttl_s for late in _latencies(served, of_students["lost"])],
+        death_s=[late_s - ttl_s for late_s in _latencies(died, of_students["lost"])],
         beats_per_s=of_teachers["beats"] / of_teachers["beating_s"],
         late_s=of_teachers["late_s"],
     )
@@ -163,7 +165,7 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
 def _wanted_teachers(teachers: int, students: int) -> tuple[int, int]:
     """Return how many teachers a student wants at first, and how many more in the last phase.
 
-    Students count slow teachers; a fast teacher counts as several. With the second number the
+    Students count in slow teachers; a fast teacher counts as several. In the last phase the
     students want more than all teachers, including those that join.
     """
     slow = teachers / students * statistics.mean(SPEEDS) / min(SPEEDS)
@@ -203,7 +205,7 @@ def _meter(url: str, manager: Process) -> Iterator[_Meter]:
 def _await_admission(manager: str, teachers: int) -> None:
     """Wait until all teachers are admitted.
 
-    The status lists teachers that are not admitted first, so the first one is enough.
+    The status begins with teachers that are not admitted, so its first teacher is enough.
     """
 
     def are_admitted() -> bool:
@@ -219,10 +221,12 @@ def _next_phase(*children: Child) -> None:
         child.tell("next")
 
 
-def _served(of_teachers: Mapping[str, Any], of_students: Mapping[str, Any]) -> dict[str, float]:
-    """Return the time of the last heartbeat of each dead teacher that a student had.
+def _assigned_deaths(
+    of_teachers: Mapping[str, Any], of_students: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return the time of the last heartbeat of each dead teacher that was assigned to a student.
 
-    No student is told of the death of an idle teacher.
+    Students do not learn of the death of an idle teacher.
     """
     died: dict[str, float] = of_teachers["died"]
     return {
@@ -238,31 +242,31 @@ def _latencies(since: Mapping[str, float], until: Mapping[str, float]) -> list[f
     return [until.get(name, math.inf) - at for name, at in since.items()]
 
 
-def _goals(figures: CrowdStats) -> list[Goal]:
-    of = f"{figures.teachers:,} x {figures.students:,}"
-    redis, manager = figures.quiet["redis"], figures.quiet["manager"]
-    size = figures.teachers / FULL_TEACHERS
-    join_s, death_s = (quantile(late, 0.99) for late in (figures.join_s, figures.death_s))
+def _goals(stats: LoadStats) -> list[Goal]:
+    size = f"{stats.teachers:,} x {stats.students:,}"
+    redis, manager = stats.quiet["redis"], stats.quiet["manager"]
+    scale = stats.teachers / FULL_TEACHERS
+    join_s, death_s = (quantile(late_s, 0.99) for late_s in (stats.join_s, stats.death_s))
     return [
-        Goal.judge_speed(f"{of}: Redis, cores", redis, "<=", REDIS_CORES * size),
-        Goal.judge_speed(f"{of}: manager, cores", manager, "<=", MANAGER_CORES * size),
-        Goal.judge(f"{of}: join to assignment p99, s", join_s, "<=", JOIN_S),
-        Goal.judge(f"{of}: death beyond TTL p99, s", death_s, "<=", DEATH_S),
+        Goal.judge_speed(f"{size}: Redis, cores", redis, "<=", REDIS_CORES * scale),
+        Goal.judge_speed(f"{size}: manager, cores", manager, "<=", MANAGER_CORES * scale),
+        Goal.judge(f"{size}: join to assignment p99, s", join_s, "<=", JOIN_S),
+        Goal.judge(f"{size}: death beyond TTL p99, s", death_s, "<=", DEATH_S),
     ]
 
 
-def _row(figures: CrowdStats) -> Row:
+def _row(stats: LoadStats) -> Row:
     return {
-        "teachers": figures.teachers,
-        "students": figures.students,
-        "beats_per_s": figures.beats_per_s,
-        "latest_beat_s": figures.late_s,
-        "redis_cores": figures.quiet["redis"],
-        "redis_cores_busy": figures.busy["redis"],
-        "manager_cores": figures.quiet["manager"],
-        "manager_cores_busy": figures.busy["manager"],
-        "join_p50_s": quantile(figures.join_s, 0.5),
-        "join_p99_s": quantile(figures.join_s, 0.99),
-        "death_p50_s": quantile(figures.death_s, 0.5),
-        "death_p99_s": quantile(figures.death_s, 0.99),
+        "teachers": stats.teachers,
+        "students": stats.students,
+        "beats_per_s": stats.beats_per_s,
+        "latest_beat_s": stats.late_s,
+        "redis_cores": stats.quiet["redis"],
+        "redis_cores_busy": stats.busy["redis"],
+        "manager_cores": stats.quiet["manager"],
+        "manager_cores_busy": stats.busy["manager"],
+        "join_p50_s": quantile(stats.join_s, 0.5),
+        "join_p99_s": quantile(stats.join_s, 0.99),
+        "death_p50_s": quantile(stats.death_s, 0.5),
+        "death_p99_s": quantile(stats.death_s, 0.99),
     }

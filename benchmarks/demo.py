@@ -3,8 +3,8 @@
 The demo trains one way after another, so on a machine that changes its speed within seconds its
 ratios change, too. Here a few steps of each way alternate: N-training; distillation with constant
 soft labels while a process outside the mesh keeps the teachers' cores busy; Online; EDL-Dist with a
-full buffer and without killed teachers. The second is the most that a mesh can reach: it includes
-the cost of the soft loss, and of what the cores share.
+full buffer and without killed teachers. The second way is the most that a mesh can reach: it
+includes the cost of the soft loss, and of the caches and memory that the cores share.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TO_ONLINE, TO_N_TRAINING = 1.6, 0.95
 TO_AT_HAND: Final = 0.95
 STEPS, ROUNDS = 6, 60
 QUICK_STEPS: Final = 2
-#: Greatest part of the batches of EDL-Dist that may be labelled before its own turns.
+#: Greatest share of EDL-Dist's batches that may be labelled before the turn that trains on them.
 LABELLED_BEFORE: Final = 0.1
 #: Steps of EDL-Dist before each of its turns, so that its teachers are busy when the turn begins.
 LEAD_IN: Final = 6
@@ -71,9 +71,9 @@ def run(quick: bool) -> BenchmarkReport:
     os.environ.update(PADDLE_ENVIRONMENT)
     steps, rounds = (QUICK_STEPS, MIN_ROUNDS) if quick else (STEPS, ROUNDS)
     upper = DemoSettings().upper_batches
-    enough = (rounds + 1) * (steps + LEAD_IN) + upper
+    all_steps = (rounds + 1) * (steps + LEAD_IN) + upper
     # A lower limit far below the upper one would pause the teachers for whole turns.
-    settings = replace(DemoSettings(), seeds=1, steps=enough, lower_batches=upper - 2)
+    settings = replace(DemoSettings(), seeds=1, steps=all_steps, lower_batches=upper - 2)
     available = available_cores()
     cores = CoreAssignment.divide(available)
     digits = load_digits(settings.size)
@@ -89,14 +89,14 @@ def run(quick: bool) -> BenchmarkReport:
         predictor = Predictor(teacher, micro_batch=settings.micro_batch)
         source = BatchSource(digits, settings)
         train_plain = _student(source, DistillLoss(alpha=1, beta=0))
-        at_hand = np.zeros((settings.batch_size, CLASSES), np.float32)
+        constant_labels = np.zeros((settings.batch_size, CLASSES), np.float32)
         train_at_hand = _student(
-            label_in_process(source, lambda image: at_hand), distill_loss(settings)
+            label_in_process(source, lambda image: constant_labels), distill_loss(settings)
         )
         train_online = _student(label_in_process(source, predictor), distill_loss(settings))
         reader = stack.enter_context(open_reader(mesh, digits, settings, cores))
         wait_for_teachers(reader, settings.teachers, lambda: None)
-        train_labelled = _student(iter(reader), distill_loss(settings))
+        train_edl_dist = _student(iter(reader), distill_loss(settings))
         from_buffer: list[float] = []
 
         def with_labels_at_hand() -> float:
@@ -108,9 +108,9 @@ def run(quick: bool) -> BenchmarkReport:
 
         def with_a_full_buffer() -> float:
             _await_labels(reader, settings.lower_batches)
-            train_labelled(LEAD_IN)
+            train_edl_dist(LEAD_IN)
             before = reader.stats.ready
-            step_s = train_labelled(steps)
+            step_s = train_edl_dist(steps)
             from_buffer.append((before - reader.stats.ready) / steps)
             return step_s
 
@@ -142,7 +142,7 @@ def _student(batches: Iterable[Any], loss: DistillLoss) -> Callable[[int], float
 
 @contextlib.contextmanager
 def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterator[LocalMesh]:
-    """Run a coordinator and teachers on the cores that the student does not use; all are ready."""
+    """Run a coordinator and ready teachers on the cores that the student does not use."""
     spec = TeacherSpec(SERVICE, teacher, micro_batch=settings.micro_batch)
     with ExitStack() as stack:
         with children_on(cores.others):
@@ -215,13 +215,13 @@ def judge(measured: Sequence[Sequence[float]], from_buffer: Sequence[float]) -> 
 
     Args:
         measured: for each of `WAYS`, seconds per step in each round.
-        from_buffer: of the warm-up round and of each round, the part of EDL-Dist's batches that
-            were labelled before its turn.
+        from_buffer: for the warm-up round and each round, the share of EDL-Dist's batches that were
+            labelled before its turn.
     """
     by_way = dict(zip(WAYS, measured, strict=True))
     rows: list[Row] = []
     for way, steps_s in by_way.items():
-        # How many times as fast as the other way it is.
+        # How many times as fast as each base the way is.
         ratios = {f"x {base}": Estimate.of_ratio(by_way[base], steps_s).value for base in WAYS[:3]}
         rows.append(
             {
@@ -238,10 +238,13 @@ def judge(measured: Sequence[Sequence[float]], from_buffer: Sequence[float]) -> 
         )
         for base, least in ((ONLINE, TO_ONLINE), (N_TRAINING, TO_N_TRAINING), (AT_HAND, TO_AT_HAND))
     ]
-    taken = Estimate.of(from_buffer[-len(by_way[EDL_DIST]) :])
+    buffered = Estimate.of(from_buffer[-len(by_way[EDL_DIST]) :])
     goals.append(
         Goal.judge(
-            "EDL-Dist, part of the batches labelled before its turn", taken, "<=", LABELLED_BEFORE
+            "EDL-Dist, part of the batches labelled before its turn",
+            buffered,
+            "<=",
+            LABELLED_BEFORE,
         )
     )
     return BenchmarkReport(rows, goals)

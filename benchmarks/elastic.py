@@ -1,8 +1,8 @@
-"""Two elastic trainings on two slots beside gang scheduling; a slot taken back by a web service.
+"""Two elastic trainings on two slots, compared with gang scheduling; a slot for a web service.
 
 Job A has one node, job B one or two. Under gang scheduling B waits for both slots until A ends;
 under elastic scheduling B starts with one slot and grows. In the second part a training uses both
-slots, and a web service under a steady load reserves one of them. The p99 of the service on the
+slots, and a web service under a steady load reserves one of them. The service's p99 latency on the
 reserved slot is compared with its p99 before the training started. Each slot has its own equal part
 of the cores. Trainings and service are real processes.
 """
@@ -42,12 +42,13 @@ log = logging.getLogger(__name__)
 Mode = Literal["elastic", "gang"]
 
 SLOTS: Final = 2
-#: Seconds of work of job A on one slot, without and with `--quick`; job B has `MORE` times as much.
+#: Seconds of work of job A on one slot, without and with `--quick`. Job B has `B_WORK_FACTOR` times
+#: as much.
 WORK_S: Final = 60.0
 QUICK_WORK_S: Final = 25.0
-MORE: Final = 1.4
-#: Goals: the largest ratios of elastic to gang scheduling, the most seconds until a reserved slot
-#: is free, and the largest ratio of p99 on the reserved slot to p99 without jobs.
+B_WORK_FACTOR: Final = 1.4
+#: Goals: the greatest ratios of elastic to gang scheduling, the most seconds until a reserved slot
+#: is free, and the greatest ratio of p99 on the reserved slot to p99 without jobs.
 MAKESPAN: Final = 0.85
 PENDING: Final = 0.5
 YIELD_S: Final = 10.0
@@ -85,21 +86,22 @@ class ServiceTimes:
 
     Attributes:
         alone_ms: milliseconds of each request without jobs.
-        beside_ms: the same while jobs use both slots.
-        kept_ms: the same on a slot that is reserved for the service.
+        shared_ms: the same while jobs use both slots.
+        reserved_ms: the same on a slot that is reserved for the service.
         yielded_s: seconds from the reservation until the slot was free.
     """
 
     alone_ms: Sequence[float]
-    beside_ms: Sequence[float]
-    kept_ms: Sequence[float]
+    shared_ms: Sequence[float]
+    reserved_ms: Sequence[float]
     yielded_s: float
 
     @property
     def ratio(self) -> Estimate:
         """Ratio of p99 on the reserved slot to p99 alone: one sample for each part of the load."""
-        parts = zip(_parts(self.kept_ms), _parts(self.alone_ms), strict=True)
-        return Estimate.of([quantile(kept, 0.99) / quantile(alone, 0.99) for kept, alone in parts])
+        parts = zip(_parts(self.reserved_ms), _parts(self.alone_ms), strict=True)
+        ratios = [quantile(reserved, 0.99) / quantile(alone, 0.99) for reserved, alone in parts]
+        return Estimate.of(ratios)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,11 @@ def run(quick: bool) -> BenchmarkReport:
     """
     cores = divide_cores(available_cores(), SLOTS)
     if not all(cores):
-        raise UsageError(f"this benchmark needs {SLOTS} cores, so that its slots are real")
+        raise UsageError(f"this benchmark needs {SLOTS} cores, one for each of its slots")
     work_s = QUICK_WORK_S if quick else WORK_S
     with _setup(cores) as setup:
         step_s = _step_s(setup)
-        steps = (round(work_s / step_s), round(MORE * work_s / step_s))
+        steps = (round(work_s / step_s), round(B_WORK_FACTOR * work_s / step_s))
         log.info("a step takes %.0f ms: A has %d steps, B %d", step_s * 1000, *steps)
         gang = _two_jobs(setup, "gang", steps)
         elastic = _two_jobs(setup, "elastic", steps)
@@ -159,8 +161,8 @@ def _rows(gang: JobTimes, elastic: JobTimes, served: ServiceTimes) -> list[Row]:
         "mean pending time, gang": (gang.pending_s, "s"),
         "mean pending time, elastic": (elastic.pending_s, "s"),
         "service p99, alone": (quantile(served.alone_ms, 0.99), "ms"),
-        "service p99, jobs on both slots": (quantile(served.beside_ms, 0.99), "ms"),
-        "service p99, its slot back": (quantile(served.kept_ms, 0.99), "ms"),
+        "service p99, jobs on both slots": (quantile(served.shared_ms, 0.99), "ms"),
+        "service p99, its slot back": (quantile(served.reserved_ms, 0.99), "ms"),
         "until it had its slot": (served.yielded_s, "s"),
     }
     return [
@@ -193,7 +195,7 @@ def fleet(redis: str, folder: Path, *, mode: Mode, slots: int, freeze_s: float) 
     Args:
         redis: URL of its Redis.
         folder: folder for its log, and for the files of its jobs.
-        mode: how it shares its slots.
+        mode: how the fleet shares its slots.
         slots: number of slots.
         freeze_s: seconds after a change for which a job keeps its nodes, unless it must make room.
 
@@ -248,7 +250,7 @@ def time_steps(channel: Channel) -> None:
     for _ in range(_WARM_STEPS + _STEPS):
         began_s = time.perf_counter()
         pictures = paddle.to_tensor(np.stack([picture for picture, _ in rows]))
-        classes = paddle.to_tensor(np.array([known for _, known in rows]))
+        classes = paddle.to_tensor(np.array([label for _, label in rows]))
         job.loss(network(pictures), classes).backward()
         optimizer.step()
         optimizer.clear_grad()
@@ -283,12 +285,12 @@ def _ended(setup: BenchmarkSetup, names: Sequence[str]) -> list[QueuedJob]:
     while (after_s := time.monotonic() - began_s) < _END_S:
         jobs = [_job(setup, name) for name in names]
         for job in jobs:
-            now = f"{job.progress.state}, {job.progress.running} nodes"
-            if now != reported.get(job.name):
-                log.info("%5.1f s: %s %s", after_s, job.name, now)
-                reported[job.name] = now
+            state = f"{job.progress.state}, {job.progress.running} nodes"
+            if state != reported.get(job.name):
+                log.info("%5.1f s: %s %s", after_s, job.name, state)
+                reported[job.name] = state
             if job.progress.state in ("failed", "stopped"):
-                raise ProcessFailed(f"{job.name} {now}: {job.progress.reason}")
+                raise ProcessFailed(f"{job.name} {state}: {job.progress.reason}")
         if all(job.progress.ended for job in jobs):
             return jobs
         time.sleep(0.25)
@@ -309,8 +311,8 @@ def _service(setup: BenchmarkSetup, requests: int) -> ServiceTimes:
         log.info("the service alone: p99 %.1f ms", quantile(alone, 0.99))
         setup.queue.submit("c", _spec("c", 1 << 20, 1, SLOTS).to_json())
         _wait("two nodes train", lambda: progress_or_unknown(setup.board, "c", SLOTS).steady)
-        beside = _times_ms(core, QUICK_REQUESTS)
-        log.info("beside jobs on both slots: p99 %.1f ms", quantile(beside, 0.99))
+        shared = _times_ms(core, QUICK_REQUESTS)
+        log.info("with jobs on both slots: p99 %.1f ms", quantile(shared, 0.99))
         reserve = start(
             python_command("reserve", "edl", "reserve", 1, "--name", "web", "--redis", setup.url)
         )
@@ -318,18 +320,18 @@ def _service(setup: BenchmarkSetup, requests: int) -> ServiceTimes:
             free = reserve.expect(r"slot (\d+)\b.* free after ([\d.]+) s", _START_S)
             slot, yielded_s = int(free[1]), float(free[2])  # without the start of the command
             log.info("slot %d is free after %.1f s", slot, yielded_s)
-            kept = _times_ms(setup.cores[slot], requests)
-            log.info("with its slot back: p99 %.1f ms", quantile(kept, 0.99))
+            reserved = _times_ms(setup.cores[slot], requests)
+            log.info("on its reserved slot: p99 %.1f ms", quantile(reserved, 0.99))
         finally:
             reserve.stop()
         setup.queue.set_desired_state("c", DesiredJobState(stop=True))
         _wait("the job ends", lambda: _job(setup, "c").progress.ended)
-    return ServiceTimes(alone, beside, kept, yielded_s)
+    return ServiceTimes(alone, shared, reserved, yielded_s)
 
 
 def _parts(times: Sequence[float]) -> Iterator[Sequence[float]]:
-    each = len(times) // MIN_ROUNDS
-    return (times[n * each : (n + 1) * each] for n in range(MIN_ROUNDS))
+    size = len(times) // MIN_ROUNDS
+    return (times[n * size : (n + 1) * size] for n in range(MIN_ROUNDS))
 
 
 def _times_ms(cores: tuple[int, ...], requests: int) -> list[float]:
@@ -344,4 +346,4 @@ def _times_ms(cores: tuple[int, ...], requests: int) -> list[float]:
 
 def _wait(what: str, condition: Callable[[], bool]) -> None:
     if not wait_until(condition, _START_S, 0.1):
-        raise ProcessFailed(f"not within {_START_S:g} s: {what}")
+        raise ProcessFailed(f"this did not happen within {_START_S:g} s: {what}")

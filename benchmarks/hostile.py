@@ -48,17 +48,17 @@ from .teachers.models import FEATURES
 log = logging.getLogger(__name__)
 
 ROWS: Final = 32
-#: Greatest p99 under attack, relative to p99 without.
+#: Greatest p99 latency under attack, relative to p99 without attack.
 LATER: Final = 3.0
 #: Greatest growth of the memory of teacher and manager from the first third of the attack to the
-#: last.
+#: last third.
 GROWTH_BYTES: Final = 64 << 20
 _READY_S: Final = 60.0
 _ANSWER_S: Final = 10.0
 #: Seconds between two requests of the good client.
 _PAUSE_S: Final = 0.02
 #: Memory readings in a phase.
-_LOOKS: Final = 60
+_MEMORY_READINGS: Final = 60
 #: Lowest priority, so that the good client is slowed by the attack, not by the attacker's CPU use.
 _NICE: Final = 19
 #: Seconds between two acts of one kind.
@@ -113,7 +113,7 @@ def run(quick: bool, seconds: float | None = None) -> BenchmarkReport:
         child.receive()
         log.info("while others attack, for %g s", phase_s)
         attacked = mesh.measure(phase_s)
-        acts = child.ask("counts")["of"]
+        acts = child.ask("counts")["counts"]
     return judge(alone, attacked, acts)
 
 
@@ -153,8 +153,8 @@ class AttackedMesh:
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         script = Path(__file__).parents[1] / "deploy" / "tls" / "certificates.sh"
-        for made in ("ca .", "manager . head 127.0.0.1 localhost"):
-            command = ("sh", str(script), *made.split())
+        for arguments in ("ca .", "manager . head 127.0.0.1 localhost"):
+            command = ("sh", str(script), *arguments.split())
             subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         self.token = secrets.token_hex()
         tokens = folder / "tokens"
@@ -167,8 +167,8 @@ class AttackedMesh:
         stack.callback(manager.stop)
         page = manager.expect(r"page of the mesh is at https?://127.0.0.1:(\d+)/", _READY_S)
         manager_ready = manager.expect(r"coordinator ready: \S+ manager (\S+):(\d+)", _READY_S)
-        teaching = ("serve", "--model", CHEAP, "--service", SERVICE, "--http", "0")
-        teacher = start(python_command("teacher", "edl.teacher", *teaching, *access))
+        teach = ("serve", "--model", CHEAP, "--service", SERVICE, "--http", "0")
+        teacher = start(python_command("teacher", "edl.teacher", *teach, *access))
         stack.callback(teacher.stop)
         metrics = teacher.expect(r"metrics on http://127.0.0.1:(\d+)/", _READY_S)
         http = teacher.expect(r"HTTP on https://127.0.0.1:(\d+)/", _READY_S)
@@ -181,21 +181,21 @@ class AttackedMesh:
             "grpc": ("127.0.0.1", int(address.rpartition(":")[2])),
             "metrics": ("127.0.0.1", int(metrics[1])),
         }
-        own = folder / "token"
-        own.touch(0o600)
-        own.write_text(self.token)
-        security = ClientSecurity(TlsFiles(ca=folder / "ca.pem"), own)
+        token_file = folder / "token"
+        token_file.touch(0o600)
+        token_file.write_text(self.token)
+        security = ClientSecurity(TlsFiles(ca=folder / "ca.pem"), token_file)
         self._client = OipGrpcClient(f"localhost:{self.ports['grpc'][1]}", SERVICE, security)
         stack.callback(self._client.close)
         self._client.probe(_READY_S)
-        self._watched = [psutil.Process(one.pid) for one in (manager, teacher)]
+        self._watched = [psutil.Process(process.pid) for process in (manager, teacher)]
 
     def measure(self, seconds: float) -> Phase:
         """Have batches labelled for `seconds`, one request at a time."""
         latencies, failures, memory = list[float](), 0, list[int]()
         request = LabelRequest({"x": np.zeros((ROWS, FEATURES), np.float32)})
-        until = look_at = time.monotonic()
-        until += seconds
+        next_reading = time.monotonic()
+        until = next_reading + seconds
         while (began := time.monotonic()) < until:
             try:
                 self._client.infer(request, _ANSWER_S)
@@ -203,9 +203,9 @@ class AttackedMesh:
             except EdlError as error:
                 log.info("the good client was not answered: %s", error)
                 failures += 1
-            if began >= look_at:
+            if began >= next_reading:
                 memory.append(sum(map(_bytes_of, self._watched)))
-                look_at += seconds / _LOOKS
+                next_reading += seconds / _MEMORY_READINGS
             time.sleep(_PAUSE_S)
         return Phase(latencies, failures, memory)
 
@@ -235,7 +235,7 @@ def _row(name: str, phase: Phase) -> Row:
 
 
 class Attacks:
-    """Kinds of attack; each call makes one act. Each kind may run in its own thread.
+    """Kinds of attack. A call of a kind's function is one act; each kind may have its own thread.
 
     Args:
         ports: "http", "grpc", "metrics", "page", "manager" -> (host, port).
@@ -326,9 +326,9 @@ class Attacks:
 
 
 def attack(channel: Channel, ports: Mapping[str, Address], token: str) -> None:
-    """Attack until the channel ends; answer each message with the acts of each kind so far.
+    """Attack until the channel ends; answer each message with the number of acts of each kind.
 
-    Each kind of attack runs in its own thread, and goes on when connections fail.
+    Each kind of attack runs in its own thread, and continues when connections fail.
 
     Args:
         channel: its first message to the benchmark means that each kind has made an act, or did not
@@ -345,7 +345,7 @@ def attack(channel: Channel, ports: Mapping[str, Address], token: str) -> None:
     wait_until(lambda: all(counts.values()), _READY_S, _ACT_PAUSE_S)
     channel.send("started")
     for _ in channel:
-        channel.send("counts", of=counts)
+        channel.send("counts", counts=counts)
 
 
 def _attack(act: Callable[[], None], counts: dict[str, int], name: str) -> None:

@@ -1,4 +1,4 @@
-"""Cost of imports: `DistilReader` beyond numpy, and each process of a mesh until it can begin."""
+"""Cost of imports: of `DistilReader` beyond numpy, and of each process of a mesh at its start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ImportSubject:
     """Names that are imported in a fresh interpreter.
 
     Attributes:
-        names: modules, or `module:attribute` for attributes that a module imports lazily.
+        names: modules, or `module:attribute` to load an attribute that the module imports lazily.
         limit_s: most CPU seconds of the whole process; None: no goal.
     """
 
@@ -86,16 +86,16 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def _run(compiled: Path) -> BenchmarkReport:
-    taken: dict[str, list[ImportCost]] = {name: [] for name in SUBJECTS}
+    measured: dict[str, list[ImportCost]] = {name: [] for name in SUBJECTS}
 
     def process_s(name: str) -> float:
-        taken[name].append(measure(SUBJECTS[name].names, compiled))
-        return taken[name][-1].process_s
+        measured[name].append(measure(SUBJECTS[name].names, compiled))
+        return measured[name][-1].process_s
 
     interleaved(*(partial(process_s, name) for name in SUBJECTS))
-    counted = {name: costs[1:] for name, costs in taken.items()}
+    counted = {name: costs[1:] for name, costs in measured.items()}  # without the warm-up round
     pairs = zip(counted[NUMPY], counted[READER], strict=True)
-    beyond = Estimate.of([own.cpu_s - base.cpu_s for base, own in pairs])
+    beyond = Estimate.of([reader.cpu_s - numpy.cpu_s for numpy, reader in pairs])
     heavy = counted[READER][-1].heavy
     rows: list[Row] = []
     goals = [
@@ -119,9 +119,9 @@ def measure(names: tuple[str, ...], compiled: Path) -> ImportCost:
     command = (sys.executable, "-P", "-c", PROGRAM, str(compiled), *names)
     process = start(Command(f"import {' '.join(names)}", command))
     try:
-        found = json.loads(process.expect(r"^\{.*\}$", TIMEOUT_S)[0])
+        output = json.loads(process.expect(r"^\{.*\}$", TIMEOUT_S)[0])
         process.wait(TIMEOUT_S)
     finally:
         process.stop()
-    cpu_s = found["cpu_s"]
-    return ImportCost(cpu_s["imports"], cpu_s["process"], FORBIDDEN.intersection(found["modules"]))
+    cpu_s, heavy = output["cpu_s"], FORBIDDEN.intersection(output["modules"])
+    return ImportCost(cpu_s["imports"], cpu_s["process"], heavy)

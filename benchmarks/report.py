@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Op = Literal[">=", "<=", "=="]
 Row = Mapping[str, str | float | int | bool]
 
-#: Fewest paired rounds of an interval: fewer say too little to fail a goal.
+#: Fewest paired rounds of an interval: with fewer, it is too uncertain to fail a goal.
 MIN_ROUNDS = 15
 RESAMPLES = 2000
 LIBRARIES = (
@@ -51,7 +51,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 #: A program whose CPU time shows how fast a machine is: small calls of Python code take longer in
 #: the same proportion. A loop of additions would not show the cost of system calls and of memory.
 SPEED_PROGRAM = "import asyncio, numpy"
-#: Its CPU time on the reference machine.
+#: CPU seconds of `SPEED_PROGRAM` on the reference machine.
 REFERENCE_SPEED_S = 0.15
 
 
@@ -127,16 +127,16 @@ class Goal:
     def judge_speed(cls, name: str, value: float | Estimate, op: Op, limit: float) -> Goal:
         """Make a goal for a time ("<=") or a rate (">=") that the speed of one core determines.
 
-        `limit` is that on the reference machine. On a machine that is half as fast, the limit of a
-        time is twice as high, and that of a rate half as high. Faster machines have the same limit
-        as the reference.
+        `limit` applies to the reference machine. On a machine that is half as fast, the limit of a
+        time is twice as high, and the limit of a rate half as high. Faster machines have the same
+        limit as the reference.
         """
         factor = max(1.0, slowness())
         goal = cls.judge(name, value, op, limit * factor if op == "<=" else limit / factor)
         return replace(goal, reference_limit=limit)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the goal for JSON, without keys for what it does not have.
+        """Return the goal for JSON, without keys for absent values.
 
         Infinity and NaN, which JSON does not have, become None.
         """
@@ -180,29 +180,29 @@ class BenchmarkReport:
         from rich.measure import Measurement
         from rich.table import Table
 
-        described = self.machine
-        devices = [described["cpu"], f"{described['cores']} cores", *described.get("gpus", ())]
-        console.print(", ".join([*devices, described["os"]]))
-        if (slowness := described.get("slowness", 1.0)) > 1.0:
+        machine = self.machine
+        devices = [machine["cpu"], f"{machine['cores']} cores", *machine.get("gpus", ())]
+        console.print(", ".join([*devices, machine["os"]]))
+        if (slowness := machine.get("slowness", 1.0)) > 1.0:
             console.print(f"this machine is {slowness:g} times slower than the reference")
         names = list(self.rows[0]) if self.rows else []
         rows = Table(*names)
         for row in self.rows:
             rows.add_row(*map(_text, row.values()))
         wide = console.options.update(max_width=sys.maxsize)
-        columns = Table.grid(padding=(0, 2))  # the same, transposed: for narrow terminals
+        columns = Table.grid(padding=(0, 2))  # the transposed table, for narrow terminals
         for name in names:
             columns.add_row(name, *(_text(row[name]) for row in self.rows))
         width, other = (Measurement.get(console, wide, t).maximum for t in (rows, columns))
         console.print(rows if width <= max(console.width, other) else columns)
         goals = Table("goal", "value", "95 % interval", "limit", "holds")
         for goal in self.goals:
-            spread = "" if goal.low is None else f"{_text(goal.low)} .. {_text(goal.high)}"
+            interval = "" if goal.low is None else f"{_text(goal.low)} .. {_text(goal.high)}"
             limit = f"{goal.op} {_text(goal.limit)}"
             if goal.reference_limit not in (None, goal.limit):
                 limit += f" (reference: {_text(goal.reference_limit)})"
             holds = "[green]yes" if goal.holds else "[red]no"
-            goals.add_row(goal.name, _text(goal.value), spread, limit, holds)
+            goals.add_row(goal.name, _text(goal.value), interval, limit, holds)
         if self.goals:
             console.print(goals)
 
@@ -216,7 +216,10 @@ def cpu_s(work: Callable[[], object], repeats: int) -> float:
 
 
 def quantile(samples: Sequence[float], part: float) -> float:
-    """Return the least sample that is at least as great as `part` of all; infinite if none is."""
+    """Return the smallest sample that at least a share `part` of all do not exceed.
+
+    Infinite if there are no samples.
+    """
     ranked = sorted(samples)
     return ranked[math.ceil(part * len(ranked)) - 1] if ranked else math.inf
 
@@ -224,21 +227,21 @@ def quantile(samples: Sequence[float], part: float) -> float:
 def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list[list[float]]:
     """Take each measurement once per round, on one core, after a discarded warm-up round.
 
-    Every second round runs in reverse order, so that no measurement gains from a machine that
-    slows down, or from a measurement that disturbs the next one.
+    Every second round runs in reverse order, so that no measurement has an advantage if the machine
+    slows down, or if a measurement disturbs the next one.
 
     Returns:
         For each of `measure`, in their order, the figures of all rounds.
     """
-    taken: list[list[float]] = [[] for _ in measure]
+    figures: list[list[float]] = [[] for _ in measure]
     with on_one_core():
         for number in range(-1, rounds):
             order = range(len(measure))
             for i in order if number % 2 else reversed(order):
                 figure = measure[i]()
                 if number >= 0:
-                    taken[i].append(figure)
-    return taken
+                    figures[i].append(figure)
+    return figures
 
 
 def on_one_core() -> AbstractContextManager[None]:
@@ -249,7 +252,7 @@ def on_one_core() -> AbstractContextManager[None]:
 def machine() -> dict[str, Any]:
     """Describe this machine, without names and paths: processor, memory, system, versions.
 
-    `slowness` is the CPU time of `SPEED_PROGRAM`, divided by that on the reference machine.
+    `slowness` is the CPU time of `SPEED_PROGRAM`, divided by its CPU time on the reference machine.
     """
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     gpus = _gpu_models()
@@ -297,11 +300,11 @@ def _cpu_model() -> str:
 
 def _gpu_models() -> list[str]:
     """Return the models of NVIDIA GPUs, as named by the driver."""
-    found: list[str] = []
+    models: list[str] = []
     for path in sorted(_GPUS.glob("*/information")):
         with contextlib.suppress(OSError):
-            found += re.findall(r"^Model:(.*)", path.read_text(), re.MULTILINE)
-    return [model.strip() for model in found]
+            models += re.findall(r"^Model:(.*)", path.read_text(), re.MULTILINE)
+    return [model.strip() for model in models]
 
 
 def _versions() -> Iterator[tuple[str, str]]:

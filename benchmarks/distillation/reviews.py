@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 #: Positive and negative reviews, one per line.
 FILES = ("pos.txt", "neg.txt")
 HELD_OUT = 3000
-#: Characters of a review that are used, and the number of most frequent characters with an own
-#: number.
+#: Number of a review's characters that are used, and number of the most frequent characters that
+#: get a code of their own.
 LENGTH, KNOWN = 96, 3000
-#: Numbers for padding, and for rare or replaced characters.
+#: Codes for padding, and for rare or replaced characters.
 END, OTHER = 0, 1
 #: Share of the characters that the augmentation replaces by `OTHER`.
 LEFT_OUT = 0.1
@@ -33,7 +33,7 @@ Texts = Sequence[tuple[str, int]]
 
 
 def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
-    """Return the task of the reviews in `folder`; None if the two files are not in it."""
+    """Return the task of the reviews in `folder`; None if it lacks the two files."""
     paths = find(folder, FILES)
     if paths is None:
         return None
@@ -51,22 +51,23 @@ def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
         f"reviews: the teacher learns all {len(data.train_label):,} labels, each student"
         f" {settings.labelled:,}; {len(data.test_label):,} held out"
     )
-    # The self-test uses only the integers 0 and 1 (END and OTHER): nothing like a review.
+    # The self-test sends only the integers 0 and 1 (END and OTHER), which do not resemble a review.
     serving = ("--no-self-test",)
     return Task("reviews", data, settings, leave_out, _teacher, _student, about, serving)
 
 
 def encode(texts: Texts) -> DigitDataset:
-    """Split `texts` and encode their characters as numbers by frequency: int64 [N, LENGTH]."""
+    """Split `texts` and encode their characters by frequency: codes, int64 [N, LENGTH]."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(texts))
     held_out = min(HELD_OUT, len(texts) // 4)
     test, train = order[:held_out], order[held_out:]
-    counts = Counter(character for at in train for character in texts[at][0])
-    number = {one: at + OTHER + 1 for at, (one, _) in enumerate(counts.most_common(KNOWN))}
+    counts = Counter(character for index in train for character in texts[index][0])
+    ranked = enumerate(counts.most_common(KNOWN))
+    code_of = {character: OTHER + 1 + rank for rank, (character, _) in ranked}
     rows = np.full((len(texts), LENGTH), END, np.int64)
-    for at, (text, _) in enumerate(texts):
-        numbers = [number.get(character, OTHER) for character in text[:LENGTH]]
-        rows[at, : len(numbers)] = numbers
+    for index, (text, _) in enumerate(texts):
+        codes = [code_of.get(character, OTHER) for character in text[:LENGTH]]
+        rows[index, : len(codes)] = codes
     label = np.array([sentiment for _, sentiment in texts], np.int64)
     image: Any = rows  # `DigitDataset` declares uint8, but nothing depends on that
     return DigitDataset(image[train], label[train], image[test], label[test])
@@ -74,12 +75,12 @@ def encode(texts: Texts) -> DigitDataset:
 
 def leave_out(rng: np.random.Generator, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a copy of `rows` in which `OTHER` replaces random characters."""
-    gone = (rng.random(rows.shape) < LEFT_OUT) & (rows != END)
-    return np.where(gone, OTHER, rows)
+    replaced = (rng.random(rows.shape) < LEFT_OUT) & (rows != END)
+    return np.where(replaced, OTHER, rows)
 
 
 def _texts(positive: Path, negative: Path) -> Texts:
-    """Return each text once, so that none is in both parts of a split.
+    """Return each text once, so that no text is in both parts of a split.
 
     Texts that are both positive and negative are left out.
 
@@ -117,9 +118,10 @@ def _teacher() -> Layer:
             self.highest = nn.AdaptiveMaxPool1D(1)  # the gradient of max() would dominate the time
 
         def forward(self, text: Any) -> Any:
-            by_place = self.embedding(text).transpose([0, 2, 1])
-            found = [self.highest(nn.functional.relu(one(by_place))) for one in self.convolutions]
-            return self.out(self.dropout(concat(found, 1).squeeze(-1)))
+            vectors = self.embedding(text).transpose([0, 2, 1])
+            outputs = [nn.functional.relu(convolve(vectors)) for convolve in self.convolutions]
+            features = [self.highest(output) for output in outputs]
+            return self.out(self.dropout(concat(features, 1).squeeze(-1)))
 
     return Convolutions()
 

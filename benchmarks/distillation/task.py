@@ -1,4 +1,4 @@
-"""`Task`: data, teacher, student and training settings, the same for all ways."""
+"""`Task`: data, teacher, student and training settings, the same for all ways of training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Task:
         torch_student: makes the same network in PyTorch; None: there is none.
         framework: framework of the students.
         about: description of the data: its source and sizes.
-        serving: more arguments of `edl teacher serve`.
+        serving: further arguments of `edl teacher serve`.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Task:
 def find(folder: Path, names: Sequence[str]) -> list[Path] | None:
     """Find a folder at any depth that has all of these files; return their paths, or None."""
     for first in sorted(folder.rglob(names[0])):
-        found = [first.parent / name for name in names]
-        if all(path.is_file() for path in found):
-            return found
+        paths = [first.parent / name for name in names]
+        if all(path.is_file() for path in paths):
+            return paths
     return None

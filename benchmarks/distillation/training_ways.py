@@ -33,7 +33,7 @@ TITLES: dict[Way, str] = {
 }
 #: Seconds until a lease expires; readers notice killed teachers earlier, by their connections.
 TTL_S = 3.0
-#: Limit far above the size of the store, as it would evict labels at the limit.
+#: Limit far above the size of the store, which would evict labels at its limit.
 STORE_BYTES = 2 << 30
 
 
@@ -49,7 +49,7 @@ class RepeatedChurn:
         steps: batches of a round.
         batches: batches of the run; a round starts only if the run has enough batches left.
         say: called with a line of text for each event.
-        clock: seconds.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class RepeatedChurn:
         self._begin(0)
 
     def update(self, batch: int, stats: ReaderStats) -> None:
-        """Take the steps that are due; start the next round if the current one is over.
+        """Suspend, kill or start teachers if due; start the next round if the current one is over.
 
         Args:
             batch: batches trained so far.
             stats: statistics of the reader.
         """
-        over = self._count("join") == len(self._rounds) and batch >= self._began + self._steps
-        if over and batch + self._steps <= self._batches:
+        is_over = self._count("join") == len(self._rounds) and batch >= self._began + self._steps
+        if is_over and batch + self._steps <= self._batches:
             self._begin(batch)
         self._rounds[-1].update(batch - self._began, stats)
 
@@ -118,7 +118,7 @@ class RepeatedChurn:
         self._mesh.start_teacher(teacher_id, self._spec)
 
     def _count(self, kind: str) -> int:
-        return sum(event.kind == kind for one in self._rounds for event in one.events)
+        return sum(event.kind == kind for churn in self._rounds for event in churn.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +157,12 @@ def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, Di
     log.info("%s: the teacher's accuracy is %.2f %%", task.name, 100 * teacher.accuracy)
     predictor = Predictor(teacher.path, micro_batch=task.settings.micro_batch)
     with closing(label_in_process(task.batches, predictor)) as labelled:
-        found = {
+        without_mesh = {
             "n_training": _train(task, "n_training", task.batches, DistillLoss(alpha=1, beta=0)),
             "online": _train(task, "online", labelled, distill_loss(task.settings)),
         }
-    return teacher, {**found, **_through_the_mesh(task, teacher, folder)}  # type: ignore[dict-item]
+    with_mesh = _through_the_mesh(task, teacher, folder)
+    return teacher, {**without_mesh, **with_mesh}  # type: ignore[dict-item]
 
 
 def _train_teacher(task: Task, folder: Path) -> TeacherModel:
@@ -206,13 +207,13 @@ def _distil(
     store: LabelStore | None,
     newcomers: TeacherSpec | None = None,
 ) -> DistillationOutcome:
-    """Train through the mesh; with `newcomers`, teachers are killed and replaced meanwhile.
+    """Train through the mesh; with `newcomers`, kill and replace teachers meanwhile.
 
     Args:
         task: the task.
         way: the way, for messages and the job's name.
         mesh: mesh with the teachers.
-        store: label store of the reader; None: none.
+        store: label store of the reader; None: the reader has no store.
         newcomers: specification of new teachers; None: teachers stay.
     """
     trained = 0
@@ -272,8 +273,8 @@ def _train(
     )
     training.run(task.settings.seeds, after_batch)
     result = training.result
-    left = sum(1 for _ in stream)  # the figures of an epoch are complete only after its end
-    assert not left, f"{left} batches more than the students had use for"
+    left = sum(1 for _ in stream)  # statistics of an epoch are complete only after its end
+    assert not left, f"{left} batches were left over"
     hits = stats().store_hits if stats is not None else 0
     return DistillationOutcome(way, result, from_store=hits / result.stream.samples)
 
@@ -292,7 +293,8 @@ def _reader(task: Task, way: Way, mesh: LocalMesh, store: LabelStore | None) -> 
         job=f"accuracy-{way}",
         profiles=None,
         store=store,
-        # All teachers from the start, as in the demo: finding n would take half of a short run.
+        # Request all teachers from the start, as in the demo: until the times that determine their
+        # number are known, half of a short run would be over.
         teachers_min=4 * settings.teachers,
         timeouts=Timeouts(wait_s=2 * TEACHERS_TIMEOUT_S),
     )

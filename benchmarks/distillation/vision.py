@@ -1,4 +1,4 @@
-"""Tasks with images: scikit-learn's digits of 8x8, and MNIST; a CNN teaches a smaller CNN."""
+"""Tasks with images: scikit-learn's digits (8x8), and MNIST; a CNN teaches a smaller CNN."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def digits(seeds: int, *, quick: bool) -> Task:
 
 
 def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
-    """Return the task of MNIST from IDX files in `folder`, plain or gzipped; None if not there."""
+    """Return the task of MNIST from IDX files in `folder`, plain or gzipped; None without them."""
     paths = find(folder, IDX_FILES) or find(folder, [f"{name}.gz" for name in IDX_FILES])
     if paths is None:
         return None
@@ -104,7 +104,7 @@ def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
 
 
 def download_mnist() -> Path:
-    """Let Paddle download MNIST, unless it has; return the folder.
+    """Let Paddle download MNIST, unless it has done so before; return the folder.
 
     Raises:
         UsageError: the download failed.
@@ -115,7 +115,7 @@ def download_mnist() -> Path:
     try:
         for mode in ("train", "test"):
             paddle.vision.datasets.MNIST(mode=mode, download=True)
-    except Exception as error:  # its errors have no common kind
+    except Exception as error:  # Paddle's errors have no common base class
         raise UsageError(
             f"Paddle cannot download MNIST ({error}): fetch the four IDX files yourself, and name"
             " their folder by --set data=FOLDER"
@@ -137,16 +137,17 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
             raise UsageError(f"{path} cannot be unpacked: {error}") from error
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _UNSIGNED_BYTE:
         raise UsageError(f"{path} is not an IDX file of unsigned bytes")
-    ends = 4 + 4 * raw[3]
-    shape = [int.from_bytes(raw[at : at + 4], "big") for at in range(4, ends, 4)]
-    if len(raw) - ends != np.prod(shape):
-        raise UsageError(f"{path} has {len(raw) - ends} bytes of data instead of {np.prod(shape)}")
-    return np.frombuffer(raw, np.uint8, offset=ends).reshape(shape)
+    header_bytes = 4 + 4 * raw[3]
+    shape = [int.from_bytes(raw[at : at + 4], "big") for at in range(4, header_bytes, 4)]
+    nbytes = len(raw) - header_bytes
+    if nbytes != np.prod(shape):
+        raise UsageError(f"{path} has {nbytes} bytes of data instead of {np.prod(shape)}")
+    return np.frombuffer(raw, np.uint8, offset=header_bytes).reshape(shape)
 
 
-def _about(what: str, data: DigitDataset, settings: DemoSettings) -> str:
+def _about(name: str, data: DigitDataset, settings: DemoSettings) -> str:
     return (
-        f"{what}: the teacher learns all {len(data.train_label):,} labels, each student"
+        f"{name}: the teacher learns all {len(data.train_label):,} labels, each student"
         f" {settings.labelled}; {len(data.test_label):,} held out"
     )
 

@@ -1,7 +1,7 @@
-"""Simulation of elastic jobs on one pool, in virtual time, with the rule that decides live ones.
+"""Simulation of elastic jobs on one pool, in virtual time, with the rule that live jobs follow.
 
 A simulated job has an amount of work, in seconds of one node, and costs of changes: nodes take time
-to start and to leave, and the job stands still while it forms a new world.
+to start and to leave, and the job pauses while its nodes form a new world (group of ranks).
 """
 
 from __future__ import annotations

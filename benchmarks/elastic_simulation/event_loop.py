@@ -10,7 +10,8 @@ from ...scheduler.elastic_values import ElasticMemory, Pool
 from .running_job import RunningJob
 from .values import PoolState, SimulatedJob, SimulatedPool, Simulation
 
-_SOON = 1e-9
+#: Events within so many seconds count as simultaneous.
+_TOLERANCE_S = 1e-9
 
 
 def simulate(
@@ -23,7 +24,8 @@ def simulate(
     Args:
         pool: the shared pool and the settings of the rule.
         jobs: jobs with unique names.
-        until_s: virtual time of the end at the latest: jobs that cannot run would wait for ever.
+        until_s: virtual time at which the simulation ends at the latest, because jobs that cannot
+            run would wait for ever.
 
     Returns:
         The run of each job and the use of the pool. The same arguments give the same result.
@@ -48,10 +50,10 @@ class _Simulation:
 
     def run(self) -> Simulation:
         while True:
-            if self._now >= self._ticks * self._pool.decide_every_s - _SOON:
-                self._ticks = int(self._now / self._pool.decide_every_s + _SOON) + 1
+            if self._now >= self._ticks * self._pool.decide_every_s - _TOLERANCE_S:
+                self._ticks = int(self._now / self._pool.decide_every_s + _TOLERANCE_S) + 1
             self._decide()
-            self._note()
+            self._record_state()
             if self._over():
                 break
             self._advance(min(self._next_s(), self._until_s))
@@ -84,7 +86,7 @@ class _Simulation:
         present = [job for job in self._jobs if job.present(self._now)]
         unavailable = self._reserved()
         for job in self._jobs:
-            if not job.present(self._now):  # it has ended, and nodes of it are still leaving
+            if not job.present(self._now):  # an ended job, whose nodes may still be leaving
                 _add(unavailable, job.held())
         pool = Pool(self._pool.capacity, unavailable)
         views = [job.view(self._now) for job in present]
@@ -93,30 +95,30 @@ class _Simulation:
             job.order(target.nodes, self._now)
 
     def _reserved(self) -> dict[str, float]:
-        held: dict[str, float] = {}
+        amounts: dict[str, float] = {}
         for reservation in self._pool.reservations:
             if reservation.from_s <= self._now:
-                held = dict(reservation.amounts)
-        return held
+                amounts = dict(reservation.amounts)
+        return amounts
 
-    def _note(self) -> None:
+    def _record_state(self) -> None:
         held: dict[str, float] = {}
         for job in self._jobs:
             _add(held, job.held())
-        served = {
-            kind: min(wanted, self._pool.capacity.get(kind, 0.0) - held.get(kind, 0.0))
-            for kind, wanted in self._reserved().items()
+        reserved = {
+            kind: min(amount, self._pool.capacity.get(kind, 0.0) - held.get(kind, 0.0))
+            for kind, amount in self._reserved().items()
         }
-        moment = PoolState(
+        state = PoolState(
             self._now,
             {job.name: job.working for job in self._jobs if job.working},
             held,
-            served,
+            reserved,
             sum(job.present(self._now) and job.started_s is None for job in self._jobs),
         )
-        if self._moments and self._moments[-1].at_s == moment.at_s:
+        if self._moments and self._moments[-1].at_s == state.at_s:
             self._moments.pop()
-        self._moments.append(moment)
+        self._moments.append(state)
 
 
 def _add(total: dict[str, float], amounts: Mapping[str, float]) -> None:

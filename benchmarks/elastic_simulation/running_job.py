@@ -7,9 +7,10 @@ from math import inf, ulp
 from ...scheduler.elastic_values import ElasticJob, resources_of
 from .values import SimulatedJob, SimulatedJobRun, State
 
-_SOON = 1e-9
+#: Events within so many seconds count as simultaneous.
+_TOLERANCE_S = 1e-9
 #: Remaining work of fewer seconds counts as done: it is a rounding error.
-_NO_TIME_S = 1e-6
+_ROUNDING_S = 1e-6
 
 
 class RunningJob:
@@ -24,9 +25,9 @@ class RunningJob:
         self._job = job
         self._state: State = "waiting"
         self._ordered = 0
-        self._coming: list[float] = []
+        self._starting: list[float] = []
         self._leaving: list[float] = []
-        self._still_until_s = 0.0
+        self._paused_until_s = 0.0
         self._done = 0.0
         self._saved = 0.0
         self._since_saved_s = 0.0
@@ -48,7 +49,7 @@ class RunningJob:
         return self._ended_s is not None and not self._leaving
 
     def present(self, now: float) -> bool:
-        """Whether the job is submitted and has not ended: only then the rule decides on it."""
+        """Whether the job is submitted and has not ended: the rule decides only about such jobs."""
         return self._ended_s is None and self._job.submitted_s <= now
 
     def held(self) -> dict[str, float]:
@@ -76,70 +77,70 @@ class RunningJob:
             priority=job.priority,
             submitted_s=job.submitted_s,
             progress=min(1.0, self._done / job.work_node_s),
-            steady=not self._coming and now >= self._still_until_s - _SOON,
+            steady=not self._starting and now >= self._paused_until_s - _TOLERANCE_S,
         )
 
     def order(self, nodes: int, now: float) -> None:
         """Change the number of nodes to `nodes`."""
         if nodes > self._ordered:
             delay = self._job.start_s if self._ordered == 0 else self._job.join_s
-            self._coming += [now + delay] * (nodes - self._ordered)
+            self._starting += [now + delay] * (nodes - self._ordered)
         elif nodes < self._ordered:
-            leaves = self._ordered - nodes
+            removed = self._ordered - nodes
             # Nodes that do not work yet leave first.
-            spared = min(leaves, len(self._coming))
-            self._coming = self._coming[: len(self._coming) - spared]
-            self._change(-(leaves - spared), now)
-            self._leaving += [now + self._job.leave_s] * leaves
+            not_working = min(removed, len(self._starting))
+            self._starting = self._starting[: len(self._starting) - not_working]
+            self._change(not_working - removed, now)
+            self._leaving += [now + self._job.leave_s] * removed
         self._ordered = nodes
         self.settle(now)
 
     def next_s(self, now: float) -> float:
-        """Return the virtual time of the job's next event if no order comes; infinite: none."""
+        """Return the virtual time of the job's next event without a new order; infinite: none."""
         if self._ended_s is not None:
             return min(self._leaving, default=inf)
         times = [self._job.submitted_s] if self._job.submitted_s > now else []
-        times += [self._job.stop_s, *self._coming, *self._leaving]
+        times += [self._job.stop_s, *self._starting, *self._leaving]
         times += [failure.at_s for failure in self._failures[:1]]
         if self._speed() > 0:
-            start = max(now, self._still_until_s)
+            start = max(now, self._paused_until_s)
             times.append(start + (self._job.work_node_s - self._done) / self._speed())
-        if self._still_until_s > now:
-            times.append(self._still_until_s)
+        if self._paused_until_s > now:
+            times.append(self._paused_until_s)
         return min(times)
 
     def advance(self, now: float, to_s: float) -> None:
         """Work from `now` until `to_s`; there must be no event in between."""
-        spent = max(0.0, to_s - max(now, self._still_until_s))
+        spent = max(0.0, to_s - max(now, self._paused_until_s))
         if self._ended_s is not None or spent == 0 or self._speed() == 0:
             return
         if self._job.checkpoint_s:
             since = self._since_saved_s + spent
             unsaved = since % self._job.checkpoint_s
-            if unsaved < since:  # at least one checkpoint was written on the way
+            if unsaved < since:  # at least one checkpoint was written meanwhile
                 self._saved = self._done + self._speed() * max(0.0, spent - unsaved)
             self._since_saved_s = unsaved
         self._done += self._speed() * spent
 
     def settle(self, now: float) -> None:
         """Apply the events due at `now`: nodes start or leave, failures, the end of the job."""
-        self._leaving = [at for at in self._leaving if at > now + _SOON]
-        broken = [f for f in self._failures if f.at_s <= now + _SOON]
-        del self._failures[: len(broken)]
+        self._leaving = [at for at in self._leaving if at > now + _TOLERANCE_S]
+        failures = [f for f in self._failures if f.at_s <= now + _TOLERANCE_S]
+        del self._failures[: len(failures)]
         if not self.present(now):
             return
-        arrived = sum(at <= now + _SOON for at in self._coming)
+        arrived = sum(at <= now + _TOLERANCE_S for at in self._starting)
         if arrived:
-            self._coming = [at for at in self._coming if at > now + _SOON]
+            self._starting = [at for at in self._starting if at > now + _TOLERANCE_S]
             self._change(arrived, now)
-        for failure in broken:
+        for failure in failures:
             if self.working:
-                self._break(failure.recoverable, now)
+                self._fail_node(failure.recoverable, now)
         if self._ended_s is None:
-            no_time_s = max(_NO_TIME_S, 4 * ulp(now))  # at late times floats resolve no less
-            if self.working and self._job.work_node_s - self._done <= self._speed() * no_time_s:
+            rounding_s = max(_ROUNDING_S, 4 * ulp(now))  # floats are coarser at later times
+            if self.working and self._job.work_node_s - self._done <= self._speed() * rounding_s:
                 self._end("succeeded", now)
-            elif now >= self._job.stop_s - _SOON:
+            elif now >= self._job.stop_s - _TOLERANCE_S:
                 self._end("stopped", now)
 
     def outcome(self) -> SimulatedJobRun:
@@ -167,10 +168,10 @@ class RunningJob:
             self._state = "running"
             return
         self._changes += 1
-        self._still_until_s = max(self._still_until_s, now + self._job.reform_s)
+        self._paused_until_s = max(self._paused_until_s, now + self._job.reform_s)
 
-    def _break(self, recoverable: bool, now: float) -> None:
-        """Fail a node: another one continues from the last checkpoint, or the job fails."""
+    def _fail_node(self, recoverable: bool, now: float) -> None:
+        """Fail a node: another node continues from the last checkpoint, or the job fails."""
         if not (recoverable and self._job.fail_over):
             self._end("failed", now)
             return
@@ -179,10 +180,12 @@ class RunningJob:
             self._lost += self._done - self._saved
             self._done = self._saved
             self._since_saved_s = 0.0
-        self._still_until_s = max(self._still_until_s, now + self._job.join_s + self._job.reform_s)
+        self._paused_until_s = max(
+            self._paused_until_s, now + self._job.join_s + self._job.reform_s
+        )
 
     def _end(self, state: State, now: float) -> None:
         self._state = state
         self._ended_s = now
         self._ordered = self.working = 0
-        self._coming.clear()
+        self._starting.clear()

@@ -19,7 +19,7 @@ class Failure:
     Attributes:
         at_s: virtual time; without effect while the job has no working node.
         recoverable: whether another node can continue; False: a fault of the job itself, which
-            would come back on any node.
+            would recur on any node.
     """
 
     at_s: float
@@ -42,7 +42,7 @@ class SimulatedJob:
         start_s: seconds from the order to run until its first nodes work.
         join_s: seconds from the order to grow until more nodes work.
         leave_s: seconds for which a leaving node still holds its resources.
-        reform_s: seconds for which the whole job stands still when its working nodes change.
+        reform_s: seconds for which the whole job pauses when its working nodes change.
         stop_s: time at which its owner stops it, done or not.
         failures: failures of its nodes.
         fail_over: whether it survives recoverable failures; False: the first failure ends it.
@@ -79,7 +79,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True)
 class ResourceReservation:
-    """Amounts of each kind of resource that online services hold from a time on."""
+    """Amounts of each kind of resource that online services hold from `from_s` on."""
 
     from_s: float
     amounts: Mapping[str, float]
@@ -136,7 +136,7 @@ class SimulatedJobRun:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The state of the pool from `at_s` until the next moment.
+    """The state of the pool from `at_s` until the next recorded state.
 
     Attributes:
         at_s: virtual seconds.
@@ -159,7 +159,7 @@ class Simulation:
     """The result of a simulation.
 
     Attributes:
-        runs: one for each job, in the given order.
+        runs: the run of each job, in the given order.
         moments: states of the pool, in the order of time.
         capacity: capacity of the pool.
         until_s: virtual time of the end.
@@ -195,7 +195,7 @@ class Simulation:
 
         Args:
             kind: kind of resource.
-            from_s: begin of the interval, in virtual seconds.
+            from_s: start of the interval, in virtual seconds.
             to_s: end of the interval.
 
         Raises:

@@ -1,1 +1,1 @@
-"""Job files of `edl bench elastic` and `students`, and a web service beside jobs."""
+"""Job files of `edl bench elastic` and `edl bench students`, and the web service of the former."""

@@ -14,7 +14,7 @@ from edl.distill_reader import Batched
 
 BATCH = 128
 SIDE = 28
-_MANY = 1 << 14  # rows: the benchmark ends by steps
+_ROWS = 1 << 14  # of an epoch: --steps ends the training
 
 
 class Pictures:
@@ -28,11 +28,11 @@ class Pictures:
         self._classes = (above > below).astype(np.int64)
 
     def __len__(self) -> int:
-        return _MANY
+        return _ROWS
 
     def __getitem__(self, number: int) -> tuple[Any, Any]:
-        place = number % len(self._pictures)
-        return self._pictures[place], self._classes[place]
+        index = number % len(self._pictures)
+        return self._pictures[index], self._classes[index]
 
 
 def model() -> Any:

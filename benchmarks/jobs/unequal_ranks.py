@@ -1,6 +1,6 @@
 """The job of `edl bench students`: reading a row takes `ROW_S`, on one rank `SLOWER` times as long.
 
-The time is slept, so that ranks do not compete for cores.
+Ranks sleep for this time, so that they do not compete for cores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edl.distill_reader import Batched
 BATCH = 56
 ROW_S = 0.002
 SLOW_RANK, SLOWER = 2, 3
-_MANY = 1 << 14  # rows: the benchmark ends by steps
+_ROWS = 1 << 14  # of an epoch: --steps ends the training
 
 
 class Rows:
@@ -27,7 +27,7 @@ class Rows:
         self._points = np.random.default_rng(0).normal(size=(256, 8)).astype(np.float32)
 
     def __len__(self) -> int:
-        return _MANY
+        return _ROWS
 
     def __getitem__(self, number: int) -> tuple[Any, Any]:
         slow = os.environ.get("PADDLE_TRAINER_ID") == str(SLOW_RANK)  # Paddle's rank variable

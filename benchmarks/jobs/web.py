@@ -12,7 +12,7 @@ from typing import Any, Final
 from ...proto.channel import Channel
 
 _TIMEOUT_S: Final = 30.0
-_WARM: Final = 20
+_WARM_UP_REQUESTS: Final = 20
 #: Rounds of a key derivation: a few milliseconds of a core.
 _ROUNDS: Final = 8_000
 
@@ -32,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the load takes the times."""
+        """Log nothing: the load measures the times."""
 
 
 def serve(channel: Channel) -> None:
@@ -46,15 +46,15 @@ def serve(channel: Channel) -> None:
 
 
 def load(channel: Channel, port: int, per_s: float, count: int) -> None:
-    """Send requests to the service; the only message to the benchmark has the times of all."""
-    channel.send("asked", times_ms=ask(port, per_s, count))
+    """Send requests to the service; the only message to the benchmark has the time of each."""
+    channel.send("done", times_ms=send_requests(port, per_s, count))
 
 
-def ask(port: int, per_s: float, count: int) -> list[float]:
+def send_requests(port: int, per_s: float, count: int) -> list[float]:
     """Send `count` requests to a port of loopback, one at a time; return the milliseconds of each.
 
-    The time of a request counts from the time when it was due, so that a slow request also shows
-    in the requests that it delays. Some warm-up requests come first.
+    The time of a request begins when the request is due, so that a slow request also shows in the
+    requests that it delays. Some warm-up requests come first.
 
     Args:
         port: port of the service.
@@ -64,11 +64,11 @@ def ask(port: int, per_s: float, count: int) -> list[float]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     took = []
     began_s = time.perf_counter()
-    for number in range(_WARM + count):
+    for number in range(_WARM_UP_REQUESTS + count):
         due_s = began_s + number / per_s
         time.sleep(max(0.0, due_s - time.perf_counter()))
         connection.request("GET", f"/{number}")
         connection.getresponse().read()
         took.append((time.perf_counter() - due_s) * 1000)
     connection.close()
-    return took[_WARM:]
+    return took[_WARM_UP_REQUESTS:]

@@ -136,7 +136,7 @@ def test_a_crowd_in_which_no_dead_teacher_was_assigned_fails_its_goal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cores = {"redis": 0.0, "manager": 0.0}
-    figures = coordinator.CrowdStats(10, 1, cores, cores, [0.1], [], beats_per_s=1.0, late_s=0.0)
+    figures = coordinator.LoadStats(10, 1, cores, cores, [0.1], [], beats_per_s=1.0, late_s=0.0)
     monkeypatch.setattr(coordinator, "measure", lambda *_: figures)
     monkeypatch.setattr(assignment, "run", lambda **_: BenchmarkReport([]))
     report = coordinator.run(quick=True)

@@ -156,7 +156,7 @@ def test_a_table_with_many_gaps_has_a_line_for_each_cell() -> None:
     ("arguments", "message"),
     [
         (["paper.table2"], "--simulate .* or with --measure"),
-        (["paper.table2", "--simulate", "--measure"], "give one of the two"),
+        (["paper.table2", "--simulate", "--measure"], "choose one of the two"),
         (["paper.table2", "--measure"], "run it with --simulate"),
         (["paper.nope", "--simulate"], r"no benchmark 'paper.nope'; .*paper\.table1"),
         (["ledger", "--simulate"], "'ledger' has no --simulate"),
