@@ -2,13 +2,13 @@
 
 The logits are drawn with a fixed seed and resemble those of a trained image classifier: noise over
 all classes, and for each sample one class with a more or less high peak and a few dozen similar
-classes. The student's logits are those of a half-trained student: the teacher's, weaker, with more
-noise. Two errors of the dense labels that reach the loss are measured:
+classes. The logits of the half-trained student are the teacher's, scaled down, with more noise. Two
+errors of the dense labels that reach the loss are measured:
 
 - KL(p || q) in nats, as a mean over samples. p is the teacher's distribution at the temperature of
   the loss, q the distribution from the received labels.
 - The relative error of the gradient of the soft loss with respect to the student's logits. This
-  gradient is softmax(student / T) - q, up to a factor; exact is the one with p instead of q. The
+  gradient is softmax(student / T) - q, up to a factor; the exact gradient has p instead of q. The
   error is the norm of the difference of both, divided by the norm of the exact gradient.
 
 Times are CPU time of one core for one sample: of encoding, which a teacher's predictor does, and
@@ -106,8 +106,9 @@ def errors(case: LabelCase, teacher: Array, student: Array) -> tuple[float, floa
         probabilities = _softmax(received / case.temperature)
     # float16 rounds values below 3e-8 to 0, which has no logarithm.
     divergence = (truth * np.log(truth / np.maximum(probabilities, 1e-12))).sum(axis=-1).mean()
-    own = _softmax(student / case.temperature)
-    error = np.linalg.norm(probabilities - truth) / np.linalg.norm(own - truth)
+    student_distribution = _softmax(student / case.temperature)
+    exact_gradient = student_distribution - truth
+    error = np.linalg.norm(probabilities - truth) / np.linalg.norm(exact_gradient)
     return float(divergence), float(error)
 
 
@@ -115,11 +116,11 @@ def _row(case: LabelCase, teacher: Array, student: Array, repeats: int) -> Row:
     batch = teacher[:BATCH]
     sent = encode("y", batch, case.form, "logits")
     parameters = case.form.parameters(CLASSES)
-    taken = interleaved(
+    samples = interleaved(
         partial(cpu_s, partial(encode, "y", batch, case.form, "logits"), repeats),
         partial(cpu_s, partial(decode, "y", sent, case.form, parameters), repeats),
     )
-    encoding, decoding = (Estimate.of(figures).value / BATCH * 1e6 for figures in taken)
+    encoding, decoding = (Estimate.of(batch_s).value / BATCH * 1e6 for batch_s in samples)
     nbytes = sum(array.nbytes for array in sent.values()) / BATCH
     divergence, gradient = errors(case, teacher, student)
     return {

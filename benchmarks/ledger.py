@@ -67,19 +67,19 @@ CASES: Final = (
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Measure each case with a whole stream of batches per round.
+    """Measure each case; in each round it processes a whole stream of batches.
 
     Creating the events is part of the measured time.
     """
     batches = 2_000 if quick else 10_000
     runs = [partial(events_per_s, batches, case) for case in CASES]
-    taken = interleaved(*runs, partial(core_events_per_s, batches))
+    samples = interleaved(*runs, partial(core_events_per_s, batches))
     limits = dict.fromkeys((case.name for case in CASES), LIMIT_EVENTS_PER_S)
     limits[CORE] = LIMIT_CORE_EVENTS_PER_S
     rows: list[Row] = []
     goals = []
-    for (name, limit), figures in zip(limits.items(), taken, strict=True):
-        estimate = Estimate.of(figures)
+    for (name, limit), rates in zip(limits.items(), samples, strict=True):
+        estimate = Estimate.of(rates)
         rows.append({"case": name, "batches": batches, **estimate.columns("events_per_s")})
         goals.append(Goal.judge_speed(f"events/s, {name}", estimate, ">=", limit))
     return BenchmarkReport(rows, goals)
@@ -112,39 +112,39 @@ class CoreStream:
         self._core = ReaderCore(config, random.Random(1))
         self._delivery = Delivery({"s": self._core.ledger})
         self._released = deque[int]()
-        self._asked: deque[do.SendRequest] = deque()
+        self._requests: deque[do.SendRequest] = deque()
         self._events = 0
         self._now = 0.0
 
     def drive(self) -> int:
-        """Every batch from the source to the student; returns the number of events."""
+        """Move every batch from the source to the student; return the number of events."""
         self._handle(ev.Assigned(tuple(ev.Peer(name, name, "m") for name in TEACHERS)))
         for number, name in enumerate(TEACHERS, start=1):
             self._handle(ev.Probed(name, number))
         self._handle(ev.Tick())
-        delivery, pulled, taken = self._delivery, 0, 0
-        while taken < self._batches:
+        delivery, pulled, consumed = self._delivery, 0, 0
+        while consumed < self._batches:
             for _ in range(min(self._core.decision.pull, self._batches - pulled)):
                 self._handle(ev.Pulled(0.0, ROWS, ROWS))
                 delivery.queue(pulled)
                 self._handle(ev.Queued(pulled, BATCH_BYTES, ROWS))
                 pulled += 1
-            if self._asked:
-                self._answer(self._asked.popleft())
+            if self._requests:
+                self._answer(self._requests.popleft())
             self._handle(ev.Tick())
             self._deliver(delivery.look(self._now))
             while self._released:
-                delivery.taken(taken, 0.01)
+                delivery.taken(consumed, 0.01)
                 self._handle(ev.BatchTaken(self._released.popleft(), ROWS, 0.01))
-                taken += 1
+                consumed += 1
         return self._events
 
-    def _answer(self, ask: do.SendRequest) -> None:
+    def _answer(self, request: do.SendRequest) -> None:
         self._now += 0.1 / len(TEACHERS)
         answer = ev.AnswerCame(
-            ask.send.teacher,
-            ask.link,
-            ask.send.request,
+            request.send.teacher,
+            request.link,
+            request.send.request,
             ROWS,
             ROW_LABEL_BYTES,
             0.1,
@@ -157,7 +157,7 @@ class CoreStream:
         self._events += 1
         for instruction in self._core.handle(event, self._now):
             if type(instruction) is do.SendRequest:
-                self._asked.append(instruction)
+                self._requests.append(instruction)
             elif type(instruction) is do.BatchLabelled:
                 self._deliver(self._delivery.handle("s", instruction))
 
@@ -181,12 +181,12 @@ class Stream:
         self._events = 0
 
     def drive(self) -> int:
-        """Every batch from the source to the student; returns the number of events."""
+        """Move every batch from the source to the student; return the number of events."""
         for teacher in TEACHERS:
             self._join(teacher)
         case, ledger = self._case, self.ledger
-        queued = taken = 0
-        while taken < self._batches:
+        queued = consumed = 0
+        while consumed < self._batches:
             while queued < self._batches and ledger.queued < case.read_ahead:
                 self._handle(Queued(queued, BATCH_BYTES, ROWS))
                 queued += 1
@@ -195,9 +195,9 @@ class Stream:
             send = self._in_flight.popleft()
             self._handle(Answered(send.teacher, send.request, ROW_LABEL_BYTES, 0.1))
             while ledger.has_next(ordered=True):
-                self._handle(Released(taken))
-                self._handle(BatchConsumed(taken))
-                taken += 1
+                self._handle(Released(consumed))
+                self._handle(BatchConsumed(consumed))
+                consumed += 1
         return self._events
 
     def _join(self, teacher: str) -> None:

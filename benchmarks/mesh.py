@@ -1,9 +1,9 @@
-"""Throughput of a mesh relative to the possible one, and what a reader costs a training step.
+"""Throughput of a mesh relative to the possible throughput, and cost of a reader per training step.
 
 Teachers are real processes with emulated devices of stated rates; the student is an emulated step
-of a stated length. The possible throughput is the lesser of the student's alone and that of all
-teachers together. Further cases: one teacher is far slower than the others; one is suspended; a
-student gets teachers that it lacked. At last a real training step, with and without a reader.
+of a stated length. The possible throughput is the student's alone or that of all teachers together,
+whichever is smaller. Further cases: one teacher is far slower than the others; one is suspended; a
+student gets teachers that it lacked. Finally, a real training step runs with and without a reader.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 log = logging.getLogger(__name__)
 
-#: Seconds of a batch at a teacher -> least part of the possible throughput.
+#: Seconds of a batch at a teacher -> least share of the possible throughput.
 PACES: Final = {0.1: 0.99, 0.02: 0.98}
 QUICK_PACES: Final = (0.02,)
 #: Length of the student's step, in multiples of the teachers' joint time for one batch.
 CASES: Final = {"teacher-bound": 0.5, "balanced": 1.0, "student-bound": 1.5}
 TEACHERS: Final = 2
-#: Least part of the sum of the rates with one slow teacher, and how many times slower it is.
+#: Least share of the sum of the rates with one slow teacher, and how many times slower it is.
 STRAGGLER, TIMES_SLOWER = 0.95, 10
-#: Longest wait of a student when a teacher is suspended, and the volume, both in seconds.
+#: Longest wait of a student when a teacher is suspended, and content of its buffer, in seconds.
 PAUSE_S, VOLUME_S = 1.5, 2.0
 #: Least rate of a student with all teachers that it needs, relative to N-training.
 N_TRAINING: Final = 0.97
@@ -65,11 +65,11 @@ def run(quick: bool) -> BenchmarkReport:
     def begin(name: str) -> None:
         log.info("%3.0f s: %s", time.monotonic() - began_s, name)
 
-    def add(name: str, found: ThroughputShare, least: float) -> None:
+    def add(name: str, result: ThroughputShare, least: float) -> None:
         name = f"emulated, {name}"
-        rows.append(_row(name, found.possible_per_s, found.part, found.waited_s))
+        rows.append(_row(name, result.possible_per_s, result.part, result.waited_s))
         goals.append(
-            Goal.judge(f"{name}: part of the possible throughput", found.part, ">=", least)
+            Goal.judge(f"{name}: part of the possible throughput", result.part, ">=", least)
         )
 
     for teacher_s in QUICK_PACES if quick else PACES:
@@ -83,17 +83,17 @@ def run(quick: bool) -> BenchmarkReport:
                 window_s = 0.1 if quick else 6 * teacher_s + 0.1
                 add(name, share(addresses, teacher_s, step_s, window_s), PACES[teacher_s])
     begin(f"one teacher of 4 is {TIMES_SLOWER} times slower")
-    found = straggler(0.015 if quick else 0.04, 3, TIMES_SLOWER)
-    add(f"1 of 4 {TIMES_SLOWER} x slower", found, STRAGGLER)
+    result = straggler(0.015 if quick else 0.04, 3, TIMES_SLOWER)
+    add(f"1 of 4 {TIMES_SLOWER} x slower", result, STRAGGLER)
     if not quick:
-        begin("two teachers fewer than are needed, and the others come")
-        found = n_training(0.1, needed=4, spares=2, window_s=0.4)
-        add("N-training, begun with n - 2", found, N_TRAINING)
+        begin("two teachers fewer than needed at first, and the missing ones join")
+        result = n_training(0.1, needed=4, spares=2, window_s=0.4)
+        add("N-training, begun with n - 2", result, N_TRAINING)
     begin("one teacher of 3 is suspended")
     pause_s = suspended(0.05, 3, 0.05, VOLUME_S, _SUSPENDED_S, times=1 if quick else 3)
     name = f"emulated, 1 of 3 suspended, volume {VOLUME_S:g} s: longest wait, s"
     goals.append(Goal.judge(name, pause_s, "<=", PAUSE_S))
-    begin("a step of MobileNetV3-small, with a reader and without by turns")
+    begin("a step of MobileNetV3-small, alternately with and without a reader")
     cost = step(rows=2 if quick else _STEP_ROWS, batches=1)
     name = "MobileNetV3-small step: CPU with a reader, times that without"
     goals.append(Goal.judge(name, cost, "<=", STEP))
@@ -101,7 +101,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def step(rows: int, batches: int) -> Estimate:
-    """Return the CPU time of a training process with a reader, relative to that without.
+    """Return the CPU time of a training process with a reader, relative to one without.
 
     Args:
         rows: rows of a batch.
@@ -110,7 +110,7 @@ def step(rows: int, batches: int) -> Estimate:
     other, core = two_cores()
     with ExitStack() as stack:
         [(address, _)] = start_teachers(stack, [paced(0.05, rows)], PICTURES)
-        with children_on([other]):  # the reader's engine inherits it
+        with children_on([other]):  # the reader's engine inherits this core
             student = Child(stack, "the student", train, core, rows, address)
         student.receive()
 
@@ -129,7 +129,8 @@ def train(channel: Channel, core: int, rows: int, address: str) -> None:
 
     Args:
         channel: its first message to the benchmark means that training can begin.
-        core: core of the training; the reader's engine stays on that which this process has now.
+        core: core of the training; the reader's engine stays on the core that this process has
+            until then.
         rows: rows of a batch.
         address: address of the teacher.
     """
@@ -137,17 +138,17 @@ def train(channel: Channel, core: int, rows: int, address: str) -> None:
     trainer = _trainer()
     image = np.random.default_rng(0).standard_normal((rows, 3, 224, 224), np.float32)
     label = np.zeros((rows, 1), np.int64)
-    fed = Repeated(image, label)
+    unlabelled = Repeated(image, label)
     labelled = Repeated(image, label, np.zeros((rows, _CLASSES), np.float32))
-    with DistilReader(fed, service=SERVICE, teachers=[address], feeds=[0]) as reader:
+    with DistilReader(unlabelled, service=SERVICE, teachers=[address], feeds=[0]) as reader:
         pin_process([core])
         loaders: dict[bool, Iterable[Any]] = {True: reader, False: labelled}
         channel.send("ready")
         for message in channel:
-            fed.count = labelled.count = message["batches"]
-            used_s = time.process_time()
+            unlabelled.count = labelled.count = message["batches"]
+            began_s = time.process_time()
             trainer.fit(loaders[message["with_reader"]], epochs=1)
-            channel.send("ran", cpu_s=time.process_time() - used_s)
+            channel.send("ran", cpu_s=time.process_time() - began_s)
 
 
 def _trainer() -> Trainer:

@@ -8,9 +8,9 @@ from ...proto.channel import Channel
 
 
 class Phases:
-    """Counts messages of the benchmark, each of which begins the next phase.
+    """Counts messages of the benchmark: each begins the next phase.
 
-    Create it in an event loop, which reads the channel from then on.
+    Create it in a running event loop, which then reads the channel.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -28,7 +28,7 @@ class Phases:
         self._changed.set()
 
     async def reach(self, number: int) -> None:
-        """Wait until phase `number` has begun; the one before the first message is 0."""
+        """Wait until phase `number` has begun; phase 0 lasts until the first message."""
         while self._begun < number:
             await self._changed.wait()
             self._changed.clear()

@@ -20,7 +20,7 @@ from ...proto.security import instance
 from ...runtime.errors import EdlError, RedisUnavailable
 from .resp import OnReply, RespConnection, command, integers, text
 
-#: Samples per second of the kinds of teachers in the crowd; each teacher draws one at random.
+#: Samples per second of the kinds of simulated teachers; each teacher is of a random kind.
 SPEEDS: Final = (20.0, 20.0, 80.0)
 #: Incarnation and instance key of all simulated teachers: each starts only once.
 INCARNATION: Final = 1
@@ -31,7 +31,7 @@ _SLOTS: Final = 4
 class RegistryClient:
     """Registers teachers and sends their heartbeats, over several connections in turn.
 
-    For one event loop.
+    Use it in one event loop.
 
     Args:
         connections: open connections to Redis.
@@ -51,7 +51,7 @@ class RegistryClient:
         self._service = service
         self._leases = lease_set("teachers", service)
         self._ttl_ms = round(ttl_s * 1000)
-        # name -> our clock in seconds and that of Redis in ms, at its latest whole heartbeat
+        # name -> our clock in seconds and that of Redis in ms, at the latest full heartbeat
         self._full_beats: dict[str, tuple[float, int]] = {}
         self._address = address
         self._turn = 0
@@ -93,14 +93,14 @@ class RegistryClient:
             "instance_key": KEY,
         }
         call = register_call(self._leases, name, facts, self._ttl_ms)
-        found = integers(await self._next().ask(_evalsha("register", call)))
-        if found != [1]:
+        reply = integers(await self._next().ask(_evalsha("register", call)))
+        if reply != [1]:
             raise RedisUnavailable(f"{name} was not registered")
 
     def beat(self, name: str) -> None:
         """Renew the lease of a teacher as `RedisLeases` does, without waiting for the reply.
 
-        Whole heartbeats carry changed facts, as those of a working teacher do.
+        Full heartbeats carry changed facts, as those of a working teacher do.
         """
         at_s, redis_ms = self._full_beats.get(name, (0.0, 0))
         if not redis_ms:
@@ -118,22 +118,22 @@ class RegistryClient:
             "samples_per_second": f"{self._rng.uniform(15, 25):.4g}",
         }
         beat = MemberBeat(name, INCARNATION, facts)
-        words = full_beat(self._leases, beat, deadline_ms, self._ttl_ms)
+        commands = full_beat(self._leases, beat, deadline_ms, self._ttl_ms)
         handlers: list[OnReply] = [
             partial(self._on_time, name),
             self._on_reply,
             partial(self._on_plain_beat, name),
             self._on_remaining,
-            *[self._on_reply] * (len(words) - 4),
+            *[self._on_reply] * (len(commands) - 4),
         ]
-        self._next().post(b"".join(command(*one) for one in words), *handlers)
+        self._next().post(b"".join(command(*words) for words in commands), *handlers)
 
     def _on_beat(self, name: str, reply: bytes | RedisUnavailable) -> None:
-        kept, now_ms = self._numbers(reply, 2)
-        if kept:
+        renewed, now_ms = self._numbers(reply, 2)
+        if renewed:
             self._full_beats[name] = time.monotonic(), now_ms
         else:
-            self._fail(RedisUnavailable(f"the lease of {name} has run out: its beats came late"))
+            self._fail(RedisUnavailable(f"the lease of {name} expired: its heartbeats were late"))
 
     def _on_plain_beat(self, name: str, reply: bytes | RedisUnavailable) -> None:
         (moved,) = self._numbers(reply, 1)
@@ -159,7 +159,7 @@ class RegistryClient:
             self._fail(reply)
 
     def _numbers(self, reply: bytes | RedisUnavailable, count: int) -> list[int]:
-        """Return the integers of a reply; on an error set `error` and return `count` ones."""
+        """Return the integers of a reply; on an error set `error` and return `count` times 1."""
         try:
             if isinstance(reply, RedisUnavailable):
                 raise reply

@@ -1,4 +1,4 @@
-"""A minimal asyncio client of the Redis protocol: a crowd must not cost more than Redis itself."""
+"""A minimal asyncio client of the Redis protocol, cheap enough for thousands of members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 from ...runtime.errors import RedisUnavailable
 
-#: Called with a reply as it is on the wire, or with the error if there is none.
+#: Called with a reply as it is on the wire, or with the error that prevented it.
 OnReply = Callable[[bytes | RedisUnavailable], None]
 
 
@@ -40,7 +40,7 @@ class RespConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         while self._waiting:
-            self._waiting.popleft()(RedisUnavailable(f"Redis has gone ({error})"))
+            self._waiting.popleft()(RedisUnavailable(f"the connection to Redis broke ({error})"))
 
     def post(self, packet: bytes, *on_replies: OnReply) -> None:
         """Send commands in their own packet, without waiting.
@@ -63,18 +63,18 @@ class RespConnection(asyncio.Protocol):
         Raises:
             RedisUnavailable: the connection is closed.
         """
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def settle(reply: bytes | RedisUnavailable) -> None:
-            if answer.done():
+            if future.done():
                 return
             if isinstance(reply, bytes):
-                answer.set_result(reply)
+                future.set_result(reply)
             else:
-                answer.set_exception(reply)
+                future.set_exception(reply)
 
         self.post(command, settle)
-        return await answer
+        return await future
 
     def close(self) -> None:
         if self._transport is not None:

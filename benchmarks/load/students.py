@@ -1,4 +1,4 @@
-"""Simulated students that subscribe, report every second, and note their assignments."""
+"""Simulated students that subscribe, report every second, and record their assignments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ...proto.channel import Channel
 from ...proto.protocols import PROTOCOL_VERSION
 from . import Phases
 
-#: Connections that the streams share; the manager's cost of a stream does not depend on them.
+#: Connections that the streams share; their number does not change the manager's cost of a stream.
 CHANNELS: Final = 20
 #: Period of reports, as in the reader's engine.
 REPORT_EVERY_S: Final = 1.0
 #: Seconds in which all students subscribe, one after another.
-_GATHER_S: Final = 5.0
+_SUBSCRIBING_S: Final = 5.0
 _SUBSCRIBE: Final = "/edl.coordinator.v1.Coordinator/Subscribe"
 
 
@@ -46,11 +46,11 @@ class Student:
         served: whether it has been assigned teachers.
     """
 
-    def __init__(self, name: str, service: str, want: int, figures: StudentLoadStats) -> None:
+    def __init__(self, name: str, service: str, want: int, stats: StudentLoadStats) -> None:
         self.want = want
         self.served = False
-        self._figures = figures
-        self._held: tuple[str, ...] = ()
+        self._stats = stats
+        self._teachers: tuple[str, ...] = ()
         self._rng = random.Random(name)
         self._report = pb.StudentReport(
             protocol_version=PROTOCOL_VERSION,
@@ -70,7 +70,7 @@ class Student:
         self.want += more
         self._report.state = "starved"
 
-    async def live(self, channel: grpc.aio.Channel) -> None:
+    async def follow(self, channel: grpc.aio.Channel) -> None:
         """Subscribe, and follow the assignments until cancelled."""
         call = channel.stream_stream(
             _SUBSCRIBE, pb.StudentReport.SerializeToString, pb.Assignment.FromString
@@ -84,7 +84,7 @@ class Student:
             await asyncio.sleep(REPORT_EVERY_S)
 
     def _next_report(self) -> pb.StudentReport:
-        """Return a report with changed figures, as those of a training student."""
+        """Return a report with new figures, as from a training student."""
         report = self._report
         report.want = self.want
         report.volume_bytes = self._rng.randrange(128 << 20, 256 << 20)
@@ -93,45 +93,45 @@ class Student:
         report.samples_per_second = 96.0 + self._rng.random()
         report.blocked_seconds += 0.1
         del report.teachers[:]
-        report.teachers.extend(self._held)
+        report.teachers.extend(self._teachers)
         return report
 
     def _take(self, assignment: pb.Assignment) -> None:
-        now, figures = time.monotonic(), self._figures
+        now, stats = time.monotonic(), self._stats
         teachers = tuple(teacher.teacher_id for teacher in assignment.teachers)
         self.served = self.served or bool(teachers)
-        for name in self._held:
-            figures.freed[name] = now
+        for name in self._teachers:
+            stats.freed[name] = now
         for name in teachers:
-            figures.gained.setdefault(name, now)
-            figures.freed.pop(name, None)
+            stats.gained.setdefault(name, now)
+            stats.freed.pop(name, None)
         for name in assignment.lost:
-            figures.lost.setdefault(name, now)
-        self._held = teachers
+            stats.lost.setdefault(name, now)
+        self._teachers = teachers
         self._report.term, self._report.counter = assignment.term, assignment.counter
 
 
 def run_students(
     channel: Channel, url: str, service: str, count: int, want: int, more: int
 ) -> None:
-    """Subscribe students, spread over the live managers as readers, and follow the phases.
+    """Subscribe students to the live managers, spread like readers, and follow the phases.
 
-    In the first phase nothing changes. In the second one each student is starved and wants `more`
-    additional teachers. The third one ends the process, which sends its figures.
+    In the first phase nothing changes. In the second phase each student is starved and wants `more`
+    additional teachers. In the third phase the process sends its figures and ends.
 
     Args:
         channel: its first message to the benchmark means that all students have teachers.
         url: URL of Redis.
         service: service of the teachers.
         count: number of students.
-        want: teachers that each wants at first.
-        more: further teachers that each wants from the second phase on.
+        want: number of teachers that each student wants at first.
+        more: number of further teachers that each student wants from the second phase on.
     """
     asyncio.run(_run(channel, url, service, count, want, more))
 
 
 async def _run(channel: Channel, url: str, service: str, count: int, want: int, more: int) -> None:
-    phases, figures = Phases(channel), StudentLoadStats()
+    phases, stats = Phases(channel), StudentLoadStats()
     registry = connect(url)
     managers = live_managers(registry)
     registry.close()
@@ -139,31 +139,31 @@ async def _run(channel: Channel, url: str, service: str, count: int, want: int, 
         grpc.aio.insecure_channel(managers[number % len(managers)], options=CHANNEL_OPTIONS)
         for number in range(CHANNELS)
     ]
-    students = [Student(f"job-{n // 4}/{n % 4}", service, want, figures) for n in range(count)]
-    lives = []
+    students = [Student(f"job-{n // 4}/{n % 4}", service, want, stats) for n in range(count)]
+    subscriptions = []
     for number, student in enumerate(students):
-        lives.append(asyncio.create_task(student.live(channels[number % CHANNELS])))
-        await asyncio.sleep(_GATHER_S / count)
+        subscriptions.append(asyncio.create_task(student.follow(channels[number % CHANNELS])))
+        await asyncio.sleep(_SUBSCRIBING_S / count)
     while not all(student.served for student in students):
-        _raise_from(lives)
+        _raise_from(subscriptions)
         await asyncio.sleep(0.1)
     channel.send("ready")
     await phases.reach(2)
     for student in students:
         student.starve(more)
     await phases.reach(3)
-    _raise_from(lives)
-    channel.send("figures", **asdict(figures))
-    for life in lives:
-        life.cancel()
-    await asyncio.gather(*lives, return_exceptions=True)
-    for one in channels:
-        await one.close(None)
+    _raise_from(subscriptions)
+    channel.send("stats", **asdict(stats))
+    for subscription in subscriptions:
+        subscription.cancel()
+    await asyncio.gather(*subscriptions, return_exceptions=True)
+    for each in channels:
+        await each.close(None)
 
 
-def _raise_from(lives: list[asyncio.Task[None]]) -> None:
-    """Raise if a subscription has ended: figures of an incomplete crowd would be wrong."""
-    for life in lives:
-        if life.done():
-            life.result()
+def _raise_from(subscriptions: list[asyncio.Task[None]]) -> None:
+    """Raise if a subscription has ended: figures without all students would be wrong."""
+    for subscription in subscriptions:
+        if subscription.done():
+            subscription.result()
             raise RuntimeError("a subscription ended by itself")

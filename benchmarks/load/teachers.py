@@ -28,8 +28,7 @@ from .resp import RespConnection
 
 CONNECTIONS: Final = 100
 _PROBED: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-#: Concurrent registrations at the start.
-_GATHERING: Final = 64
+_CONCURRENT_REGISTRATIONS: Final = 64
 _TICK_S: Final = 0.001
 
 
@@ -78,37 +77,37 @@ class SimulatedTeachers:
     One task sends all heartbeats: a task for each teacher would cost more than Redis itself.
     """
 
-    def __init__(self, wire: RegistryClient, ttl_s: float, rng: random.Random) -> None:
-        self.figures = TeacherLoadStats()
-        self._wire = wire
+    def __init__(self, registry: RegistryClient, ttl_s: float, rng: random.Random) -> None:
+        self.stats = TeacherLoadStats()
+        self._registry = registry
         self._beat_s = ttl_s / BEATS_PER_TTL
         self._rng = rng
         self._last_beat: dict[str, float] = {}  # of live teachers
         self._due: list[tuple[float, str]] = []  # a heap
 
-    async def gather(self, names: list[str]) -> None:
-        """Register all teachers; their heartbeats start."""
-        for start in range(0, len(names), _GATHERING):
-            await asyncio.gather(*map(self.join, names[start : start + _GATHERING]))
+    async def join_all(self, names: list[str]) -> None:
+        """Register these teachers; their heartbeats start."""
+        for start in range(0, len(names), _CONCURRENT_REGISTRATIONS):
+            await asyncio.gather(*map(self.join, names[start : start + _CONCURRENT_REGISTRATIONS]))
 
     async def join(self, name: str) -> None:
         """Register one teacher; its heartbeats start at a random time of the first period."""
-        now = self.figures.joined[name] = time.monotonic()
-        await self._wire.register(name)
+        now = self.stats.joined[name] = time.monotonic()
+        await self._registry.register(name)
         self._last_beat[name] = now
         heappush(self._due, (now + self._beat_s * self._rng.random(), name))
 
     def kill(self, name: str) -> None:
         """Stop the heartbeats of a teacher."""
-        self.figures.died[name] = self._last_beat.pop(name)
+        self.stats.died[name] = self._last_beat.pop(name)
 
-    async def live(self) -> None:
+    async def send_heartbeats(self) -> None:
         """Send the heartbeats of live teachers when they are due, until cancelled.
 
         Raises:
             EdlError: a heartbeat failed.
         """
-        figures, due = self.figures, self._due
+        stats, due = self.stats, self._due
         while True:
             now = time.monotonic()
             while due and due[0][0] <= now:
@@ -116,12 +115,12 @@ class SimulatedTeachers:
                 if name not in self._last_beat:
                     continue
                 now = self._last_beat[name] = time.monotonic()
-                figures.late_s = max(figures.late_s, now - at_s)
-                figures.beats += 1
-                self._wire.beat(name)
+                stats.late_s = max(stats.late_s, now - at_s)
+                stats.beats += 1
+                self._registry.beat(name)
                 heappush(due, (max(at_s + self._beat_s, now), name))
-            if self._wire.error is not None:
-                raise self._wire.error
+            if self._registry.error is not None:
+                raise self._registry.error
             await asyncio.sleep(_TICK_S)
 
     async def kill_some(self, count: int, span_s: float) -> None:
@@ -150,7 +149,7 @@ def run_teachers(
     """Register teachers and follow the phases.
 
     In the first phase `changes` teachers die at random times within `span_s` seconds, in the second
-    as many join. The third one ends the process, which sends its figures.
+    phase as many join. In the third phase the process sends its figures and ends.
 
     Args:
         channel: its first message to the benchmark means that all teachers are registered.
@@ -174,35 +173,35 @@ async def _run(
     span_s: float,
 ) -> None:
     phases, rng = Phases(channel), random.Random(1)
-    where = urlsplit(url)
+    address = urlsplit(url)
     connections = [
-        await RespConnection.open(where.hostname or "127.0.0.1", where.port or 6379)
+        await RespConnection.open(address.hostname or "127.0.0.1", address.port or 6379)
         for _ in range(CONNECTIONS)
     ]
     probed = ProbeServer()
-    wire = await RegistryClient.open(connections, service, ttl_s, address=await probed.start())
-    crowd = SimulatedTeachers(wire, ttl_s, rng)
-    life = asyncio.create_task(crowd.live())
-    life.add_done_callback(_fail)
-    await crowd.gather([f"teacher-{number}" for number in range(count)])
-    crowd.figures.joined.clear()
-    crowd.figures.beats, began = 0, time.monotonic()
+    registry = await RegistryClient.open(connections, service, ttl_s, address=await probed.start())
+    teachers = SimulatedTeachers(registry, ttl_s, rng)
+    heartbeats = asyncio.create_task(teachers.send_heartbeats())
+    heartbeats.add_done_callback(_exit_on_error)
+    await teachers.join_all([f"teacher-{number}" for number in range(count)])
+    teachers.stats.joined.clear()
+    teachers.stats.beats, began_s = 0, time.monotonic()
     channel.send("ready")
     await phases.reach(1)
-    await crowd.kill_some(changes, span_s)
+    await teachers.kill_some(changes, span_s)
     await phases.reach(2)
-    await crowd.join_some(changes, span_s)
+    await teachers.join_some(changes, span_s)
     await phases.reach(3)
-    life.cancel()
-    channel.send("figures", **asdict(crowd.figures), beating_s=time.monotonic() - began)
+    heartbeats.cancel()
+    channel.send("stats", **asdict(teachers.stats), beating_s=time.monotonic() - began_s)
     for connection in connections:
         connection.close()
     await probed.stop()
 
 
-def _fail(life: asyncio.Task[None]) -> None:
-    """End the process if heartbeats failed: figures of an incomplete crowd would be wrong."""
-    if not life.cancelled() and (error := life.exception()) is not None:
+def _exit_on_error(heartbeats: asyncio.Task[None]) -> None:
+    """End the process if heartbeats failed: figures without all teachers would be wrong."""
+    if not heartbeats.cancelled() and (error := heartbeats.exception()) is not None:
         sys.exit(f"{error}")
 
 

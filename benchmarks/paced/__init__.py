@@ -1,4 +1,4 @@
-"""Parts of `edl bench mesh`: teachers and students of stated rates, and a real training step."""
+"""Emulated teachers and students of stated rates, for `edl bench mesh`, `plan` and others."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from . import FOR_EVER, ROWS, SERVICE, Repeated, batch
 from .streams import PacedStudent, ThroughputShare, windows_s
 from .teachers import CHEAP, paced, start_teachers
 
-#: Longest time until the buffer is full, from the start or from the end of a suspension.
+#: Longest time in seconds until the buffer is full, from the start or the end of a suspension.
 _FULL_WITHIN_S: Final = 90.0
-#: Longest time until a student has the teachers that it needs.
+#: Longest time in seconds until a student has the teachers that it needs.
 _ENOUGH_WITHIN_S: Final = 90.0
-#: Time from then until the measurement starts.
+#: Seconds between that moment and the start of the measurement.
 _SETTLED_S: Final = 3.0
 
 
@@ -42,49 +42,50 @@ def suspended(
     Raises:
         ProcessFailed: a teacher does not start, or the buffer is not filled in time.
     """
-    fed = batch()
-    upper = round(volume_s / step_s) * fed.nbytes
-    full = upper - fed.nbytes
-    student, stops = PacedStudent(step_s), list[int]()
+    inputs = batch()
+    upper_bytes = round(volume_s / step_s) * inputs.nbytes
+    full_bytes = upper_bytes - inputs.nbytes
+    student = PacedStudent(step_s)
+    suspended_at: list[int] = []  # number of the student's batches at each suspension
     with ExitStack() as stack:
         started = start_teachers(stack, [paced(batch_s)] * teachers)
         reader = stack.enter_context(
             DistilReader(
-                Repeated(fed, count=FOR_EVER),
+                Repeated(inputs, count=FOR_EVER),
                 service=SERVICE,
                 teachers=[address for address, _ in started],
-                upper_bytes=upper,
-                lower_bytes=full,
+                upper_bytes=upper_bytes,
+                lower_bytes=full_bytes,
             )
         )
 
-        def provoked() -> Iterator[object]:
+        def with_suspensions() -> Iterator[object]:
             """Yield the reader's batches; suspend a teacher whenever the buffer is full."""
-            again_s, late_s = 0.0, time.monotonic() + _FULL_WITHIN_S
-            for taken in reader:
-                yield taken
-                if (now_s := time.monotonic()) < again_s:
+            resumed_s, deadline_s = 0.0, time.monotonic() + _FULL_WITHIN_S
+            for labelled in reader:
+                yield labelled
+                if (now_s := time.monotonic()) < resumed_s:
                     continue
-                if reader.stats.volume_bytes < full:
-                    if now_s > late_s:
+                if reader.stats.volume_bytes < full_bytes:
+                    if now_s > deadline_s:
                         raise ProcessFailed(
                             f"the buffer is not full after {_FULL_WITHIN_S:g} s;"
                             f" {reader.stats.line()}"
                         )
                     continue
-                if len(stops) == times:
+                if len(suspended_at) == times:
                     return
-                process = started[len(stops) % teachers][1]
+                process = started[len(suspended_at) % teachers][1]
                 process.send_signal(signal.SIGSTOP)
                 timer = threading.Timer(stop_s, process.send_signal, (signal.SIGCONT,))
                 stack.callback(timer.join)
                 timer.start()
-                again_s = now_s + stop_s
-                late_s = again_s + _FULL_WITHIN_S
-                stops.append(len(student.waited_s))
+                resumed_s = now_s + stop_s
+                deadline_s = resumed_s + _FULL_WITHIN_S
+                suspended_at.append(len(student.waited_s))
 
-        student.train(provoked())
-    return max(student.waited_s[stops[0] :])
+        student.train(with_suspensions())
+    return max(student.waited_s[suspended_at[0] :])
 
 
 def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> ThroughputShare:
@@ -99,7 +100,7 @@ def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> Thr
         window_s: length of each window in seconds.
 
     Returns:
-        The throughput as a part of that of the student alone.
+        The throughput as a share of that of the student alone.
 
     Raises:
         ProcessFailed: a teacher does not start, or the student does not get enough of them.
@@ -117,16 +118,16 @@ def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> Thr
             mesh.add_teacher(name, spec)
         source = Repeated(batch(), count=FOR_EVER)
         with DistilReader(source, service=SERVICE, coordinator=mesh.url) as reader:
-            late_s = time.monotonic() + _ENOUGH_WITHIN_S
+            deadline_s = time.monotonic() + _ENOUGH_WITHIN_S
 
-            def followed() -> Iterator[object]:
+            def with_joining_teachers() -> Iterator[object]:
                 """Yield the reader's batches until enough are measured; start the other teachers.
 
                 Raises:
                     ProcessFailed: the student does not get enough teachers in time.
                 """
-                for taken in reader:
-                    yield taken
+                for labelled in reader:
+                    yield labelled
                     count = len(student.took_s)
                     if count == 1:
                         for name in names[needed - 2 :]:
@@ -136,15 +137,15 @@ def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> Thr
                             return
                     elif (has := len(reader.stats.teachers)) >= needed:
                         enough_at.append(count)
-                    elif time.monotonic() > late_s:
+                    elif time.monotonic() > deadline_s:
                         raise ProcessFailed(
                             f"the student has {has} of {needed} teachers after"
                             f" {_ENOUGH_WITHIN_S:g} s; {reader.stats.line()}"
                         )
 
-            student.train(followed())
+            student.train(with_joining_teachers())
     since = enough_at[0] + skipped
     alone_s = list(windows_s(alone, 0, per_window))
-    taught_s = list(windows_s(student, since, per_window))[: len(alone_s)]
-    part = Estimate.of_ratio(alone_s, taught_s)
+    distilled_s = list(windows_s(student, since, per_window))[: len(alone_s)]
+    part = Estimate.of_ratio(alone_s, distilled_s)
     return ThroughputShare(ROWS / step_s, part, max(student.waited_s[since + 1 :]))

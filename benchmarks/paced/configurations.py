@@ -49,8 +49,8 @@ class Configuration:
         return {f"{1e3 * batch_s:g} ms": (batch_s, count) for batch_s, count in counts.items()}
 
 
-#: Teachers that are: half as fast as the student; together faster; one fewer than needed; unequal,
-#: one three times as slow as the other; two for each of two students.
+#: In this order, the teachers are: half as fast as the student; together faster; one fewer than
+#: needed; unequal, one three times as slow as the other; two for each of two students.
 CONFIGURATIONS: Final = (
     Configuration("1 slow teacher", 0.020, (0.040,)),
     Configuration("2 fast teachers", 0.030, (0.040, 0.040)),
@@ -79,24 +79,24 @@ def planned(configuration: Configuration) -> float:
         synchronous=False,
     )
     cluster = Cluster((DeviceKind(_STUDENT, configuration.students), *devices))
-    teams = tuple(DeviceGroup(name, float(count)) for name, (_, count) in kinds.items())
+    teacher_groups = tuple(DeviceGroup(name, float(count)) for name, (_, count) in kinds.items())
     return predict(
-        cluster, job, PlannedMesh(_STUDENT, configuration.students, teams, ROWS)
+        cluster, job, PlannedMesh(_STUDENT, configuration.students, teacher_groups, ROWS)
     ).samples_per_s
 
 
 def simulated(configuration: Configuration) -> float:
     """Return the samples per second of all students in a simulation."""
     services = [f"service-{number}" for number in range(configuration.students)]
-    held = len(configuration.teachers)
+    teacher_count = len(configuration.teachers)
     students = tuple(
         StudentGroup(
             f"{_STUDENT}-{service}",
             configuration.step_s / ROWS,
             batch=ROWS,
             batches=_SIMULATED_BATCHES,
-            teachers_min=held,
-            teachers_max=held,
+            teachers_min=teacher_count,
+            teachers_max=teacher_count,
             input_bytes=FEATURES * _FLOAT_BYTES,
             label_bytes=_CLASSES * _FLOAT_BYTES,
             service=service,
@@ -126,36 +126,40 @@ def measured(configuration: Configuration, window_s: float) -> list[float]:
     Raises:
         ProcessFailed: a teacher does not start.
     """
-    held = len(configuration.teachers)
+    teacher_count = len(configuration.teachers)
     pool_s = 1 / sum(1 / batch_s for batch_s in configuration.teachers)
     best_s = max(pool_s, configuration.step_s)
     # A multiple of the number of teachers: their labels come in bursts.
-    per_window = held * max(round(window_s / best_s / held), 1)
-    skipped = SETTLING * held
+    per_window = teacher_count * max(round(window_s / best_s / teacher_count), 1)
+    skipped = SETTLING * teacher_count
     with ExitStack() as stack:
         options = [paced(batch_s) for batch_s in configuration.teachers * configuration.students]
         addresses = [address for address, _ in start_teachers(stack, options)]
-        trained = [PacedStudent(configuration.step_s) for _ in range(configuration.students)]
-        works = []
-        for number, student in enumerate(trained):
-            own = addresses[number * held : (number + 1) * held]
+        students = [PacedStudent(configuration.step_s) for _ in range(configuration.students)]
+        readers = []
+        for number in range(configuration.students):
+            own = addresses[number * teacher_count : (number + 1) * teacher_count]
             source = Repeated(batch(), count=FOR_EVER)
             reader = stack.enter_context(DistilReader(source, service=SERVICE, teachers=own))
-            batches = skipped + MIN_ROUNDS * per_window + 1
-            works.append((student, reader, batches))
-        pool = stack.enter_context(ThreadPoolExecutor(len(works)))
-        trainings = [pool.submit(_train, *work) for work in works]
+            readers.append(reader)
+        batches = skipped + MIN_ROUNDS * per_window + 1
+        pool = stack.enter_context(ThreadPoolExecutor(len(students)))
+        trainings = [
+            pool.submit(_train, student, reader, batches)
+            for student, reader in zip(students, readers, strict=True)
+        ]
         for training in trainings:
             training.result()
     return _rates(
-        [list(windows_s(student, skipped, per_window)) for student in trained], per_window
+        [list(windows_s(student, skipped, per_window)) for student in students], per_window
     )
 
 
 def _train(student: PacedStudent, reader: DistilReader, batches: int) -> None:
-    student.train(taken for taken, _ in zip(reader, range(batches), strict=False))
+    student.train(labelled for labelled, _ in zip(reader, range(batches), strict=False))
 
 
-def _rates(of_students: Sequence[Sequence[float]], per_window: int) -> list[float]:
-    rounds = zip(*of_students, strict=True)
+def _rates(windows_by_student: Sequence[Sequence[float]], per_window: int) -> list[float]:
+    """Return the samples per second of all students together in each window."""
+    rounds = zip(*windows_by_student, strict=True)
     return [sum(ROWS * per_window / seconds for seconds in round_s) for round_s in rounds]

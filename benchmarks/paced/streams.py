@@ -4,8 +4,8 @@ Each measurement takes consecutive windows of one stream. The first steps of a t
 (compiling, allocating), so the student's first step is long, too: `_FIRST_STEP` batches of a
 teacher. Meanwhile the teachers label a reserve of batches. If the teachers are the slower side, the
 reserve is used up before the first window begins; otherwise it keeps the student from waiting when
-an answer is some milliseconds late. Batches that the windows take from the reserve, beyond those
-that are labelled meanwhile, do not count.
+an answer is some milliseconds late. If the reserve shrinks during the windows, the batches by which
+it shrinks do not count.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _FIRST_STEP: Final = 4
 #: Batches of each teacher before the first window: enough to use up the reserve of slow teachers.
 SETTLING: Final = 12
 #: Batches of the slow teacher in a window. Batches are delivered in order, so they come in bursts,
-#: one for each batch of a teacher that is far slower than the others.
+#: one burst for each batch of the slow teacher.
 _PERIODS: Final = 3
 
 
 @dataclass
 class PacedStudent:
-    """An emulated student. It does not make up for time in which it had no batch.
+    """An emulated student. It does not catch up after time without a batch.
 
     Args:
         step_s: seconds of a batch; 0: it takes each batch at once.
@@ -53,15 +53,15 @@ class PacedStudent:
     def train(self, loader: Iterable[Any]) -> None:
         """Work on every batch of `loader`."""
         schedule = Schedule(ROWS / self.step_s) if self.step_s else None
-        asked_s = time.monotonic()
+        waiting_since_s = time.monotonic()
         for _ in loader:
             now_s = time.monotonic()
             self.took_s.append(now_s)
-            self.waited_s.append(now_s - asked_s)
+            self.waited_s.append(now_s - waiting_since_s)
             if schedule is not None:
                 _wait_until(schedule.schedule(now_s, ROWS))
                 schedule.record_late_end(time.monotonic())
-            asked_s = time.monotonic()
+            waiting_since_s = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ThroughputShare:
 
     Attributes:
         possible_per_s: possible samples per second.
-        part: part of these that was delivered.
+        part: share of the possible samples that was delivered.
         waited_s: longest wait of the student for a batch in the measured windows.
     """
 
@@ -82,7 +82,7 @@ class ThroughputShare:
 def share(
     addresses: Sequence[str], teacher_s: float, step_s: float, window_s: float
 ) -> ThroughputShare:
-    """Measure the throughput, as a part of min(the student alone, the sum of the teachers).
+    """Measure the throughput, as a share of min(the student alone, the sum of the teachers).
 
     Args:
         addresses: addresses of the teachers.
@@ -106,19 +106,19 @@ def share(
 
             Append the ready batches to `ready` before the first window and after the last one.
             """
-            for number, taken in enumerate(reader):
+            for number, labelled in enumerate(reader):
                 if number == 1:
                     time.sleep(_FIRST_STEP * teacher_s)
-                yield taken
+                yield labelled
                 if number in (skipped, until):
                     ready.append(reader.stats.ready)
                 if number == until:
                     return
 
         student.train(warmed_up())
-    of_reserve = max(ready[0] - ready[1], 0) / (until - skipped)
+    from_reserve = max(ready[0] - ready[1], 0) / (until - skipped)
     windows = zip(best_s, windows_s(student, skipped, per_window), strict=True)
-    parts = [(1 - of_reserve) * best * per_window / taught_s for best, taught_s in windows]
+    parts = [(1 - from_reserve) * best * per_window / window_s for best, window_s in windows]
     rate = ROWS / max(pool_s, step_s)
     return ThroughputShare(rate, Estimate.of(parts), max(student.waited_s[skipped + 1 :]))
 
@@ -146,7 +146,7 @@ def straggler(batch_s: float, others: int, times_slower: int) -> ThroughputShare
         times_slower: how many times slower the slow teacher is.
 
     Returns:
-        The throughput as a part of the sum of the rates.
+        The throughput as a share of the sum of the rates.
 
     Raises:
         ProcessFailed: a teacher does not start.

@@ -38,10 +38,10 @@ def start_teachers(
     Raises:
         ProcessFailed: a teacher does not start.
     """
-    words = ("teacher", "serve", "--service", SERVICE, "--model", model, "--micro-batch", ROWS)
+    serve = ("teacher", "serve", "--service", SERVICE, "--model", model, "--micro-batch", ROWS)
     started = []
-    for number, of_this_one in enumerate(options):
-        process = start(python_command(f"teacher {number}", "edl", *words, *of_this_one))
+    for number, teacher_options in enumerate(options):
+        process = start(python_command(f"teacher {number}", "edl", *serve, *teacher_options))
         stack.callback(process.stop)
         started.append(process)
     return [(process.expect(TEACHER_READY, _READY_S)[3], process) for process in started]

@@ -27,15 +27,15 @@ def main(
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for JSON and PNG files.")
     ] = page.RESULTS,
-    file: Annotated[
+    page_file: Annotated[
         Path, typer.Option("--page", metavar="FILE", help="File of the page.")
     ] = page.PAGE,
     page_only: Annotated[
         bool, typer.Option("--page-only", help="Only write the page, from stored results.")
     ] = False,
 ) -> None:
-    """Simulate experiments, and write the page; exit with 1 if one disagrees with its paper."""
-    console, agree = Console(), True
+    """Simulate experiments, and write the page; exit with 1 if a result contradicts its paper."""
+    console, all_agree = Console(), True
     known = experiments()
     if unknown := sorted(set(names or ()) - set(known)):
         raise UsageError(f"there is no experiment {unknown[0]!r}; there are: {', '.join(known)}")
@@ -44,7 +44,7 @@ def main(
         report = run_simulation(module, quick=False)
         report.show(console)
         console.print(f"{name} took {time.monotonic() - began_s:.1f} s\n")
-        agree = agree and report.holds
+        all_agree = all_agree and report.holds
         document = report.to_json()
         target = results / f"paper-{name}.json"
         target.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
@@ -52,8 +52,8 @@ def main(
         if hasattr(module, "files"):
             for ending, text in module.files(document).items():
                 (results / f"paper-{name}-{ending}").write_text(text, "utf-8")
-    file.write_text(page.markdown(page.documents(results)), "utf-8")
-    if not agree:
+    page_file.write_text(page.markdown(page.documents(results)), "utf-8")
+    if not all_agree:
         raise typer.Exit(1)
 
 

@@ -21,14 +21,16 @@ from ...runtime.errors import ProcessFailed
 from ..elastic import Mode, fleet
 from ..report import BenchmarkReport, Goal
 
-MOST: Final = 4
-#: As in the experiment, six jobs with all their nodes fill the slots, and 20 jobs with one fit in.
-SLOTS: Final = 6 * MOST
+MAX_NODES: Final = 4
+#: As in the experiment, six jobs with all their nodes fill the slots, and 20 jobs fit in with one
+#: node each.
+SLOTS: Final = 6 * MAX_NODES
 SUBMITTED_EVERY_S: Final = 1.0
 AFTER_ALL_S: Final = 30.0
+#: Goals: the greatest ratio of pending times and the least ratio of loads, elastic to gang.
 PENDING: Final = 0.2
 LOAD: Final = 0.98
-_LOOK_S: Final = 0.1
+_SAMPLE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,11 @@ def measure(quick: bool) -> BenchmarkReport:
             {
                 "sharing": mode,
                 "jobs": jobs,
-                "mean pending, s": round(one.pending_s, 2),
-                "slots taken, %": round(100 * one.load, 1),
-                "jobs that had a node": one.trained,
+                "mean pending, s": round(result.pending_s, 2),
+                "slots taken, %": round(100 * result.load, 1),
+                "jobs that had a node": result.trained,
             }
-            for mode, one in passes.items()
+            for mode, result in passes.items()
         ],
         [
             Goal.judge(
@@ -87,40 +89,42 @@ def replay(
         jobs: number of jobs.
         every_s: seconds between two submissions.
         after_s: seconds from the last submission until all jobs are stopped.
-        until_trained: stop them earlier, once each has had a node.
+        until_trained: stop the jobs earlier, once each has had a node.
 
     Raises:
         ProcessFailed: a process could not be started, or a job ended unexpectedly.
     """
     with _queue(mode) as queue:
         began_s = time.monotonic()
-        submitted, taken_s, looked_s = 0, 0.0, began_s
+        submitted, slot_s, sampled_s = 0, 0.0, began_s
         while (spent_s := time.monotonic() - began_s) < jobs * every_s + after_s:
             while submitted < jobs and spent_s >= submitted * every_s:
                 _submit(queue, submitted)
                 submitted += 1
             now_s = time.monotonic()
-            found = queue.jobs()
-            running = sum(job.progress.running for job in found)
-            taken_s += running * (now_s - looked_s)
-            looked_s = now_s
-            if until_trained and sum(job.progress.first_ms > 0 for job in found) == jobs:
+            queued = queue.jobs()
+            running = sum(job.progress.running for job in queued)
+            slot_s += running * (now_s - sampled_s)
+            sampled_s = now_s
+            if until_trained and sum(job.progress.first_ms > 0 for job in queued) == jobs:
                 break
-            time.sleep(_LOOK_S)
-        found, now_ms = queue.jobs(), queue.time_ms()
-        for job in found:
+            time.sleep(_SAMPLE_S)
+        queued, now_ms = queue.jobs(), queue.time_ms()
+        for job in queued:
             if job.progress.ended:
                 raise ProcessFailed(f"{job.name} {job.progress.state}: {job.progress.reason}")
             queue.set_desired_state(job.name, DesiredJobState(stop=True))
         return PassResult(
-            sum(job.pending_s(now_ms) for job in found) / jobs,
-            taken_s / (looked_s - began_s) / SLOTS,
-            sum(job.progress.first_ms > 0 for job in found),
+            sum(job.pending_s(now_ms) for job in queued) / jobs,
+            slot_s / (sampled_s - began_s) / SLOTS,
+            sum(job.progress.first_ms > 0 for job in queued),
         )
 
 
 def _submit(queue: QueueBoard, number: int) -> None:
-    spec = QueuedJobSpec(f"job{number:02d}", command="sleep 3600", max_nodes=MOST, folder=Path("/"))
+    spec = QueuedJobSpec(
+        f"job{number:02d}", command="sleep 3600", max_nodes=MAX_NODES, folder=Path("/")
+    )
     queue.submit(spec.name, spec.to_json())
 
 

@@ -173,11 +173,11 @@ def submission_s() -> float:
     return high
 
 
-def _loads(found: Simulation, submission: float) -> tuple[float, float]:
-    """Return the load in % after all jobs have come and settled, and the load until 550 s."""
-    came_s = FIRST_S + JOBS * (AFTER_EACH_S + submission)
-    settled = found.load("cpu", came_s + max(SEVENTH_S), came_s + AFTER_ALL_S)
-    return 100 * settled, 100 * found.load("cpu", 0.0, SAMPLED_S)
+def _loads(simulation: Simulation, submission: float) -> tuple[float, float]:
+    """Return the load in % once all jobs are submitted and settled, and the load until 550 s."""
+    submitted_s = FIRST_S + JOBS * (AFTER_EACH_S + submission)
+    settled = simulation.load("cpu", submitted_s + max(SEVENTH_S), submitted_s + AFTER_ALL_S)
+    return 100 * settled, 100 * simulation.load("cpu", 0.0, SAMPLED_S)
 
 
 def _used_percent(moment: PoolState) -> float:
@@ -192,16 +192,16 @@ def simulate(quick: bool) -> Outcome:
     times = [float(t) for t in range(0, 651, 5)]
     series: dict[str, list[float]] = {"seconds": times}
     for row, autoscaling in ((_OFF, False), (_ON, True)):
-        found = run(autoscaling, submission)
-        settled, mean = _loads(found, submission)
-        trained = sum(one.started_s is not None for one in found.runs)
-        values[row, "pending"] = found.mean_pending_s()
+        simulation = run(autoscaling, submission)
+        settled, mean = _loads(simulation, submission)
+        trained = sum(job.started_s is not None for job in simulation.runs)
+        values[row, "pending"] = simulation.mean_pending_s()
         values[row, "load when full"] = settled
         values[row, "load until 550 s"] = values[row, "load, mean of samples"] = mean
-        values[row, "jobs waiting, at most"] = max(m.waiting for m in found.moments)
+        values[row, "jobs waiting, at most"] = max(moment.waiting for moment in simulation.moments)
         values[row, "jobs that trained"] = trained
-        series[f"jobs waiting {row}"] = steps(found, times, lambda moment: moment.waiting)
-        series[f"CPU load {row}, %"] = steps(found, times, _used_percent)
+        series[f"jobs waiting {row}"] = steps(simulation, times, lambda moment: moment.waiting)
+        series[f"CPU load {row}, %"] = steps(simulation, times, _used_percent)
     for column in ("pending", "load until 550 s"):
         values[_BOTH, column] = values[_ON, column] / values[_OFF, column]
     saved = 100 * (1 - values[_BOTH, "pending"])

@@ -205,13 +205,13 @@ def simulate(quick: bool) -> Outcome:
     waits: dict[str, float] = {}
     for kind, names in (("cpu", (_GANG_CPU, _ELASTIC_CPU)), ("gpu", (_GANG_GPU, _ELASTIC_GPU))):
         for mode, row in zip(("gang", "elastic"), names, strict=True):
-            found = overlap(mode, kind)
-            first, second = (found.run(name) for name in ("first", "second"))
+            simulation = overlap(mode, kind)
+            first, second = (simulation.run(name) for name in ("first", "second"))
             values[row, "first job ends"] = first.ended_s or 0.0
             values[row, "second job starts"] = second.started_s or 0.0
             values[row, "all done"] = second.ended_s or 0.0
-            waits[row] = second.pending_s(found.until_s)
-            series[f"{row}, in use"] = steps(found, series["seconds"], partial(_held, kind))
+            waits[row] = second.pending_s(simulation.until_s)
+            series[f"{row}, in use"] = steps(simulation, series["seconds"], partial(_held, kind))
     for both, gang, elastic in (
         (_BOTH_CPU, _GANG_CPU, _ELASTIC_CPU),
         (_BOTH_GPU, _GANG_GPU, _ELASTIC_GPU),

@@ -22,7 +22,7 @@ class Cell:
         row: the varied condition, as "8 cores"; rows have the order of their first cells.
         column: the measured quantity, as "EDL-Dist".
         value: the figure, above 0. Gains and savings are converted to ratios (+23.5 % is 1.235), as
-            the relative error of a difference near 0 says nothing.
+            the relative error of a difference near 0 means nothing.
         unit: as "img/s", "s", or "x" for ratios.
         use: use of the cell.
         source: where it is printed; for a figure from the text, also how it follows.
@@ -37,7 +37,9 @@ class Cell:
 
     def __post_init__(self) -> None:
         if not self.value > 0:
-            raise ValueError(f"{self.row}, {self.column}: a figure above 0, not {self.value}")
+            raise ValueError(
+                f"{self.row}, {self.column}: expects a figure above 0, got {self.value}"
+            )
 
     @property
     def key(self) -> Key:
@@ -84,8 +86,8 @@ class Experiment:
         title: title in one line.
         source: the paper, and the place in it.
         setting: the published models, devices and sizes.
-        calibration: description of the fitted parameters and the cells they are fitted to, and of
-            values from elsewhere.
+        calibration: describes the fitted parameters with the cells to which they are fitted, and
+            values from other sources.
         cells: the published figures.
         ranked: columns with one unit. Their order within each row, and the order of rows in each of
             them, must be the paper's wherever its figures differ by more than `tie_tolerance`.
@@ -112,7 +114,7 @@ class Experiment:
     def __post_init__(self) -> None:
         keys = [cell.key for cell in self.cells]
         if len(set(keys)) != len(keys):
-            raise ValueError(f"{self.name}: a row and column name one cell")
+            raise ValueError(f"{self.name}: two cells have the same row and column")
         if missing := set(self.ranked) - {column for _, column in keys}:
             raise ValueError(f"{self.name}: ranked columns without a cell: {sorted(missing)}")
 

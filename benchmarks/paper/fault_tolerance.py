@@ -84,14 +84,19 @@ def run(failures: tuple[Failure, ...], fail_over: bool) -> SimulatedJobRun:
     return virtual.simulate(pool, [job], until_s=1e9).runs[0]
 
 
-def broken(rng: random.Random, share: float) -> tuple[Failure, ...]:
-    """Draw the failures of a job, for twice its length: restarts make the job longer."""
-    found = []
+def draw_failures(rng: random.Random, share: float) -> tuple[Failure, ...]:
+    """Draw the failures of a job, for twice its length: restarts make the job longer.
+
+    Args:
+        rng: source of randomness.
+        share: share of the failures that are recoverable, 0..1.
+    """
+    failures = []
     at_s = rng.expovariate(NODES / NODE_BREAKS_EVERY_S)
     while at_s < 2 * WORKS_S:
-        found.append(Failure(at_s, rng.random() < share))
+        failures.append(Failure(at_s, rng.random() < share))
         at_s += rng.expovariate(NODES / NODE_BREAKS_EVERY_S)
-    return tuple(found)
+    return tuple(failures)
 
 
 def simulate(quick: bool) -> Outcome:
@@ -106,24 +111,27 @@ def simulate(quick: bool) -> Outcome:
     without: list[SimulatedJobRun] = []
     with_it: list[SimulatedJobRun] = []
     for _ in range(jobs):
-        failures = broken(rng, share)
+        failures = draw_failures(rng, share)
         without.append(run(failures, fail_over=False))
         with_it.append(run(failures, fail_over=True))
-    failed, still = (sum(one.state == "failed" for one in all_) for all_ in (without, with_it))
-    values: dict[Key, float] = {(_ROW, "failed, with / without fail-over"): still / failed}
+    failed_without, failed_with = (
+        sum(job.state == "failed" for job in runs) for runs in (without, with_it)
+    )
+    ratio = failed_with / failed_without
+    values: dict[Key, float] = {(_ROW, "failed, with / without fail-over"): ratio}
     shares = [i / 20 for i in range(21)]
     series: dict[str, list[float]] = {"share of failures that are recoverable": shares}
     for expected in (0.05, FAILURES, 1.0, 3.0):
         name = f"{expected:g} failures in a job, % fewer failed jobs"
-        series[name] = [100 * reduction(expected, one) for one in shares]
+        series[name] = [100 * reduction(expected, recovered) for recovered in shares]
     return Outcome(
         values,
         {
             "failures expected in a job": FAILURES,
             "share of them that must be recoverable, %": 100 * share,
             "jobs simulated": float(jobs),
-            "failed without fail-over, %": 100 * failed / jobs,
-            "failed with fail-over, %": 100 * still / jobs,
+            "failed without fail-over, %": 100 * failed_without / jobs,
+            "failed with fail-over, %": 100 * failed_with / jobs,
         },
         series,
         (
@@ -139,13 +147,15 @@ def simulate(quick: bool) -> Outcome:
 
 def _costs(without: list[SimulatedJobRun], with_it: list[SimulatedJobRun]) -> str:
     """Describe the cost of failures in node days, in a sentence."""
-    thrown = sum((run.ended_s or 0.0) * NODES for run in without if run.state == "failed")
-    late = sum((run.ended_s or 0.0) * NODES for run in with_it if run.state == "failed")
-    again = sum(run.lost_node_s for run in with_it)
+    wasted_without, wasted_with = (
+        sum((run.ended_s or 0.0) * NODES for run in runs if run.state == "failed")
+        for runs in (without, with_it)
+    )
+    repeated = sum(run.lost_node_s for run in with_it)
     restarts = sum(run.restarts for run in with_it)
-    day = DAY_S * len(without)
+    day_per_job = DAY_S * len(without)
     return (
-        f"Failed jobs waste {thrown / day:.2f} node days per job without fail-over, and"
-        f" {late / day:.2f} with it. {restarts} restarts with fail-over also repeat"
-        f" {again / day:.4f} node days per job, from the last checkpoint on."
+        f"Failed jobs waste {wasted_without / day_per_job:.2f} node days per job without fail-over,"
+        f" and {wasted_with / day_per_job:.2f} with it. {restarts} restarts with fail-over also"
+        f" repeat {repeated / day_per_job:.4f} node days per job, from the last checkpoint on."
     )

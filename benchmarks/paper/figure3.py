@@ -106,13 +106,13 @@ def _mesh(teachers: int) -> Mesh:
 
 
 def _curves(
-    taught_by: dict[int, float], n_training: float, online: float
+    rates_by_teachers: dict[int, float], n_training: float, online: float
 ) -> dict[str, list[float]]:
     """Return the curves of figures 3a and 3b: throughput, and the hours of an epoch of ImageNet."""
     rates = {
-        "EDL-Dist": list(taught_by.values()),
-        "N-training": [n_training] * len(taught_by),
-        "Online": [online] * len(taught_by),
+        "EDL-Dist": list(rates_by_teachers.values()),
+        "N-training": [n_training] * len(rates_by_teachers),
+        "Online": [online] * len(rates_by_teachers),
     }
     throughput = {f"{name}, img/s": line for name, line in rates.items()}
     hours = {
@@ -132,25 +132,25 @@ def simulate(quick: bool) -> Outcome:
     t_s_s = 1 / V100_TRAINS
     n_training = rate_alone(t_s_s, batch=BATCH, batches=batches)
     online = rate_alone(t_s_s + 1 / V100_LABELS, batch=BATCH, batches=batches)
-    taught_by = {k: rate_on_mesh(_mesh(k), batches=batches) for k in TEACHERS}
-    asks = teachers_wanted(_mesh(TEACHERS[-1]), batches=batches)
-    best = max(taught_by, key=lambda k: taught_by[k])
+    rates_by_teachers = {k: rate_on_mesh(_mesh(k), batches=batches) for k in TEACHERS}
+    wanted = teachers_wanted(_mesh(TEACHERS[-1]), batches=batches)
+    best = max(rates_by_teachers, key=lambda k: rates_by_teachers[k])
     values: dict[Key, float] = {
         ("N-training", "img/s"): n_training,
         ("Online", "img/s"): online,
-        ("5 teachers", "throughput / Online"): taught_by[BEST] / online,
-        ("5 teachers", "Online's time / its time"): taught_by[BEST] / online,
-        ("5 teachers", "throughput / N-training"): taught_by[BEST] / n_training,
+        ("5 teachers", "throughput / Online"): rates_by_teachers[BEST] / online,
+        ("5 teachers", "Online's time / its time"): rates_by_teachers[BEST] / online,
+        ("5 teachers", "throughput / N-training"): rates_by_teachers[BEST] / n_training,
         ("best", "number of teachers"): float(best),
     }
-    for k, rate in taught_by.items():
+    for k, rate in rates_by_teachers.items():
         values |= {
             (_row(k), "img/s"): rate,
-            (_row(k), "throughput / with 1"): rate / taught_by[1],
-            (_row(k), "time / with 1"): taught_by[1] / rate,
-            (_row(k), "throughput / with 5"): rate / taught_by[BEST],
+            (_row(k), "throughput / with 1"): rate / rates_by_teachers[1],
+            (_row(k), "time / with 1"): rates_by_teachers[1] / rate,
+            (_row(k), "throughput / with 5"): rate / rates_by_teachers[BEST],
         }
-    passes = min((k for k, rate in taught_by.items() if rate > online), default=0)
+    overtakes = min((k for k, rate in rates_by_teachers.items() if rate > online), default=0)
     return Outcome(
         values,
         {
@@ -161,13 +161,13 @@ def simulate(quick: bool) -> Outcome:
         },
         series={
             "teachers": [float(k) for k in TEACHERS],
-            **_curves(taught_by, n_training, online),
+            **_curves(rates_by_teachers, n_training, online),
         },
         notes=(
             "In img/s, at the scale of the README, with 1 to 8 teachers: "
-            + ", ".join(f"{rate:.1f}" for rate in taught_by.values())
+            + ", ".join(f"{rate:.1f}" for rate in rates_by_teachers.values())
             + f"; N-training {n_training:.1f}, Online {online:.1f}.",
-            f"Given all 8, Algorithm 1 as it runs here asks for {asks}.",
-            f"EDL-Dist passes Online with {passes} teachers; the text does not say where.",
+            f"Given all 8, Algorithm 1 as it runs here asks for {wanted}.",
+            f"EDL-Dist passes Online with {overtakes} teachers; the text does not say where.",
         ),
     )

@@ -136,7 +136,7 @@ def simulate(quick: bool) -> Outcome:
     }
     for teachers in TEACHERS:
         rates[f"{teachers} teachers"] = rate_on_mesh(_mesh(teachers), batches=batches)
-    asks = teachers_wanted(_mesh(TEACHERS[-1]), batches=batches)
+    wanted = teachers_wanted(_mesh(TEACHERS[-1]), batches=batches)
     values = {(name, "img/s"): rate for name, rate in rates.items()}
     for name, rate in rates.items():
         values |= {
@@ -165,6 +165,6 @@ def simulate(quick: bool) -> Outcome:
             "Two of the free cells follow from calibrated ones by division (48 teachers' time /"
             " Online, Online's time / N-training): they test whether the paper agrees with itself."
             " Those of 40 and 56 teachers test the model.",
-            f"Given all 56, Algorithm 1 as it runs here asks for {asks}.",
+            f"Given all 56, Algorithm 1 as it runs here asks for {wanted}.",
         ),
     )

@@ -106,7 +106,7 @@ def test_what_is_no_experiment_or_no_agreement_is_refused() -> None:
     for ours in ({}, {**values(about), ("r0", "A"): float("nan")}):
         with pytest.raises(ValueError, match=r"no figure of ours for .*'r0', 'A'"):
             compare(about, Outcome(ours))
-    with pytest.raises(ValueError, match="one cell"):
+    with pytest.raises(ValueError, match="same row and column"):
         experiment(CELL, CELL)
     with pytest.raises(ValueError, match="without a cell"):
         experiment(CELL, ranked=("d",))

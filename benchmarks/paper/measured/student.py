@@ -23,8 +23,9 @@ ONLINE: Final = "Online"
 EDL_DIST: Final = "EDL-Dist"
 STEP_ALONE: Final = "student's step alone"
 LABELLING_ALONE: Final = "teacher's step alone"
-#: Batches in the reader's buffer; and steps that use up the batches labelled during other ways.
+#: Batches in the reader's buffer.
 AHEAD: Final = 4
+#: Steps of EDL-Dist that use up the batches that were labelled during other ways.
 SETTLING: Final = 6
 WAYS: Final = (N_TRAINING, ONLINE, EDL_DIST, STEP_ALONE, LABELLING_ALONE)
 

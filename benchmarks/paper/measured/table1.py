@@ -34,7 +34,7 @@ Seconds = Mapping[str, Sequence[float]]
 OF_N_TRAINING: Final = 0.97
 #: Greatest relative deviation of EDL-Dist / Online from t_online / t_s.
 NEAR: Final = 0.10
-#: Layers of the teacher.
+#: Layers of the teacher's ResNet.
 _LAYERS: Final = 50
 _ROWS: Final = 64
 _QUICK_ROWS: Final = 8
@@ -63,25 +63,25 @@ def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> BenchmarkReport:
     else:
         options, model = paced(rows_of_batch / p4_rate, rows_of_batch), PICTURES
         teacher = f"emulated: paced at {p4_rate:.0f} img/s, a P4's"
-    most = len(available_cores())
-    counts = [count for count in _CORES if count <= most] if on_gpu else [1]
+    available = len(available_cores())
+    counts = [count for count in _CORES if count <= available] if on_gpu else [1]
     rows: list[Row] = []
     goals: list[Goal] = []
     for count in counts:
-        log.info("%d of %d cores train, %s", count, most, teacher)
-        seconds = _by_turns(count, rows_of_batch, options, model)
+        log.info("%d of %d cores train, %s", count, available, teacher)
+        seconds = _step_times(count, rows_of_batch, options, model)
         rows += _rows(count, rows_of_batch, teacher, seconds)
         goals += judge(count, seconds)
     return BenchmarkReport(rows, goals)
 
 
-def _by_turns(count: int, rows: int, options: tuple[str, ...], model: str) -> Seconds:
+def _step_times(count: int, rows: int, options: tuple[str, ...], model: str) -> Seconds:
     cores, others = divided_cores(count)
     with ExitStack() as stack:
         with children_on(others):
             [(address, _)] = start_teachers(stack, [options], model)
-        what = (framework(), _LAYERS, rows, cores, others, address)
-        student = Child(stack, "the student", train, *what)
+        arguments = (framework(), _LAYERS, rows, cores, others, address)
+        student = Child(stack, "the student", train, *arguments)
         student.receive()
 
         def step_s(way: str) -> float:
@@ -89,8 +89,8 @@ def _by_turns(count: int, rows: int, options: tuple[str, ...], model: str) -> Se
                 student.ask("run", way=way, steps=SETTLING)
             return float(student.ask("run", way=way, steps=1)["wall_s"])
 
-        taken = interleaved(*[partial(step_s, way) for way in WAYS])
-        return dict(zip(WAYS, taken, strict=True))
+        seconds = interleaved(*[partial(step_s, way) for way in WAYS])
+        return dict(zip(WAYS, seconds, strict=True))
 
 
 def _rows(count: int, rows: int, teacher: str, seconds: Seconds) -> list[Row]:
@@ -98,11 +98,11 @@ def _rows(count: int, rows: int, teacher: str, seconds: Seconds) -> list[Row]:
         {
             "cores": count,
             "way": way,
-            "samples_per_s": rows / statistics.median(taken_s),
-            "step_s": statistics.median(taken_s),
+            "samples_per_s": rows / statistics.median(steps_s),
+            "step_s": statistics.median(steps_s),
             "teacher": teacher if way == EDL_DIST else "",
         }
-        for way, taken_s in seconds.items()
+        for way, steps_s in seconds.items()
     ]
 
 
@@ -114,10 +114,10 @@ def judge(count: int, seconds: Seconds) -> list[Goal]:
     of_n = Estimate.of_ratio(n_s, edl_s)
     gains = [online / edl for online, edl in zip(online_s, edl_s, strict=True)]
     expected = [(step + label) / step for step, label in zip(alone_s, label_s, strict=True)]
-    near = Estimate.of_ratio(gains, expected)
+    deviation = Estimate.of_ratio(gains, expected)
     title = f"{name}: EDL-Dist / Online, relative to the expected {statistics.median(expected):.3g}"
     return [
         Goal.judge(f"{name}: EDL-Dist / N-training", of_n, ">=", OF_N_TRAINING),
-        Goal.judge(title, near, ">=", 1 - NEAR),
-        Goal.judge(title, near, "<=", 1 + NEAR),
+        Goal.judge(title, deviation, ">=", 1 - NEAR),
+        Goal.judge(title, deviation, "<=", 1 + NEAR),
     ]
