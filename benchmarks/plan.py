@@ -61,16 +61,17 @@ def run(quick: bool) -> BenchmarkReport:
     goals: list[Goal] = []
 
     def add(
-        name: str, devices: str, rates: Sequence[float], **limited: tuple[float, float]
+        name: str, devices: str, rates: Sequence[float], **predictions: tuple[float, float]
     ) -> None:
+        """Add a row and its goals; `predictions`: predictor -> predicted rate, limit of error."""
         row: dict[str, str | float] = {"mesh": name, "devices": devices}
         row["ran/s"] = statistics.median(rates)
-        for by in ("planner", "simulator"):
-            row[f"{by}/s"] = limited[by][0] if by in limited else ""
+        for predictor in ("planner", "simulator"):
+            row[f"{predictor}/s"] = predictions[predictor][0] if predictor in predictions else ""
         rows.append(row)
-        for by, (predicted, most) in limited.items():
+        for predictor, (predicted, limit) in predictions.items():
             error = error_of(Estimate.of([rate / predicted for rate in rates]))
-            goals.append(Goal.judge(f"{name}: error of the {by}, %", error, "<=", most))
+            goals.append(Goal.judge(f"{name}: error of the {predictor}, %", error, "<=", limit))
 
     for configuration in configurations.CONFIGURATIONS:
         log.info("stated rates: %s", configuration.name)
@@ -114,8 +115,8 @@ def _trainings(quick: bool) -> Iterator[PredictedAndMeasured]:
     rows = _QUICK_ROWS if quick else _ROWS
     for layers in TEACHERS:
         log.info("real models: MobileNetV3-small with ResNet%d", layers)
-        found = _with_teacher(layers, rows)
-        yield from found if layers == TEACHERS[0] else found[1:]  # N-training has no teacher
+        results = _with_teacher(layers, rows)
+        yield from results if layers == TEACHERS[0] else results[1:]  # N-training only once
 
 
 def _with_teacher(layers: int, rows: int) -> list[PredictedAndMeasured]:
@@ -132,21 +133,31 @@ def _with_teacher(layers: int, rows: int) -> list[PredictedAndMeasured]:
 
         ways = (STEP_ALONE, LABELLING_ALONE, N_TRAINING, ONLINE)
         step, labelling, n_training, online = interleaved(*[partial(batch_s, way) for way in ways])
-        # Not interleaved: between turns, the teacher would label ahead.
+        # Not interleaved: the teacher would label ahead while other ways run.
         batch_s(EDL_DIST, SETTLING)
-        taught = [batch_s(EDL_DIST) for _ in range(MIN_ROUNDS)]
+        edl_dist = [batch_s(EDL_DIST) for _ in range(MIN_ROUNDS)]
     job = _job(rows, statistics.median(step), statistics.median(labelling))
     mesh = PlannedMesh(_CORE, 1, (DeviceGroup(_CORE, 1.0),), rows)
     cluster = Cluster((DeviceKind(_CORE, count=2),))
     return [
         ("no teacher", rows / job.step_s(_CORE, rows), _rates(rows, n_training)),
         (f"ResNet{layers}, Online", rows / job.online_s(_CORE, rows), _rates(rows, online)),
-        (f"ResNet{layers}, mesh", predict(cluster, job, mesh).samples_per_s, _rates(rows, taught)),
+        (
+            f"ResNet{layers}, mesh",
+            predict(cluster, job, mesh).samples_per_s,
+            _rates(rows, edl_dist),
+        ),
     ]
 
 
 def _job(rows: int, student_s: float, teacher_s: float) -> Distillation:
-    """Return the job as a profile describes it: seconds of a batch of each model alone."""
+    """Return the job as a profile describes it.
+
+    Args:
+        rows: rows of a batch.
+        student_s: seconds of a batch of the student alone.
+        teacher_s: seconds of a batch of the teacher alone.
+    """
     return Distillation(
         name="real",
         samples=rows * MIN_ROUNDS,

@@ -1,8 +1,8 @@
 """Throughput and latency of `TeacherPool`, compared with a reader of the same engine and teachers.
 
-Eight threads call for the labels of one batch after the other; the reader takes as many batches of
-the same content, by turns. Teachers take a stated time for each batch, or none: then copies and
-wake-ups of threads are all that is measured. The latency is that of calls with one row, one after
+Eight threads call for the labels of one batch after the other; alternately, the reader delivers as
+many batches of the same content. Teachers take a stated time for each batch, or none: then only
+copies and wake-ups of threads are measured. The latency is that of calls with one row, one after
 the other, to a teacher that takes no time, over loopback TCP.
 """
 
@@ -28,7 +28,7 @@ BATCH_S: Final = 0.02
 TEACHERS: Final = 2
 #: Least rate of the pool, relative to that of the reader.
 OF_READER: Final = 0.95
-#: Longest median latency of a call with one row.
+#: Longest median latency of a call with one row, in seconds.
 LATENCY_S: Final = 1.5e-3
 
 
@@ -44,8 +44,10 @@ def run(quick: bool) -> BenchmarkReport:
         teachers = start_teachers(stack, [paced(BATCH_S)] * TEACHERS)
         addresses = [address for address, _ in teachers]
         caller = _start_caller(stack, SERVICE, batch().shape, batch().dtype.name, addresses)
-        ratio, found = _rates(caller, 50 if quick else 200, ROWS, f"teachers of {BATCH_S:g} s")
-        rows += found
+        ratio, rows_of_rates = _rates(
+            caller, 50 if quick else 200, ROWS, f"teachers of {BATCH_S:g} s"
+        )
+        rows += rows_of_rates
     with ExitStack() as stack:
         log.info("teachers that take no time")
         with children_on(two_cores()):
@@ -59,12 +61,10 @@ def run(quick: bool) -> BenchmarkReport:
         calls = 50 if quick else 200
         rounds = [caller.ask("latency", batches=calls)["seconds"] for _ in range(MIN_ROUNDS)]
     median_s = Estimate.of([statistics.median(seconds) for seconds in rounds])
-    every_s = [one for seconds in rounds for one in seconds]
+    all_s = [call_s for seconds in rounds for call_s in seconds]
     for part in (0.5, 0.9, 0.99):
         name = f"p{100 * part:g} (s)"
-        rows.append(
-            {"case": "latency of one row", "figure": name, "value": quantile(every_s, part)}
-        )
+        rows.append({"case": "latency of one row", "figure": name, "value": quantile(all_s, part)})
     return BenchmarkReport(
         rows,
         [
@@ -84,16 +84,16 @@ def _start_caller(
 
 
 def _rates(caller: Child, batches: int, rows: int, case: str) -> tuple[Estimate, list[Row]]:
-    """Measure the rate of the pool relative to the reader's, and both in samples per second."""
+    """Measure the rate of the pool relative to the reader's; return it, and rows with all rates."""
 
     def turn(kind: str) -> float:
         return float(caller.ask(kind, batches=batches)["wall_s"])
 
-    taken = interleaved(lambda: turn("run"), lambda: turn("call"))
-    ratio = Estimate.of_ratio(*taken)
+    samples = interleaved(lambda: turn("run"), lambda: turn("call"))
+    ratio = Estimate.of_ratio(*samples)
     figures = {
         f"{name} (samples/s)": batches * rows / statistics.median(seconds)
-        for name, seconds in zip(("reader", "pool"), taken, strict=True)
+        for name, seconds in zip(("reader", "pool"), samples, strict=True)
     }
     figures["pool, times the reader"] = ratio.value
-    return ratio, [{"case": case, "figure": name, "value": one} for name, one in figures.items()]
+    return ratio, [{"case": case, "figure": name, "value": rate} for name, rate in figures.items()]

@@ -5,9 +5,9 @@ their network side, one process each. Batches of 32 images travel over loopback 
 shared memory, as between processes of one host. The system schedules trainer, engine and teachers
 freely on two cores, as in a real training. Client and server of the plain socket use the same two
 cores: in each round once freely, and once pinned to one core each. The reader is compared with the
-faster of the two. One row more is the floor: the same socket, but each batch is copied once before,
-as in every reader whose sender is another process than the training. A reader compiled to machine
-code would lie between its own row and the floor.
+faster of the two. Another row is the floor: the same socket, but each batch is copied first, as in
+every reader that sends from another process than the training. A reader compiled to machine code
+would lie between the row of the reader and the floor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .children import Child, two_cores
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from .transports import HOST, SHAPE, processes, trainer
 from .transports.codec import MODEL
-from .transports.processes import RequestTimes, RunningLane
+from .transports.processes import RequestTimes, RunningTransport
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ SHARED: Final = "raw TCP"
 FLOOR: Final = "floor"
 REMOTE: Final = "remote"
 SAME_HOST: Final = "same host"
-#: Lane -> whether the reader may use shared memory.
-LANES: Final = {REMOTE: False, SAME_HOST: True}
-#: Lane -> name in `transports.processes` of its floor.
+#: Location of the teachers -> whether the reader may use shared memory.
+LOCATIONS: Final = {REMOTE: False, SAME_HOST: True}
+#: Location of the teachers -> name in `transports.processes` of the floor.
 FLOORS: Final = {REMOTE: "copied", SAME_HOST: "copied_local"}
 #: Least rate of two teachers over loopback in uint8, relative to raw TCP.
 OF_RAW_TCP: Final = 0.45
@@ -66,11 +66,11 @@ def run(quick: bool) -> BenchmarkReport:
     rows: list[Row] = []
     goals: list[Goal] = []
     for dtype in DTYPES[: 1 if quick else None]:
-        for lane in LANES:
-            log.info("%s, %s: %s teachers by turns", dtype, lane, ", ".join(map(str, TEACHERS)))
-            found = measure(dtype, lane, TEACHERS, _batches(dtype, quick))
-            rows += _rows(dtype, lane, found)
-            goals += judge(dtype, lane, found)
+        for location in LOCATIONS:
+            log.info("%s, %s: %s teachers", dtype, location, ", ".join(map(str, TEACHERS)))
+            measurement = measure(dtype, location, TEACHERS, _batches(dtype, quick))
+            rows += _rows(dtype, location, measurement)
+            goals += judge(dtype, location, measurement)
     return BenchmarkReport(rows, goals)
 
 
@@ -97,10 +97,10 @@ class ReaderTimes:
 
 @dataclass(frozen=True, slots=True)
 class ReaderMeasurement:
-    """Times of plain sockets and readers, measured by turns.
+    """Times of plain sockets and readers, interleaved.
 
     Attributes:
-        sockets: `SHARED` and `PINNED` -> times of the plain socket; `FLOOR` -> those of the floor.
+        sockets: `SHARED` and `PINNED` -> times of the plain socket; `FLOOR` -> times of the floor.
         readers: number of teachers -> times of the reader.
     """
 
@@ -114,12 +114,12 @@ class ReaderMeasurement:
         return min(plain, key=lambda turns: statistics.median(turns.wall_s[1:]))
 
 
-def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> ReaderMeasurement:
+def measure(dtype: str, location: str, teachers: Sequence[int], batches: int) -> ReaderMeasurement:
     """Measure plain sockets and readers, interleaved.
 
     Args:
         dtype: dtype of the batches.
-        lane: `REMOTE` or `SAME_HOST`.
+        location: `REMOTE` or `SAME_HOST`.
         teachers: numbers of teachers; each number is measured with a reader of its own.
         batches: batches of each turn.
 
@@ -128,10 +128,12 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Rea
     """
     with ExitStack() as stack:
         sockets = {
-            name: RunningLane(stack, by, SHAPE, dtype, share_cores=name != PINNED)
-            for name, by in ((SHARED, "tcp"), (PINNED, "tcp"), (FLOOR, FLOORS[lane]))
+            name: RunningTransport(stack, by, SHAPE, dtype, share_cores=name != PINNED)
+            for name, by in ((SHARED, "tcp"), (PINNED, "tcp"), (FLOOR, FLOORS[location]))
         }
-        turns: list[Callable[[], float]] = [partial(one.turn, batches) for one in sockets.values()]
+        turns: list[Callable[[], float]] = [
+            partial(socket.turn, batches) for socket in sockets.values()
+        ]
         readers: dict[int, ReaderTimes] = {}
         with children_on(two_cores()):
             pool = [
@@ -142,20 +144,20 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Rea
             for count in teachers:
                 student = Child(
                     stack, f"the trainer of {count} teachers", trainer.train,
-                    SHAPE, dtype, MODEL, addresses[:count], LANES[lane],
+                    SHAPE, dtype, MODEL, addresses[:count], LOCATIONS[location],
                 )  # fmt: skip
                 student.receive()
                 readers[count] = ReaderTimes()
                 turns.append(partial(_turn, student, pool[:count], batches, readers[count]))
         interleaved(*turns)
-        times = {name: _of_a_sample(one.turns) for name, one in sockets.items()}
+        times = {name: _per_sample(socket.turns) for name, socket in sockets.items()}
         return ReaderMeasurement(times, readers)
 
 
-def _of_a_sample(requests: RequestTimes) -> ReaderTimes:
+def _per_sample(requests: RequestTimes) -> ReaderTimes:
     """Convert seconds per request to seconds per sample."""
-    used = (requests.wall_s, requests.client_cpu_s, requests.server_cpu_s)
-    wall_s, client_s, server_s = ([one / _ROWS for one in each] for each in used)
+    per_request = (requests.wall_s, requests.client_cpu_s, requests.server_cpu_s)
+    wall_s, client_s, server_s = ([seconds / _ROWS for seconds in times] for times in per_request)
     return ReaderTimes(wall_s, client_s, [0.0] * len(wall_s), server_s)
 
 
@@ -165,8 +167,8 @@ def _turn(trainer: Child, teachers: Sequence[Child], batches: int, turns: Reader
     ran = trainer.ask("run", batches=batches)
     ran["teachers_s"] = _used_s(teachers) - before_s
     samples = batches * _ROWS
-    for name, taken in vars(turns).items():
-        taken.append(ran[name] / samples)
+    for name, seconds in vars(turns).items():
+        seconds.append(ran[name] / samples)
     return turns.wall_s[-1]
 
 
@@ -179,41 +181,41 @@ def _batches(dtype: str, quick: bool) -> int:
     return max(int(per_turn / math.prod(SHAPE) / np.dtype(dtype).itemsize), 10)
 
 
-def _rows(dtype: str, lane: str, found: ReaderMeasurement) -> Iterator[Row]:
+def _rows(dtype: str, location: str, measurement: ReaderMeasurement) -> Iterator[Row]:
     """Yield rates, also relative to the plain socket, and CPU microseconds per sample."""
-    readers = {str(count): turns for count, turns in found.readers.items()}
-    for name, turns in {**found.sockets, **readers}.items():
+    readers = {str(count): turns for count, turns in measurement.readers.items()}
+    for name, turns in {**measurement.sockets, **readers}.items():
         trainer, engine, teachers = (
-            1e6 * statistics.median(taken[1:])
-            for taken in (turns.trainer_s, turns.engine_s, turns.teachers_s)
+            1e6 * statistics.median(seconds[1:])
+            for seconds in (turns.trainer_s, turns.engine_s, turns.teachers_s)
         )
         yield {
-            "batches": f"{dtype}, {lane}",
+            "batches": f"{dtype}, {location}",
             "teachers": name,
             "samples_per_s": 1 / statistics.median(turns.wall_s[1:]),
-            **turns.rate_to(found.raw).columns("of_raw_tcp"),
+            **turns.rate_to(measurement.raw).columns("of_raw_tcp"),
             "trainer_us": trainer,
             "engine_us": engine,
             "teachers_us": teachers,
         }
 
 
-def judge(dtype: str, lane: str, found: ReaderMeasurement) -> Iterator[Goal]:
-    """Yield the goals of one lane: its rate relative to raw TCP and to that of fewer teachers.
+def judge(dtype: str, location: str, measurement: ReaderMeasurement) -> Iterator[Goal]:
+    """Yield the goals of one location: rates relative to raw TCP, and to fewer teachers.
 
     Of all comparisons of more teachers with fewer, only the worst becomes a goal.
     """
-    name = f"{dtype}, {lane}"
-    if lane == REMOTE and dtype == "uint8":
-        ratio = found.readers[2].rate_to(found.raw)
+    name = f"{dtype}, {location}"
+    if location == REMOTE and dtype == "uint8":
+        ratio = measurement.readers[2].rate_to(measurement.raw)
         yield Goal.judge(f"{name}, 2 teachers: times raw TCP", ratio, ">=", OF_RAW_TCP)
-    if lane == SAME_HOST:
-        ratio = found.readers[2].rate_to(found.raw)
+    if location == SAME_HOST:
+        ratio = measurement.readers[2].rate_to(measurement.raw)
         yield Goal.judge(f"{name}, 2 teachers: times raw TCP", ratio, ">=", SAME_HOST_TIMES)
     kept = {
-        (few, many): found.readers[many].rate_to(found.readers[few])
-        for few, many in combinations(found.readers, 2)
+        (few, many): measurement.readers[many].rate_to(measurement.readers[few])
+        for few, many in combinations(measurement.readers, 2)
     }
     few, many = min(kept, key=lambda pair: kept[pair].value)
-    what = f"{name}: rate of {many} teachers, times that of {few}"
-    yield Goal.judge(what, kept[few, many], ">=", KEPT)
+    title = f"{name}: rate of {many} teachers, times that of {few}"
+    yield Goal.judge(title, kept[few, many], ">=", KEPT)

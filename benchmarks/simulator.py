@@ -61,7 +61,7 @@ class TimedRun:
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Measure both scenarios, and check that a seed gives the same run again.
+    """Measure both scenarios, and check that a second run of a seed gives the same result.
 
     Args:
         quick: use a tenth of the batches, students and teachers, and two minutes.
@@ -78,36 +78,37 @@ def run(quick: bool) -> BenchmarkReport:
         )
     rows: list[Row] = []
     with on_one_core():
-        first, second = _played(small, rows), _played(large, rows)
-        repeated = play(small).result.trace_hash != first.result.trace_hash
+        small_run, large_run = _timed(small, rows), _timed(large, rows)
+        differs = time_run(small).result.trace_hash != small_run.result.trace_hash
     goals = [
-        Goal.judge_speed(f"CPU seconds, {small.name}", first.cpu_s, "<=", LIMIT_S),
-        Goal.judge_speed(f"CPU seconds, {large.name}", second.cpu_s, "<=", LIMIT_LARGE_S),
-        Goal.judge("repeated runs of a seed with another hash", int(repeated), "==", 0),
+        Goal.judge_speed(f"CPU seconds, {small.name}", small_run.cpu_s, "<=", LIMIT_S),
+        Goal.judge_speed(f"CPU seconds, {large.name}", large_run.cpu_s, "<=", LIMIT_LARGE_S),
+        Goal.judge("repeated runs of a seed with another hash", int(differs), "==", 0),
     ]
     return BenchmarkReport(rows, goals)
 
 
-def _played(scenario: Scenario, rows: list[Row]) -> TimedRun:
+def _timed(scenario: Scenario, rows: list[Row]) -> TimedRun:
+    """Simulate a scenario, and append its row."""
     log.info("%s", scenario.name)
-    played = play(scenario)
-    result = played.result
+    timed = time_run(scenario)
+    result = timed.result
     rows.append(
         {
             "scenario": scenario.name,
             "virtual_s": result.virtual_s,
             "batches": sum(student.batches for student in result.students),
             "events": result.events,
-            "cpu_s": played.cpu_s,
+            "cpu_s": timed.cpu_s,
             "samples_per_s": result.samples_per_s,
             "starved": _starved(result),
             "hash": result.trace_hash,
         }
     )
-    return played
+    return timed
 
 
-def play(scenario: Scenario) -> TimedRun:
+def time_run(scenario: Scenario) -> TimedRun:
     """Simulate a scenario once and measure the CPU time."""
     began = time.process_time()
     result = simulate(scenario, random.Random)
@@ -116,5 +117,5 @@ def play(scenario: Scenario) -> TimedRun:
 
 def _starved(result: SimulationResult) -> float:
     """Return the share of the students' time in which they starved."""
-    there_s = sum(student.ended_s - student.began_s for student in result.students)
-    return sum(student.starved_s for student in result.students) / there_s
+    present_s = sum(student.ended_s - student.began_s for student in result.students)
+    return sum(student.starved_s for student in result.students) / present_s

@@ -51,9 +51,10 @@ def run(quick: bool) -> BenchmarkReport:
     key_us = float(rows[0]["read_us"])
     goals = []
     for text in FORMS:
-        rows += (found := _stores(text, 2_000 if quick else 20_000))
+        rows += (of_stores := _stores(text, 2_000 if quick else 20_000))
         name = f"key and label of a sample, {text}, microseconds"
-        goals.append(Goal.judge_speed(name, key_us + float(found[0]["read_us"]), "<=", MOST_US))
+        lookup_us = key_us + float(of_stores[0]["read_us"])
+        goals.append(Goal.judge_speed(name, lookup_us, "<=", MOST_US))
     return BenchmarkReport(rows, goals)
 
 
@@ -81,24 +82,24 @@ def _stores(text: str, count: int) -> list[Row]:
     rows = pack(layout, arrays)
     rng = random.Random(0)
     keys = [rng.randbytes(16) for _ in rows]
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as open_ones:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         row_stores: dict[str, tuple[RowStore, Path]] = {
-            "Store": (_Ours(Path(folder, "ours"), open_ones), Path(folder, "ours")),
-            "SQLite alone": (_Sqlite(Path(folder, "sqlite"), open_ones), Path(folder, "sqlite")),
-            "LMDB": (_Lmdb(Path(folder, "lmdb"), open_ones), Path(folder, "lmdb")),
+            "Store": (_LabelDatabase(Path(folder, "ours"), stack), Path(folder, "ours")),
+            "SQLite alone": (_Sqlite(Path(folder, "sqlite"), stack), Path(folder, "sqlite")),
+            "LMDB": (_Lmdb(Path(folder, "lmdb"), stack), Path(folder, "lmdb")),
         }
-        reported = []
-        for name, (row_store, _) in row_stores.items():
+        write_us = []
+        for row_store, _ in row_stores.values():
             written_s = cpu_s(partial(_write, row_store, keys, rows), repeats=1)
-            reported.append((name, written_s / count * 1e6))
+            write_us.append(written_s / count * 1e6)
         picks = [rng.sample(keys, READ) for _ in range(20)]
         reads = [partial(_read, row_store, picks) for row_store, _ in row_stores.values()]
-        medians = _cpu_us(reads, READ * len(picks), repeats=1)
-        open_ones.close()
+        read_us = _cpu_us(reads, READ * len(picks), repeats=1)
+        stack.close()  # complete the files
         return [
-            _row(f"{text} of {CLASSES}", name, us, written, path.stat().st_size / count)
-            for (name, written), us, (_, path) in zip(
-                reported, medians, row_stores.values(), strict=True
+            _row(f"{text} of {CLASSES}", name, read, write, path.stat().st_size / count)
+            for (name, (_, path)), read, write in zip(
+                row_stores.items(), read_us, write_us, strict=True
             )
         ]
 
@@ -125,15 +126,15 @@ def _read(row_store: RowStore, picks: Sequence[Sequence[bytes]]) -> None:
 
 def _cpu_us(works: Iterable[Callable[[], object]], samples: int, repeats: int) -> list[float]:
     """Return the median CPU microseconds of each kind of work per sample, interleaved."""
-    taken = interleaved(*(partial(cpu_s, work, repeats) for work in works))
-    return [Estimate.of(figures).value / samples * 1e6 for figures in taken]
+    rounds = interleaved(*(partial(cpu_s, work, repeats) for work in works))
+    return [Estimate.of(figures).value / samples * 1e6 for figures in rounds]
 
 
-class _Ours:
-    """The store of a reader's engine: with checksums, layouts, counted hits and noted uses."""
+class _LabelDatabase:
+    """The store of a reader's engine: with checksums, layouts, counters and times of use."""
 
-    def __init__(self, path: Path, closes: ExitStack) -> None:
-        self._store = closes.enter_context(LabelDatabase(LabelStore(path, 1 << 30)))
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self._store = stack.enter_context(LabelDatabase(LabelStore(path, 1 << 30)))
 
     def put(self, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None:
         self._store.put_many(keys, rows)
@@ -145,9 +146,9 @@ class _Ours:
 class _Sqlite:
     """A minimal store in SQLite: one table, no checksums, no counters."""
 
-    def __init__(self, path: Path, closes: ExitStack) -> None:
+    def __init__(self, path: Path, stack: ExitStack) -> None:
         self._db = sqlite3.connect(path, isolation_level=None)
-        closes.callback(self._db.close)
+        stack.callback(self._db.close)
         self._db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
@@ -166,13 +167,13 @@ class _Sqlite:
 
 
 class _Lmdb:
-    """A minimal store in LMDB, which does not sync at commits, as SQLite here."""
+    """A minimal store in LMDB; like the SQLite store above, it does not sync at commits."""
 
-    def __init__(self, path: Path, closes: ExitStack) -> None:
+    def __init__(self, path: Path, stack: ExitStack) -> None:
         import lmdb
 
         self._env = lmdb.open(str(path), subdir=False, map_size=1 << 30, metasync=False, sync=False)
-        closes.callback(self._env.close)
+        stack.callback(self._env.close)
 
     def put(self, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None:
         with self._env.begin(write=True) as transaction:

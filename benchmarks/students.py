@@ -1,9 +1,9 @@
 """Three student ranks, one of them three times slower: rows by speed compared with equal rows.
 
 Two worlds of three ranks train the same job at the same time: one with shards and rows in
-proportion to the speed of each rank, one with equal rows. A row takes 2 ms of sleep, 6 ms on the
-slow rank; with sleeps, six ranks do not compete for cores. Rates are those of whole windows of
-steps after the shares settled; the n-th window of one world is paired with the n-th of the other.
+proportion to the speed of each rank, one with equal rows. A rank sleeps 2 ms for each row, the slow
+rank 6 ms, so six ranks do not compete for cores. Rates are measured over windows of steps after the
+shares have settled; the n-th window of one world is paired with the n-th window of the other.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def run(quick: bool) -> BenchmarkReport:
         _train(Path(folder), steps)
         rates = {deal: _rates(Path(folder) / deal, window) for deal in _DEALS}
         shares = {deal: _last_shares(Path(folder) / deal, steps) for deal in _DEALS}
-    named = {"dynamic": "rows by speed", "static": "equal rows"}
+    titles = {"dynamic": "rows by speed", "static": "equal rows"}
     rows: list[Row] = [
         {
-            "shares": named[deal],
+            "shares": titles[deal],
             **Estimate.of(rates[deal]).columns("samples_per_s"),
             "rows_of_ranks": " ".join(map(str, shares[deal])),
         }
@@ -59,7 +59,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def _train(folder: Path, steps: int) -> None:
-    """Train both worlds until all ranks end; raise ProcessFailed if one fails or is late."""
+    """Train both worlds until all ranks end; raise ProcessFailed if a rank fails or is late."""
     with ExitStack() as stack:
         groups = [_world(stack, folder, deal, steps) for deal in _DEALS]
         deadline = time.monotonic() + _DEADLINE_S
@@ -105,7 +105,7 @@ def _rates(folder: Path, window: int) -> list[float]:
     steps = [json.loads(line) for line in (folder / "rank-0.jsonl").read_text().splitlines()]
     ends = steps[FIRST_STEPS - 1 :: window]
     return [
-        sum(one["total"] for one in steps[first["step"] : last["step"]])
+        sum(step["total"] for step in steps[first["step"] : last["step"]])
         / (last["at_s"] - first["at_s"])
         for first, last in pairwise(ends)
     ][:MIN_ROUNDS]
@@ -115,9 +115,9 @@ def _last_shares(folder: Path, step: int) -> list[int]:
     """Return the rows of each rank in a step."""
     return [
         next(
-            one["rows"]
+            record["rows"]
             for line in (folder / f"rank-{rank}.jsonl").read_text().splitlines()
-            if (one := json.loads(line))["step"] == step
+            if (record := json.loads(line))["step"] == step
         )
         for rank in range(RANKS)
     ]

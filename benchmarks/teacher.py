@@ -2,12 +2,13 @@
 
 It uses real processes, and measures:
 
-- with an emulated device: the part of its rate that a reader gets if it takes each batch at once;
-- with a ResNet in Paddle: its speed in a teacher relative to the bare model, by turns on one core;
-- while the ResNet runs: how late the socket side answers `ServerLive` and sends heartbeats, beyond
-  the wake-ups of an idle process on the same core;
-- with `--device`, instead of all these: the speed of networks of PyTorch and ONNX in a teacher
-  relative to a bare loop on that device.
+- with an emulated device: the share of its rate that a reader gets if it takes each batch at once;
+- with a ResNet in Paddle: its speed in a teacher relative to the bare model, alternately on one
+  core;
+- while the ResNet runs: how much later the teacher's I/O process answers `ServerLive` and sends
+  heartbeats than an idle process on the same core wakes up;
+- with `--device`, instead of these: the speed of networks of PyTorch and ONNX in a teacher relative
+  to a bare loop on that device.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ log = logging.getLogger(__name__)
 
 TEACHER: Final = "teacher"
 TTL_S: Final = 2.0
-#: Seconds of a batch on the emulated device -> least part of its rate that is delivered.
+#: Seconds of a batch on the emulated device -> least share of its rate that is delivered.
 PACES: Final = {0.02: 0.98, 0.1: 0.995}
 #: Least speed of a teacher relative to the bare model.
 DELIVERED: Final = 0.95
-#: Greatest lateness of the socket side beyond an idle process, in seconds (p99).
+#: Greatest p99 lateness of the I/O process beyond an idle process, in seconds.
 LATER_S: Final = 0.02
 _WINDOW_S: Final = 1.5
-_FIRST: Final = 10
+#: Batches before the first window.
+_SETTLING: Final = 10
 #: Warm-up runs of the bare model, which choose kernels and fill caches.
 _WARM_UP: Final = 3
 
@@ -78,31 +80,31 @@ def run(quick: bool, device: str | None = None) -> BenchmarkReport:
         rows.append(_row(name, part, ROWS / batch_s))
         goals.append(Goal.judge(f"{name}: part of its rate", part, ">=", least))
     layers = 18 if quick else 50
-    log.info("ResNet%d, bare and in a teacher by turns", layers)
-    found = resnet(layers, batches=2 if quick else 4)
+    log.info("ResNet%d, alternately bare and in a teacher", layers)
+    result = resnet(layers, batches=2 if quick else 4)
     name = f"Paddle ResNet{layers}, {ROWS} a batch"
-    rows.append(_row(name, found.part, found.bare_per_s))
-    goals.append(Goal.judge(f"{name}: part of the bare model", found.part, ">=", DELIVERED))
-    for what, late in (("ServerLive", found.live_s), ("beats", found.beat_s)):
-        later = quantile(late, 0.99) - quantile(found.control_s, 0.99)
-        goals.append(Goal.judge(f"{what}: p99 beyond an idle process, s", later, "<=", LATER_S))
+    rows.append(_row(name, result.part, result.bare_per_s))
+    goals.append(Goal.judge(f"{name}: part of the bare model", result.part, ">=", DELIVERED))
+    for event, late_s in (("ServerLive", result.live_s), ("beats", result.beat_s)):
+        later_s = quantile(late_s, 0.99) - quantile(result.control_s, 0.99)
+        goals.append(Goal.judge(f"{event}: p99 beyond an idle process, s", later_s, "<=", LATER_S))
     return BenchmarkReport(rows, goals)
 
 
 def paced(batch_s: float, window_s: float) -> Estimate:
-    """Return the part of an emulated device's rate that a reader gets.
+    """Return the share of an emulated device's rate that a reader gets.
 
     Args:
         batch_s: seconds of a batch on the device.
         window_s: length of each window in seconds.
     """
     per_window = max(math.ceil(window_s / batch_s), 5)
-    source = Repeated(batch(), count=_FIRST + MIN_ROUNDS * per_window)
+    source = Repeated(batch(), count=_SETTLING + MIN_ROUNDS * per_window)
     with ExitStack() as stack:
         [(address, _)] = start_teachers(stack, [pace(batch_s)])
         reader = stack.enter_context(DistilReader(source, service=SERVICE, teachers=[address]))
         arrivals_s = [time.perf_counter() for _ in reader]
-    marks = arrivals_s[_FIRST - 1 :: per_window]
+    marks = arrivals_s[_SETTLING - 1 :: per_window]
     windows = [later - earlier for earlier, later in pairwise(marks)]
     return Estimate.of([per_window * batch_s / seconds for seconds in windows])
 
@@ -133,21 +135,21 @@ def resnet(layers: int, batches: int) -> BareAndServed:
         layers: 18 or 50.
         batches: batches of each turn.
     """
-    near, far = two_cores()
+    io_core, model_core = two_cores()
     source = Repeated(np.zeros((ROWS, 3, 224, 224), np.float32), count=batches)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-bench-")))
-        with children_on([far]):
+        with children_on([model_core]):
             bare = Child(stack, "the bare model", run_bare_model, str(folder), layers)
         model = bare.receive()["model"]
         server, url = start_embedded()
         stack.callback(server.stop)
         member = ("--redis", url, "--ttl", str(TTL_S), "--teacher-id", TEACHER)
-        options = (*member, "--devices", f"cpu:{far}")
+        options = (*member, "--devices", f"cpu:{model_core}")
         [(address, process)] = start_teachers(stack, [options], model)
-        pin_process([near], process.pid)
+        pin_process([io_core], process.pid)
         leases = lease_set("teachers", SERVICE).deadlines
-        with children_on([near]):
+        with children_on([io_core]):
             probe = Child(
                 stack, "the latency probe", take_latencies, address, url, leases, TEACHER, TTL_S
             )
@@ -155,28 +157,28 @@ def resnet(layers: int, batches: int) -> BareAndServed:
         reader = stack.enter_context(DistilReader(source, service=SERVICE, teachers=[address]))
         for _ in reader:  # starts the engine, which inherits the cores of this thread
             pass
-        notes: dict[str, list[float]] = {"live": [], "beat": [], "control": []}
+        latencies: dict[str, list[float]] = {"live": [], "beat": [], "control": []}
 
         def alone() -> float:
             return float(bare.ask("run", batches=batches)["seconds"])
 
         def in_teacher() -> float:
-            probe.ask("count")
+            probe.ask("count")  # drop latencies that were measured before
             began = time.perf_counter()
             for _ in reader:
                 pass
             took_s = time.perf_counter() - began
-            for name, late in probe.ask("count")["notes"].items():
-                notes[name] += late
+            for name, seconds in probe.ask("count")["latencies"].items():
+                latencies[name] += seconds
             return took_s
 
         bare_s, served_s = interleaved(alone, in_teacher)
     return BareAndServed(
         part=Estimate.of_ratio(bare_s, served_s),
         bare_per_s=ROWS * batches / statistics.median(bare_s),
-        live_s=notes["live"],
-        beat_s=notes["beat"],
-        control_s=notes["control"],
+        live_s=latencies["live"],
+        beat_s=latencies["beat"],
+        control_s=latencies["control"],
     )
 
 

@@ -1,7 +1,7 @@
-"""Time of a batch to a teacher and back, for each lane, compared with a plain socket.
+"""Time of a batch to a teacher and back, for each transport, compared with a plain socket.
 
-The lanes are interleaved. Each has a client and a server process, pinned to a core each, and two
-requests in flight; the server reads each page of a batch and immediately answers 128 KB.
+The transports are interleaved. Each has a client and a server process, pinned to a core each, and
+two requests in flight; the server reads each page of a batch and immediately answers with 128 KB.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ import numpy as np
 
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from .transports import SHAPE, processes
-from .transports.processes import RequestTimes, RunningLane
+from .transports.processes import RequestTimes, RunningTransport
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LaneRow:
-    """A lane of the table.
+class TransportRow:
+    """A transport in the table.
 
     Attributes:
-        lane: name of the lane in `transports.processes`.
+        transport: name of the transport in `transports.processes`.
         title: title in the table.
-        tls: whether the lane uses TLS.
+        tls: whether the transport uses TLS.
     """
 
-    lane: str
+    transport: str
     title: str
     tls: bool = False
 
 
 BASELINE: Final = "tcp"
-LANES: Final = {
-    BASELINE: LaneRow("tcp", "raw TCP"),
-    "protobuf": LaneRow("protobuf", "OIP, generated code"),
-    "codec": LaneRow("codec", "OIP over gRPC, our codec"),
-    "own": LaneRow("own", "our transport"),
-    "shared": LaneRow("shared", "our transport, shared memory"),
-    "ssl": LaneRow("tcp", "a socket of ssl", tls=True),
-    "own_tls": LaneRow("own", "our transport, TLS", tls=True),
+TRANSPORTS: Final = {
+    BASELINE: TransportRow("tcp", "raw TCP"),
+    "protobuf": TransportRow("protobuf", "OIP, generated code"),
+    "codec": TransportRow("codec", "OIP over gRPC, our codec"),
+    "own": TransportRow("own", "our transport"),
+    "shared": TransportRow("shared", "our transport, shared memory"),
+    "ssl": TransportRow("tcp", "a socket of ssl", tls=True),
+    "own_tls": TransportRow("own", "our transport, TLS", tls=True),
 }
 #: Dtypes of a request.
 DTYPES: Final = ("uint8", "float32")
@@ -97,7 +97,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def measure(shape: tuple[int, ...], dtype: str, requests: int) -> dict[str, RequestTimes]:
-    """Measure all lanes, interleaved; without openssl, lanes with TLS are left out.
+    """Measure all transports, interleaved; without openssl, transports with TLS are left out.
 
     Args:
         shape: shape of a request.
@@ -112,26 +112,28 @@ def measure(shape: tuple[int, ...], dtype: str, requests: int) -> dict[str, Requ
         if has_tls := processes.has_openssl():
             processes.make_certificate(folder)
         else:
-            log.info("without openssl, lanes with TLS are left out")
+            log.info("without openssl, transports with TLS are left out")
         running = {
-            name: RunningLane(stack, row.lane, shape, dtype, tls=folder if row.tls else None)
-            for name, row in LANES.items()
+            name: RunningTransport(
+                stack, row.transport, shape, dtype, tls=folder if row.tls else None
+            )
+            for name, row in TRANSPORTS.items()
             if has_tls or not row.tls
         }
-        interleaved(*(partial(one.turn, requests) for one in running.values()))
-        return {name: one.turns for name, one in running.items()}
+        interleaved(*(partial(transport.turn, requests) for transport in running.values()))
+        return {name: transport.turns for name, transport in running.items()}
 
 
 def _rows(mb: str, size: int, turns: dict[str, RequestTimes]) -> Iterator[Row]:
     raw = turns[BASELINE].wall_s
-    for name, taken in turns.items():
+    for name, times in turns.items():
         yield {
             "request": mb,
-            "lane": LANES[name].title,
-            "ms": 1e3 * statistics.median(taken.wall_s[1:]),
-            "times_raw_tcp": _ratio(taken.wall_s, raw).value,
-            "client_cpu_s_per_gb": statistics.median(taken.client_cpu_s[1:]) / size * 1e9,
-            "server_cpu_s_per_gb": statistics.median(taken.server_cpu_s[1:]) / size * 1e9,
+            "transport": TRANSPORTS[name].title,
+            "ms": 1e3 * statistics.median(times.wall_s[1:]),
+            "times_raw_tcp": _ratio(times.wall_s, raw).value,
+            "client_cpu_s_per_gb": statistics.median(times.client_cpu_s[1:]) / size * 1e9,
+            "server_cpu_s_per_gb": statistics.median(times.server_cpu_s[1:]) / size * 1e9,
         }
 
 

@@ -71,13 +71,14 @@ def _ranked(axes: Any, document: Mapping[str, Any]) -> None:
     names = list(dict.fromkeys(row["row"] for row in document["rows"]))
     for column, colour in zip(document["ranked"], COLOURS, strict=False):
         cells = [row for row in document["rows"] if row["column"] == column]
-        at = [names.index(row["row"]) for row in cells]
+        positions = [names.index(row["row"]) for row in cells]
         ours, paper = ([row[side] for row in cells] for side in ("ours", "paper"))
         if len(document["ranked"]) > 1:
-            axes.plot(at, ours, "-", color=colour, label=f"{column}, ours")
+            axes.plot(positions, ours, "-", color=colour, label=f"{column}, ours")
         else:
-            axes.bar(at, ours, color=colour, alpha=0.5, width=0.6, label=f"{column}, ours")
-        axes.plot(at, paper, "o", color=colour, fillstyle="none", label=f"{column}, the paper's")
+            axes.bar(positions, ours, color=colour, alpha=0.5, width=0.6, label=f"{column}, ours")
+        label = f"{column}, the paper's"
+        axes.plot(positions, paper, "o", color=colour, fillstyle="none", label=label)
         axes.set_ylabel(cells[0]["unit"])
     axes.set_xticks(range(len(names)), names, fontsize=8, rotation=20 if len(names) < 9 else 60)
     axes.set_ylim(bottom=0)
@@ -106,15 +107,15 @@ def _series(axes: Any, series: Mapping[str, Sequence[Any]], unit: str) -> None:
 
 def _errors(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     labels = [f"{row['column']}, {row['row']}" for row in rows]
-    at = range(len(rows))
+    positions = range(len(rows))
     axes.axvspan(-10, 10, color="#eeeeee", zorder=0)
     axes.axvline(0, color="#888888", linewidth=0.8)
     for use, colour in COLOUR_OF_USE.items():
-        chosen = [i for i in at if rows[i]["use"] == use]
+        chosen = [i for i in positions if rows[i]["use"] == use]
         if chosen:
-            off = [rows[i]["error_percent"] for i in chosen]
-            axes.plot(off, chosen, "o", color=colour, label=use)
-    axes.set_yticks(list(at), labels, fontsize=7)
+            errors = [rows[i]["error_percent"] for i in chosen]
+            axes.plot(errors, chosen, "o", color=colour, label=use)
+    axes.set_yticks(list(positions), labels, fontsize=7)
     axes.invert_yaxis()
     widest = max([12.0, *(abs(row["error_percent"]) * 1.1 for row in rows)])
     axes.set_xlim(-widest, widest)
@@ -133,13 +134,13 @@ def steps(
     Args:
         simulation: the simulation.
         times_s: rising virtual times.
-        figure: returns the figure of a moment.
+        figure: returns the figure of a state of the pool.
     """
-    moments = simulation.moments
-    latest = [bisect_right(moments, at_s, 1, key=lambda moment: moment.at_s) for at_s in times_s]
+    states = simulation.moments
+    following = [bisect_right(states, at_s, 1, key=lambda state: state.at_s) for at_s in times_s]
     return [
-        figure(moments[index - 1]) if at_s <= simulation.until_s else 0.0
-        for at_s, index in zip(times_s, latest, strict=True)
+        figure(states[index - 1]) if at_s <= simulation.until_s else 0.0
+        for at_s, index in zip(times_s, following, strict=True)
     ]
 
 

@@ -2,8 +2,8 @@
 
 The simulator drives the same modules as a live mesh, in virtual time. Devices have no jitter, as
 the paper gives no variance; machines are linked by 10 Gbit/s; an image has 150,528 bytes (224 x 224
-x 3), its soft labels 4,000. The paper leaves `ut` and `lt` to the user; they are those that
-`edl plan` advises: the volume `lt` lasts until a batch that is pulled at `lt` is labelled.
+x 3), its soft labels 4,000. The paper leaves `ut` and `lt` to the user. Both are set as `edl plan`
+advises: the volume `lt` lasts until a batch that is pulled at `lt` is labelled.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def rate_on_mesh(mesh: Mesh, *, batches: int) -> float:
 
 
 def teachers_wanted(mesh: Mesh, *, batches: int) -> int:
-    """Return how many teachers the students want in the end, as decided by Algorithm 1.
+    """Return how many teachers the students want after all batches, as decided by Algorithm 1.
 
     Args:
         mesh: the mesh; each student may get any number of its teachers.
@@ -96,10 +96,11 @@ def teachers_wanted(mesh: Mesh, *, batches: int) -> int:
 
 def _scenario(mesh: Mesh, batches: int, bounds: tuple[int, int]) -> Scenario:
     """Return the scenario of a mesh; `bounds`: least and most teachers of a student."""
-    # Thresholds for all teachers of a student: how many it will get is not known yet.
-    windows = WINDOW * mesh.teachers / mesh.students
-    room = thresholds(1 / (mesh.batch * mesh.t_s_s), mesh.batch * mesh.t_t_s, 0.0, windows, 0, inf)
-    learners = StudentGroup(
+    # Thresholds as if each student had its share of all teachers: its real number is not known yet.
+    in_flight = WINDOW * mesh.teachers / mesh.students
+    steps_per_s = 1 / (mesh.batch * mesh.t_s_s)
+    buffer = thresholds(steps_per_s, mesh.batch * mesh.t_t_s, 0.0, in_flight, 0, inf)
+    students = StudentGroup(
         "student",
         mesh.t_s_s,
         count=mesh.students,
@@ -107,31 +108,31 @@ def _scenario(mesh: Mesh, batches: int, bounds: tuple[int, int]) -> Scenario:
         together=mesh.students > 1,
         teachers_min=bounds[0],
         teachers_max=bounds[1],
-        upper=room.upper,
-        lower=room.lower,
+        upper=buffer.upper,
+        lower=buffer.lower,
         # The server also has the connections of the other ranks' teachers.
         connection_s=mesh.connection_s * mesh.students,
     )
-    labellers = TeacherGroup("teacher", mesh.t_t_s, count=mesh.teachers)
-    return Scenario((learners,), (labellers,), batches=batches, link=LINK, window=WINDOW)
+    teachers = TeacherGroup("teacher", mesh.t_t_s, count=mesh.teachers)
+    return Scenario((students,), (teachers,), batches=batches, link=LINK, window=WINDOW)
 
 
 def _rate(scenario: Scenario, period: int = 1) -> float:
     """Return the samples per second of all students, over about the last third of their batches.
 
-    By then, the batches that the first windows delivered at once are used up. The rate is taken
+    By then, the batches that the first windows delivered at once are used up. The rate is computed
     over a multiple of `period` steps: teachers that start together answer together, in bursts of as
     many batches as there are teachers.
     """
     result = simulate(scenario, random.Random, keep_batches=True)
     (group,) = scenario.students
-    ends: dict[str, list[float]] = {}
+    ends_by_student: dict[str, list[float]] = {}
     for step in result.stepped:
-        ends.setdefault(step.student, []).append(step.ended_s)
+        ends_by_student.setdefault(step.student, []).append(step.ended_s)
     total = 0.0
-    for ended in ends.values():
-        steps = max(len(ended) // 3 // period, 1) * period
-        total += steps * group.batch / (ended[-1] - ended[-1 - steps])
+    for ends_s in ends_by_student.values():
+        steps = max(len(ends_s) // 3 // period, 1) * period
+        total += steps * group.batch / (ends_s[-1] - ends_s[-1 - steps])
     return total
 
 
@@ -166,7 +167,7 @@ class Scaling:
         shared_s = (t1 - t2) * c1 * c2 / (c2 - c1)
         fixed_s = t1 - shared_s / c1
         if shared_s < 0 or fixed_s < -1e-9 * t2:
-            raise ValueError(f"no Amdahl's law goes through {first} and {second}")
+            raise ValueError(f"Amdahl's law cannot describe both {first} and {second}")
         return cls(max(fixed_s, 0.0), shared_s)
 
     def seconds(self, cores: int) -> float:

@@ -1,4 +1,4 @@
-"""Comparison of our figures with a paper's: errors of cells, their order, crossing lines."""
+"""Compares our figures with a paper's: errors of cells, their order, crossing lines."""
 
 from __future__ import annotations
 
@@ -40,22 +40,24 @@ class ReproductionReport(BenchmarkReport):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report and its experiment for JSON, equal on all machines."""
-        about = self.experiment
+        experiment = self.experiment
         return {
-            "name": about.name,
+            "name": experiment.name,
             "how": "simulated",
-            "title": about.title,
-            "source": about.source,
-            "setting": about.setting,
-            "calibration": about.calibration,
+            "title": experiment.title,
+            "source": experiment.source,
+            "setting": experiment.setting,
+            "calibration": experiment.calibration,
             "model": {name: _rounded(value) for name, value in self.outcome.model.items()},
             "rows": [{k: _rounded(v) for k, v in row.items()} for row in self.rows],
             "goals": [{k: _rounded(v) for k, v in goal.to_json().items()} for goal in self.goals],
-            "ranked": list(about.ranked),
-            "crossings": [list(one) for one in crossings(about, published(about))],
+            "ranked": list(experiment.ranked),
+            "crossings": [
+                list(crossing) for crossing in crossings(experiment, published(experiment))
+            ],
             "contradictions": [
                 {"one": c.one, "other": c.other, "because": c.because, "chosen": c.chosen}
-                for c in about.contradictions
+                for c in experiment.contradictions
             ],
             "series": {k: [_rounded(v) for v in line] for k, line in self.outcome.series.items()},
             "notes": list(self.outcome.notes),
@@ -66,23 +68,26 @@ class ReproductionReport(BenchmarkReport):
         from rich.markup import escape
         from rich.table import Table
 
-        about = self.experiment
-        console.print(f"[bold]{escape(about.title)}[/] (simulated; {escape(about.source)})")
-        console.print(escape(about.setting))
+        experiment = self.experiment
+        console.print(
+            f"[bold]{escape(experiment.title)}[/] (simulated; {escape(experiment.source)})"
+        )
+        console.print(escape(experiment.setting))
         console.print(self._table(console))
         console.print(LEGEND)
-        console.print(f"[bold]Calibration:[/] {escape(about.calibration)}")
+        console.print(f"[bold]Calibration:[/] {escape(experiment.calibration)}")
         for name, value in self.outcome.model.items():
             shown = f"{value:.5g}" if isinstance(value, float) else str(value)
             console.print(f"  {escape(name)}: {escape(shown)}")
-        for leads, led, before, after in crossings(about, published(about)):
+        for leads, led, before, after in crossings(experiment, published(experiment)):
             console.print(f"In the paper {leads} passes {led} between {before} and {after}.")
         for note in self.outcome.notes:
             console.print(f"[bold]Note:[/] {escape(note)}")
-        for one in about.contradictions:
+        for contradiction in experiment.contradictions:
             console.print(
-                f"[bold]The paper contradicts itself:[/] {escape(one.one)} / {escape(one.other)}:"
-                f" {escape(one.because)} {escape(one.chosen)}"
+                f"[bold]The paper contradicts itself:[/] {escape(contradiction.one)} /"
+                f" {escape(contradiction.other)}: {escape(contradiction.because)}"
+                f" {escape(contradiction.chosen)}"
             )
         goals = Table("goal", "value", "limit", "holds")
         for goal in self.goals:
@@ -95,25 +100,25 @@ class ReproductionReport(BenchmarkReport):
         from rich.measure import Measurement
         from rich.table import Table
 
-        about = self.experiment
-        table = Table("", *(f"{name}{_unit(about, name)}" for name in about.columns))
-        for name in about.rows:
+        experiment = self.experiment
+        table = Table("", *(f"{name}{_unit(experiment, name)}" for name in experiment.columns))
+        for name in experiment.rows:
             cells = {str(row["column"]): row for row in self.rows if row["row"] == name}
-            table.add_row(name, *(_shown(cells.get(column)) for column in about.columns))
-        endless = console.options.update(max_width=sys.maxsize)
-        fits = Measurement.get(console, endless, table).maximum <= console.width
+            table.add_row(name, *(_shown(cells.get(column)) for column in experiment.columns))
+        unlimited = console.options.update(max_width=sys.maxsize)
+        fits = Measurement.get(console, unlimited, table).maximum <= console.width
         if fits and is_dense(self.rows):
             return table
-        each = Table("", "", "unit", "paper, ours, error")
+        table = Table("", "", "unit", "paper, ours, error")
         for row in self.rows:
-            each.add_row(str(row["row"]), str(row["column"]), str(row["unit"]), _shown(row))
-        return each
+            table.add_row(str(row["row"]), str(row["column"]), str(row["unit"]), _shown(row))
+        return table
 
 
 def is_dense(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the cells fill more than 60 % of the table that their rows and columns span."""
-    places = len({row["row"] for row in rows}) * len({row["column"] for row in rows})
-    return len(rows) > 0.6 * places
+    size = len({row["row"] for row in rows}) * len({row["column"] for row in rows})
+    return len(rows) > 0.6 * size
 
 
 def run_simulation(module: ModuleType, *, quick: bool) -> ReproductionReport:
@@ -138,7 +143,7 @@ def compare(experiment: Experiment, outcome: Outcome) -> ReproductionReport:
 
 
 def error(cell: Cell, ours: float) -> float:
-    """Return our relative error: 0.05 is 5 % above the paper's figure."""
+    """Return the relative error of our figure: 0.05 is 5 % above the paper's figure."""
     return ours / cell.value - 1
 
 
@@ -154,7 +159,8 @@ def compare_order(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[li
     two figures differ by more than `tie_tolerance`; and neighbours in each stated order.
 
     Returns:
-        A description of each pair whose order differs from the paper's, and the number of pairs.
+        A description of each pair whose order differs from the paper's, and the number of compared
+        pairs.
     """
     paper = published(experiment)
     ranked = [key for key in paper if key[1] in experiment.ranked]
@@ -200,7 +206,9 @@ def _goals(experiment: Experiment, ours: Mapping[Key, float]) -> list[Goal]:
     free = sum(cell.use == "free" for cell in judged)
     worst = max(judged, key=lambda cell: abs(error(cell, ours[cell.key])))
     wrong, pairs = compare_order(experiment, ours)
-    in_ours, in_paper = (set(crossings(experiment, one)) for one in (ours, published(experiment)))
+    in_ours, in_paper = (
+        set(crossings(experiment, values)) for values in (ours, published(experiment))
+    )
     order = f"pairs of {pairs} in another order than the paper's"
     if wrong:
         order += ": " + "; ".join(wrong)

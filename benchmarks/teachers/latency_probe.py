@@ -23,13 +23,13 @@ _EVERY_S: Final = 0.01
 
 
 class LatencyProbe:
-    """Measures a teacher and keeps notes, in seconds. `run` and `take` may use different threads.
+    """Measures latencies of a teacher. `run` and `take` may use different threads.
 
     Args:
         address: address of the teacher.
-        redis_url: URL of the registry.
-        key: Redis key of the leases.
-        member: teacher in the leases.
+        redis_url: URL of Redis.
+        key: Redis key of the sorted set of leases.
+        member: the teacher's member in this set.
         ttl_s: TTL of its lease in seconds.
     """
 
@@ -43,7 +43,7 @@ class LatencyProbe:
         self._member = member
         self._ttl_s = ttl_s
         self._lock = threading.Lock()
-        self._notes: dict[str, list[float]] = defaultdict(list)
+        self._latencies: dict[str, list[float]] = defaultdict(list)
         self._deadline_ms = 0.0
 
     def run(self) -> None:
@@ -56,18 +56,18 @@ class LatencyProbe:
             self._stub.ServerLive(pb.ServerLiveRequest(), timeout=10.0)
             answered = time.monotonic()
             with self._lock:
-                self._notes["control"].append(woke - due)
-                self._notes["live"].append(answered - woke)
-                self.note_lease(self._redis.zscore(self._key, self._member))
+                self._latencies["control"].append(woke - due)
+                self._latencies["live"].append(answered - woke)
+                self.record_lease(self._redis.zscore(self._key, self._member))
 
     def take(self) -> dict[str, list[float]]:
-        """Return and forget the notes: "control", "live" and "beat" -> seconds of each event."""
+        """Return and forget all latencies: "control", "live", "beat" -> seconds of each event."""
         with self._lock:
-            notes, self._notes = self._notes, defaultdict(list)
-        return dict(notes)
+            latencies, self._latencies = self._latencies, defaultdict(list)
+        return dict(latencies)
 
-    def note_lease(self, deadline_ms: float | None) -> None:
-        """Note how late a heartbeat is, by how far it moved the deadline of the lease.
+    def record_lease(self, deadline_ms: float | None) -> None:
+        """Record how late a heartbeat is, by how far it moved the deadline of the lease.
 
         The caller holds the lock.
 
@@ -77,14 +77,14 @@ class LatencyProbe:
         deadline_ms = deadline_ms or 0.0
         if deadline_ms > self._deadline_ms > 0:
             period_s = (deadline_ms - self._deadline_ms) / 1000
-            self._notes["beat"].append(max(0.0, period_s - self._ttl_s / BEATS_PER_TTL))
+            self._latencies["beat"].append(max(0.0, period_s - self._ttl_s / BEATS_PER_TTL))
         self._deadline_ms = deadline_ms
 
 
 def take_latencies(
     channel: Channel, address: str, redis_url: str, key: str, member: str, ttl_s: float
 ) -> None:
-    """Measure until the channel ends; answer each message with the notes since the previous one.
+    """Measure until the channel ends; answer messages with the latencies since the last message.
 
     Args:
         channel: its first message to the benchmark means that the measurement has begun.
@@ -98,4 +98,4 @@ def take_latencies(
     threading.Thread(target=probe.run, daemon=True).start()
     channel.send("ready")
     for _ in channel:
-        channel.send("counted", notes=probe.take())
+        channel.send("counted", latencies=probe.take())

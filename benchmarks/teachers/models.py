@@ -11,9 +11,9 @@ import numpy as np
 from ...proto.arena import Array
 from ...teacher.backends.paddle import import_paddle
 
-#: Numbers of a sample of the cheap model.
+#: Features of a sample of the cheap model.
 FEATURES = 64
-#: Step between the pixels that the model of pictures reads.
+#: Distance between the pixels that the model of pictures reads.
 _STRIDE = 56
 
 Factory = tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[str]]
@@ -26,7 +26,7 @@ def cheap() -> Factory:
 
 
 def pictures() -> Factory:
-    """Return the same for images: [N, 3, 224, 224] -> logits [N, 1000]."""
+    """Return a very cheap function of images: [N, 3, 224, 224] -> logits [N, 1000]."""
     weights = np.random.default_rng(0).standard_normal(
         (3 * (224 // _STRIDE) ** 2, 1000), np.float32
     )
@@ -39,7 +39,7 @@ def pictures() -> Factory:
 
 
 def export_resnet(folder: Path, layers: int) -> str:
-    """Export a ResNet with random weights with Paddle; return its path.
+    """Export a Paddle ResNet with random weights; return its path.
 
     Args:
         folder: folder for the files.

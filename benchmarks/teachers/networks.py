@@ -15,9 +15,9 @@ from ...runtime.errors import UsageError
 #: Height and width of an image.
 SIZE: Final = 224
 CLASSES: Final = 1000
-#: Mean and standard deviation of ImageNet's pixels, of each colour.
+#: Mean and standard deviation of ImageNet's pixels, for each colour.
 _MEAN: Final = (123.675, 116.28, 103.53)
-_SPREAD: Final = (58.395, 57.12, 57.375)
+_DEVIATION: Final = (58.395, 57.12, 57.375)
 
 
 def picture(rows: int) -> Array:
@@ -28,26 +28,26 @@ def picture(rows: int) -> Array:
 
 def resnet50() -> Any:
     """Return ResNet50 in float32."""
-    return _taking_bytes("resnet50")
+    return _on_bytes("resnet50")
 
 
 def resnet50_bf16() -> Any:
     """Return ResNet50 in mixed precision: products in bfloat16."""
-    return _taking_bytes("resnet50", mixed=True)
+    return _on_bytes("resnet50", mixed=True)
 
 
 def vit_b() -> Any:
     """Return ViT-B/16 in float32."""
-    return _taking_bytes("vit_base_patch16_224")
+    return _on_bytes("vit_base_patch16_224")
 
 
 def vit_b_bf16() -> Any:
     """Return ViT-B/16 in mixed precision: products in bfloat16."""
-    return _taking_bytes("vit_base_patch16_224", mixed=True)
+    return _on_bytes("vit_base_patch16_224", mixed=True)
 
 
-def _taking_bytes(name: str, *, mixed: bool = False) -> Any:
-    """Return a network that normalizes its images first, and example inputs.
+def _on_bytes(name: str, *, mixed: bool = False) -> Any:
+    """Return a network that normalizes uint8 images first, and example inputs.
 
     Raises:
         UsageError: timm is not installed.
@@ -60,17 +60,17 @@ def _taking_bytes(name: str, *, mixed: bool = False) -> Any:
         raise UsageError(f"the network {name} needs timm: pip install timm") from error
     torch.manual_seed(0)
 
-    class TakingBytes(torch.nn.Module):  # type: ignore[misc]  # torch is imported late
+    class NetworkOnBytes(torch.nn.Module):  # type: ignore[misc]  # torch is imported late
         def __init__(self) -> None:
             super().__init__()
             self.network = timm.create_model(name, pretrained=False, num_classes=CLASSES)
             self.register_buffer("mean", torch.tensor(_MEAN).view(1, 3, 1, 1))
-            self.register_buffer("spread", torch.tensor(_SPREAD).view(1, 3, 1, 1))
+            self.register_buffer("deviation", torch.tensor(_DEVIATION).view(1, 3, 1, 1))
 
         def forward(self, image: Any) -> Any:
-            pixels = (image.float() - self.mean) / self.spread
+            pixels = (image.float() - self.mean) / self.deviation
             with torch.autocast(image.device.type, torch.bfloat16, enabled=mixed):
                 logits = self.network(pixels)
             return {"logits": logits.float()}
 
-    return TakingBytes(), [torch.zeros((1, 3, SIZE, SIZE), dtype=torch.uint8)]
+    return NetworkOnBytes(), [torch.zeros((1, 3, SIZE, SIZE), dtype=torch.uint8)]

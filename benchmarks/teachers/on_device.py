@@ -28,17 +28,18 @@ from . import networks
 
 log = logging.getLogger(__name__)
 
-_OURS: Final = networks.__name__
+_MODULE: Final = networks.__name__
 #: `--device` of `edl bench` -> `--devices` of a teacher.
 DEVICES: Final = {"cpu": "cpu", "cuda": "gpu:0"}
-#: Logits of each row that are sent.
+#: Number of logits per row that are sent.
 TOP: Final = 20
 #: Least speed of a teacher relative to the bare loop.
 DELIVERED: Final = 0.97
 #: Approximate length of a turn of the bare loop, in seconds.
 _TURN_S: Final = 1.5
 _QUICK_TURN_S: Final = 0.3
-_BATCHES_AT_LEAST: Final = 4
+_MIN_BATCHES: Final = 4
+#: Batches of the first turn, which determines the number of batches of all others.
 _TRIAL: Final = 4
 #: Warm-up batches, which choose kernels and allocate memory.
 _WARM_UP: Final = 10
@@ -66,17 +67,17 @@ class Network:
 
 NETWORKS: Final = {
     "cuda": (
-        Network("ResNet50 float32", f"{_OURS}:resnet50", 64),
-        Network("ResNet50 bfloat16", f"{_OURS}:resnet50_bf16", 64),
-        Network("ViT-B/16 float32", f"{_OURS}:vit_b", 64),
-        Network("ViT-B/16 bfloat16", f"{_OURS}:vit_b_bf16", 64),
-        Network("ResNet50 float32, ONNX", f"{_OURS}:resnet50", 64, "onnx"),
-        Network("ViT-B/16 float32, ONNX", f"{_OURS}:vit_b", 64, "onnx"),
+        Network("ResNet50 float32", f"{_MODULE}:resnet50", 64),
+        Network("ResNet50 bfloat16", f"{_MODULE}:resnet50_bf16", 64),
+        Network("ViT-B/16 float32", f"{_MODULE}:vit_b", 64),
+        Network("ViT-B/16 bfloat16", f"{_MODULE}:vit_b_bf16", 64),
+        Network("ResNet50 float32, ONNX", f"{_MODULE}:resnet50", 64, "onnx"),
+        Network("ViT-B/16 float32, ONNX", f"{_MODULE}:vit_b", 64, "onnx"),
     ),
     "cpu": (
-        Network("ResNet50 float32", f"{_OURS}:resnet50", 8),
-        Network("ViT-B/16 float32", f"{_OURS}:vit_b", 8),
-        Network("ResNet50 float32, ONNX", f"{_OURS}:resnet50", 8, "onnx"),
+        Network("ResNet50 float32", f"{_MODULE}:resnet50", 8),
+        Network("ViT-B/16 float32", f"{_MODULE}:vit_b", 8),
+        Network("ResNet50 float32, ONNX", f"{_MODULE}:resnet50", 8, "onnx"),
     ),
 }
 
@@ -94,7 +95,7 @@ def compare(device: str, quick: bool) -> BenchmarkReport:
         if network.framework == "onnx" and not _can_run_onnx(device):
             log.info("%s is left out: onnxruntime for %s is not installed", network.name, device)
             continue
-        part, bare_per_s = _by_turns(network, device, _QUICK_TURN_S if quick else _TURN_S)
+        part, bare_per_s = _compare(network, device, _QUICK_TURN_S if quick else _TURN_S)
         rows.append(
             {
                 "network": network.name,
@@ -116,13 +117,13 @@ def _can_run_onnx(device: str) -> bool:
         return False
 
 
-def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, float]:
-    """Return the teacher's part of the bare loop's speed, and the latter in samples per second."""
+def _compare(network: Network, device: str, turn_s: float) -> tuple[Estimate, float]:
+    """Return the teacher's speed relative to the bare loop, and the loop's samples per second."""
     options = ("--devices", DEVICES[device], "--micro-batch", str(network.rows))
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="edl-bench-"))
-        what = (network.framework, network.factory, device, network.rows, folder)
-        bare = Child(stack, "the bare loop", run_bare_loop, *what)
+        arguments = (network.framework, network.factory, device, network.rows, folder)
+        bare = Child(stack, "the bare loop", run_bare_loop, *arguments)
         model = bare.receive()["model"]
         [(address, _)] = start_teachers(stack, [options], model)
         source = Repeated(networks.picture(network.rows), count=_TRIAL)
@@ -140,7 +141,7 @@ def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, f
             return time.perf_counter() - began_s
 
         in_teacher()  # starts the engine
-        source.count = max(_BATCHES_AT_LEAST, round(turn_s * _TRIAL / alone()))
+        source.count = max(_MIN_BATCHES, round(turn_s * _TRIAL / alone()))
         bare_s, served_s = interleaved(alone, in_teacher)
     bare_per_s = network.rows * source.count / statistics.median(bare_s)
     return Estimate.of_ratio(bare_s, served_s), bare_per_s
@@ -154,12 +155,12 @@ def run_bare_loop(
 ) -> None:
     """Label batches on request; see `time_runs`.
 
-    A batch takes copying bytes from the host to the device, the network, and copying the `TOP`
-    greatest logits back.
+    For each batch, it copies bytes from the host to the device, runs the network, and copies the
+    `TOP` greatest logits back.
 
     Args:
         channel: its first message to the benchmark has the model that a teacher should serve.
-        framework: "torch" or "onnx": then the network is exported to `folder`.
+        framework: "torch", or "onnx": the network is exported to `folder`.
         factory: `module:function` of a PyTorch module.
         device: device of torch.
         rows: rows of a batch.
@@ -175,7 +176,7 @@ def run_bare_loop(
 
 
 def time_runs(channel: Channel, label: Label) -> None:
-    """Answer each message with the seconds of labelling its number of batches."""
+    """Answer each message with the seconds of labelling as many batches as the message has."""
     for message in channel:
         began_s = time.perf_counter()
         for _ in range(message["batches"]):

@@ -1,4 +1,4 @@
-"""Lanes: ways for a batch to reach a teacher and for a reply to come back."""
+"""Transports: ways for a batch to reach a teacher and for a reply to come back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPLY_SHAPE: Final = (32, 1000)
 _PAGE: Final = 4096
 
 #: Sends one request and receives its reply. The argument is the number of the calling thread.
-Ask = Callable[[int], None]
+SendRequest = Callable[[int], None]
 
 
 class Serve(Protocol):
@@ -34,12 +34,12 @@ class Serve(Protocol):
 
 
 class Connect(Protocol):
-    def __call__(self, port: int, batch: Array, tls: TlsFiles | None) -> Ask:
+    def __call__(self, port: int, batch: Array, tls: TlsFiles | None) -> SendRequest:
         """Connect to the server; return a function that sends `batch`."""
 
 
-class Lane(NamedTuple):
-    """The server and the client of a lane."""
+class Transport(NamedTuple):
+    """The server and the client of a transport."""
 
     serve: Serve
     connect: Connect
@@ -50,6 +50,6 @@ def reply() -> Array:
     return np.ones(REPLY_SHAPE, np.float32)
 
 
-def look_at(batch: Array) -> None:
-    """Read one byte of each page, as any model must; the transport takes all other time."""
+def read_pages(batch: Array) -> None:
+    """Read one byte of each page, as any model must; all other time is that of the transport."""
     int(batch.reshape(-1).view(np.uint8)[::_PAGE].sum())

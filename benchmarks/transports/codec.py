@@ -1,4 +1,4 @@
-"""Lanes to a teacher's socket side with an instant model: by gRPC, and by our own transport.
+"""Transports to a teacher's I/O process with an instant model: gRPC, and our own transport.
 
 Our own transport sends frames over TCP, received where the predictor reads them, or only the
 location of a batch in shared memory. The model answers in the event loop: the way to a real model
@@ -29,7 +29,7 @@ from ...teacher.registration import InstanceIdentity
 from ...teacher.request import BatchRequest
 from ...teacher.servers.server import TeacherServer
 from ...teacher.servers.servicer import InferenceServicer
-from . import HOST, IN_FLIGHT, Ask, Lane, look_at
+from . import HOST, IN_FLIGHT, SendRequest, Transport, read_pages
 from . import reply as make_reply
 
 #: Name of the model and of the service.
@@ -58,7 +58,7 @@ class _Instant:
         return self._loaded
 
     def submit(self, request: BatchRequest) -> Future[RequestLabels]:
-        look_at(request.inputs["x"])
+        read_pages(request.inputs["x"])
         labels = Future[RequestLabels]()
         labels.set_result(RequestLabels({"y": self._reply[: request.samples]}, 0.0))
         return labels
@@ -86,67 +86,67 @@ def _client_of(port: int, tls: TlsFiles | None) -> OipGrpcClient:
     return client
 
 
-def _connect_grpc(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
+def _connect_grpc(port: int, batch: Array, tls: TlsFiles | None) -> SendRequest:
     client = _client_of(port, tls)
 
-    def ask(_: int) -> None:
+    def send_request(_: int) -> None:
         client.infer(LabelRequest({"x": batch}), _TIMEOUT_S)
 
-    return ask
+    return send_request
 
 
-def _connect(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
-    return _asking(_client_of(port, tls), batch, None)
+def _connect(port: int, batch: Array, tls: TlsFiles | None) -> SendRequest:
+    return _sender(_client_of(port, tls), batch, None)
 
 
-def _connect_sharing(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
-    return _asking(_client_of(port, tls), batch, SharedBuffer.create())
+def _connect_sharing(port: int, batch: Array, tls: TlsFiles | None) -> SendRequest:
+    return _sender(_client_of(port, tls), batch, SharedBuffer.create())
 
 
-GRPC: Final = Lane(_serve, _connect_grpc)
-OWN: Final = Lane(_serve, _connect)
-SHARED: Final = Lane(_serve, _connect_sharing)
+GRPC: Final = Transport(_serve, _connect_grpc)
+OWN: Final = Transport(_serve, _connect)
+SHARED: Final = Transport(_serve, _connect_sharing)
 
 
-def _asking(client: OipGrpcClient, batch: Array, arena: SharedBuffer | None) -> Ask:
+def _sender(client: OipGrpcClient, batch: Array, buffer: SharedBuffer | None) -> SendRequest:
     """Return a function that sends `batch`, over one connection for each thread.
 
     Args:
         client: client of the server.
         batch: the batch to send.
-        arena: shared memory for the batch, so that only its location is sent; None: send bytes.
+        buffer: shared memory for the batch, so that only its location is sent; None: send bytes.
 
     Raises:
         ProcessFailed: the server does not offer our transport.
     """
     locations = {}
-    if arena is not None:
-        ref = arena.put([batch]).arrays[0]
-        batch = arena.get(ref)
-        generation, generation_at = arena.generation(ref.offset), ref.offset - GENERATION_BYTES
+    if buffer is not None:
+        ref = buffer.put([batch]).arrays[0]
+        batch = buffer.get(ref)
+        generation, generation_at = buffer.generation(ref.offset), ref.offset - GENERATION_BYTES
         locations = {"x": BufferLocation(ref.offset, generation, generation_at)}
     request = LabelRequest({"x": batch})
     connections = []
     for _ in range(IN_FLIGHT):
-        if (connection := client.connect(arena)) is None:
-            raise ProcessFailed("the teacher offers no connection")
+        if (connection := client.connect(buffer)) is None:
+            raise ProcessFailed("the teacher does not offer our transport")
         connections.append((connection, select.poll(), itertools.count()))
 
-    def ask(number: int) -> None:
+    def send_request(number: int) -> None:
         connection, poll, requests = connections[number]
         connection.put(next(requests), request, _TIMEOUT_S, locations)
         _wait(connection, poll)
 
-    return ask
+    return send_request
 
 
 def _wait(connection: TransportConnection, poll: select.poll) -> None:
     while True:
         connection.send()
-        wanted = select.POLLIN | (select.POLLOUT if connection.unsent else 0)
-        poll.register(connection.fileno(), wanted)
+        events = select.POLLIN | (select.POLLOUT if connection.unsent else 0)
+        poll.register(connection.fileno(), events)
         poll.poll()
-        for heard in connection.receive():
-            if isinstance(heard.outcome, EdlError):
-                raise heard.outcome
+        for answer in connection.receive():
+            if isinstance(answer.outcome, EdlError):
+                raise answer.outcome
             return

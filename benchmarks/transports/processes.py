@@ -1,4 +1,4 @@
-"""Lanes by name; both sides of a lane as processes on two cores, and their times in each turn."""
+"""Transports by name; their servers and clients as processes on two cores, with times per turn."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,9 @@ from ...mesh.cores import children_on
 from ...proto.channel import Channel
 from ...proto.security.credentials import TlsFiles
 from ..children import Child, two_cores
-from . import HOST, IN_FLIGHT, Ask, codec, protobuf, tcp
+from . import HOST, IN_FLIGHT, SendRequest, codec, protobuf, tcp
 
-LANES: Final = {
+TRANSPORTS: Final = {
     "tcp": tcp.TCP,
     "copied": tcp.COPIED,
     "copied_local": tcp.COPIED_LOCAL,
@@ -32,22 +33,22 @@ LANES: Final = {
 
 @dataclass
 class RequestTimes:
-    """Seconds per request of one lane, for each turn. The first turn is the warm-up."""
+    """Seconds per request of one transport, for each turn. The first turn is the warm-up."""
 
     wall_s: list[float] = field(default_factory=list)
     client_cpu_s: list[float] = field(default_factory=list)
     server_cpu_s: list[float] = field(default_factory=list)
 
 
-class RunningLane:
-    """A server and a client of one lane, on two cores.
+class RunningTransport:
+    """A server and a client of one transport, on two cores.
 
     Args:
         stack: ends both processes when it is closed.
-        name: a key of `LANES`.
+        name: a key of `TRANSPORTS`.
         shape: shape of a request.
         dtype: dtype of a request.
-        share_cores: both may run on either core; else each has its own.
+        share_cores: both may run on either core; False: each has its own core.
         tls: folder of the certificate; None: no TLS.
 
     Raises:
@@ -68,16 +69,16 @@ class RunningLane:
         tls: Path | None = None,
     ) -> None:
         cores = two_cores()
-        near, far = (cores, cores) if share_cores else (cores[:1], cores[1:])
+        server_cores, client_cores = (cores, cores) if share_cores else (cores[:1], cores[1:])
         folder = str(tls or "")
-        with children_on(near):
+        with children_on(server_cores):
             self._server = Child(
-                stack, f"the server of lane {name}", serve, name, shape, dtype, folder
+                stack, f"the server of transport {name}", serve, name, shape, dtype, folder
             )
         port = self._server.receive()["port"]
-        with children_on(far):
+        with children_on(client_cores):
             self._client = Child(
-                stack, f"the client of lane {name}", send, name, shape, dtype, folder, port
+                stack, f"the client of transport {name}", send, name, shape, dtype, folder, port
             )
         self._client.receive()
         self.turns = RequestTimes()
@@ -120,17 +121,17 @@ def _tls_files(folder: Path) -> TlsFiles:
 
 
 def serve(channel: Channel, name: str, shape: tuple[int, ...], dtype: str, folder: str) -> None:
-    """Serve a lane until the channel ends; answer each message with the CPU time used so far.
+    """Serve a transport until the channel ends; answer each message with the CPU time used so far.
 
     Args:
         channel: its first message to the benchmark has the port.
-        name: a key of `LANES`.
+        name: a key of `TRANSPORTS`.
         shape: shape of the requests.
         dtype: dtype of the requests.
         folder: folder of the certificate; empty: no TLS.
     """
     tls = _tls_files(Path(folder)) if folder else None
-    channel.send("ready", port=LANES[name].serve(np.ones(shape, dtype), tls))
+    channel.send("ready", port=TRANSPORTS[name].serve(np.ones(shape, dtype), tls))
     for _ in channel:
         channel.send("used", cpu_s=time.process_time())
 
@@ -138,26 +139,26 @@ def serve(channel: Channel, name: str, shape: tuple[int, ...], dtype: str, folde
 def send(
     channel: Channel, name: str, shape: tuple[int, ...], dtype: str, folder: str, port: int
 ) -> None:
-    """Send as many requests as each message says, until the channel ends.
+    """Send as many requests as each message has, until the channel ends.
 
-    The answer has their number, their wall time, and the CPU time of this process.
+    The answer has the number of requests, their wall time, and the CPU time of this process.
     """
     tls = _tls_files(Path(folder)) if folder else None
-    ask = LANES[name].connect(port, np.ones(shape, dtype), tls)
+    send_request = TRANSPORTS[name].connect(port, np.ones(shape, dtype), tls)
     with ThreadPoolExecutor(IN_FLIGHT) as threads:
         channel.send("ready")
         for message in channel:
-            each = message["requests"] // IN_FLIGHT
+            per_thread = message["requests"] // IN_FLIGHT
             began_s, used_s = time.perf_counter(), time.process_time()
-            list(threads.map(_repeat, [ask] * IN_FLIGHT, range(IN_FLIGHT), [each] * IN_FLIGHT))
+            list(threads.map(partial(_repeat, send_request, per_thread), range(IN_FLIGHT)))
             channel.send(
                 "ran",
                 wall_s=time.perf_counter() - began_s,
                 cpu_s=time.process_time() - used_s,
-                requests=each * IN_FLIGHT,
+                requests=per_thread * IN_FLIGHT,
             )
 
 
-def _repeat(ask: Ask, number: int, times: int) -> None:
+def _repeat(send_request: SendRequest, times: int, number: int) -> None:
     for _ in range(times):
-        ask(number)
+        send_request(number)

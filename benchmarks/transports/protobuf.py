@@ -1,4 +1,4 @@
-"""The lane of the Open Inference Protocol in protobuf's own code, with the default allocator."""
+"""The Open Inference Protocol over gRPC with generated protobuf code and the default allocator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
 from ...proto.security.client_connections import stub_of
 from ...proto.security.credentials import TlsFiles
-from . import HOST, IN_FLIGHT, Ask, Lane, look_at
+from . import HOST, IN_FLIGHT, SendRequest, Transport, read_pages
 from . import reply as make_reply
 
 _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -27,7 +27,7 @@ def _serve(batch: Array, tls: TlsFiles | None) -> int:
     reply = make_reply()
 
     def infer(request: Any, context: Any) -> Any:
-        look_at(np.frombuffer(request.raw_input_contents[0], np.uint8))
+        read_pages(np.frombuffer(request.raw_input_contents[0], np.uint8))
         return pb.ModelInferResponse(
             model_name="model",
             outputs=[{"name": "y", "datatype": "FP32", "shape": reply.shape}],
@@ -43,20 +43,20 @@ def _serve(batch: Array, tls: TlsFiles | None) -> int:
     )
     port = server.add_insecure_port(f"{HOST}:0")
     server.start()
-    _KEPT.append(server)
+    _SERVERS.append(server)
     return int(port)
 
 
 #: References to running servers: a server stops when it is garbage-collected.
-_KEPT: list[grpc.Server] = []
+_SERVERS: list[grpc.Server] = []
 
 
-def _connect(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
+def _connect(port: int, batch: Array, tls: TlsFiles | None) -> SendRequest:
     del tls
     channel = grpc.insecure_channel(f"{HOST}:{port}", options=_UNLIMITED)
     stub = stub_of(channel, _SERVICE)
 
-    def ask(_: int) -> None:
+    def send_request(_: int) -> None:
         request = pb.ModelInferRequest(
             model_name="model",
             inputs=[{"name": "x", "datatype": datatype_of(batch.dtype), "shape": batch.shape}],
@@ -65,8 +65,8 @@ def _connect(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
         answer = stub.ModelInfer(request)
         np.frombuffer(answer.raw_output_contents[0], np.float32)
 
-    return ask
+    return send_request
 
 
-#: Without TLS.
-GENERATED: Final = Lane(_serve, _connect)
+#: It has no TLS: `tls` is ignored.
+GENERATED: Final = Transport(_serve, _connect)

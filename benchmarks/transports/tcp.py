@@ -1,8 +1,9 @@
-"""The baseline lanes: bytes over a plain socket, of TCP or of `ssl`.
+"""The baseline transports: bytes over a plain socket, of TCP or of `ssl`.
 
-The lanes `COPIED` and `COPIED_LOCAL` are the least that a reader does: as another process sends,
-the trainer has to copy each batch first. For a teacher of another host the copy is sent, for one of
-the same host only its location. What that teacher reads in shared memory is left out.
+The transports `COPIED` and `COPIED_LOCAL` are the least that a reader does: because another process
+sends, the trainer has to copy each batch first. For a teacher on another host the copy is sent, for
+a teacher on the same host only its location. The time in which that teacher reads shared memory is
+left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from ...proto.arena import Array
 from ...proto.security.certificates import client_context, reloading_context
 from ...proto.security.credentials import ClientSecurity, TlsFiles
-from . import HOST, IN_FLIGHT, Ask, Lane, look_at
+from . import HOST, IN_FLIGHT, SendRequest, Transport, read_pages
 from . import reply as make_reply
 
 #: As many bytes as a location in shared memory and its generation.
@@ -44,62 +45,62 @@ def _serve_locations(batch: Array, tls: TlsFiles | None) -> int:
     return _serve(_LOCATION, tls)
 
 
-def _connect(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
+def _connect(port: int, batch: Array, tls: TlsFiles | None) -> SendRequest:
     return _connect_each(port, [batch] * IN_FLIGHT, tls)
 
 
-def _connect_copying(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
+def _connect_copying(port: int, batch: Array, tls: TlsFiles | None) -> SendRequest:
     copies = [np.empty_like(batch) for _ in range(IN_FLIGHT)]
     return _copying(batch, copies, _connect_each(port, copies, tls))
 
 
-def _connect_copying_locally(port: int, batch: Array, tls: TlsFiles | None) -> Ask:
+def _connect_copying_locally(port: int, batch: Array, tls: TlsFiles | None) -> SendRequest:
     copies = [np.empty_like(batch) for _ in range(IN_FLIGHT)]
     return _copying(batch, copies, _connect(port, _LOCATION, tls))
 
 
-TCP: Final = Lane(_serve, _connect)
-COPIED: Final = Lane(_serve, _connect_copying)
-COPIED_LOCAL: Final = Lane(_serve_locations, _connect_copying_locally)
+TCP: Final = Transport(_serve, _connect)
+COPIED: Final = Transport(_serve, _connect_copying)
+COPIED_LOCAL: Final = Transport(_serve_locations, _connect_copying_locally)
 
 
-def _connect_each(port: int, batches: Sequence[Array], tls: TlsFiles | None) -> Ask:
+def _connect_each(port: int, batches: Sequence[Array], tls: TlsFiles | None) -> SendRequest:
     """Connect each thread to the server; return a function that sends the thread's batch."""
     connections = [socket.create_connection((HOST, port)) for _ in batches]
     if tls is not None:
         context = client_context(ClientSecurity(tls=TlsFiles(ca=tls.certificate)))
-        connections = [context.wrap_socket(one, server_hostname=HOST) for one in connections]
+        connections = [context.wrap_socket(plain, server_hostname=HOST) for plain in connections]
     replies = [make_reply() for _ in connections]
     for connection in connections:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def ask(number: int) -> None:
+    def send_request(number: int) -> None:
         connections[number].sendall(batches[number].data.cast("B"))
         _receive(connections[number], replies[number])
 
-    return ask
+    return send_request
 
 
-def _copying(batch: Array, copies: Sequence[Array], send: Ask) -> Ask:
+def _copying(batch: Array, copies: Sequence[Array], send: SendRequest) -> SendRequest:
     """Return a function that copies `batch` to the thread's copy, then calls `send`."""
 
-    def ask(number: int) -> None:
+    def send_request(number: int) -> None:
         np.copyto(copies[number], batch)
         send(number)
 
-    return ask
+    return send_request
 
 
 def _answer(connection: socket.socket, batch: Array) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     request, reply = np.empty_like(batch), make_reply()
     while _receive(connection, request):
-        look_at(request)
+        read_pages(request)
         connection.sendall(reply.data.cast("B"))
 
 
 def _receive(connection: socket.socket, array: Array) -> bool:
-    """Fill `array`; False at the end of the connection."""
+    """Fill `array`; return False if the connection ends before."""
     view = array.data.cast("B")
     if not isinstance(connection, ssl.SSLSocket):
         return connection.recv_into(view, len(view), socket.MSG_WAITALL) == len(view)

@@ -76,8 +76,8 @@ def _call(pool: TeacherPool, batch: Array, count: int) -> None:
             pool.label(batch)
 
     with ThreadPoolExecutor(THREADS) as threads:
-        for done in [threads.submit(work) for _ in range(THREADS)]:
-            done.result()
+        for future in [threads.submit(work) for _ in range(THREADS)]:
+            future.result()
 
 
 def _latencies(pool: TeacherPool, batch: Array, count: int) -> list[float]:

@@ -274,7 +274,7 @@ def test_a_beat_is_late_by_as_much_as_the_lease_moves_too_far() -> None:
     beat_ms = 1000 * ttl_s / BEATS_PER_TTL
     beats = (5000 + beat_ms, 5000 + 2 * beat_ms + 70, 5000 + 3 * beat_ms)
     for deadline_ms in (None, 5000.0, 5000.0, *beats):
-        watch.note_lease(deadline_ms)
+        watch.record_lease(deadline_ms)
     assert watch.take()["beat"] == pytest.approx([0.0, 0.07, 0.0])
     assert not watch.take()
 
@@ -309,7 +309,7 @@ def turns(sample_s: float) -> ReaderTimes:
 
 
 @pytest.mark.parametrize(
-    ("lane", "shared_s", "pinned_s", "holds"),
+    ("location", "shared_s", "pinned_s", "holds"),
     [
         (REMOTE, 0.5, 9.0, True),
         (REMOTE, 9.0, 0.4, False),
@@ -318,11 +318,11 @@ def turns(sample_s: float) -> ReaderTimes:
     ],
 )
 def test_two_teachers_are_compared_with_the_faster_of_two_plain_sockets(
-    lane: str, shared_s: float, pinned_s: float, holds: bool
+    location: str, shared_s: float, pinned_s: float, holds: bool
 ) -> None:
     sockets = {SHARED: turns(shared_s), PINNED: turns(pinned_s), FLOOR: turns(0.1)}
     found = ReaderMeasurement(sockets, {1: turns(9.0), 2: turns(1.0), 8: turns(1.0)})
-    of_raw, kept = reader.judge("uint8", lane, found)
+    of_raw, kept = reader.judge("uint8", location, found)
     assert of_raw.value == pytest.approx(min(shared_s, pinned_s))
     assert (of_raw.holds, kept.holds) == (holds, True)
 

@@ -254,10 +254,10 @@ def test_an_import_is_measured_in_a_fresh_interpreter(tmp_path: Path) -> None:
         imports.measure(("no_such_module",), tmp_path)
 
 
-def test_transport_measures_every_lane() -> None:
+def test_transport_measures_every_transport() -> None:
     turns = transport.measure((32, 64), "float32", requests=4)
     tls = processes.has_openssl()
-    assert set(turns) == {name for name, row in transport.LANES.items() if tls or not row.tls}
+    assert set(turns) == {name for name, row in transport.TRANSPORTS.items() if tls or not row.tls}
     for taken in turns.values():
         assert len(taken.wall_s) == len(taken.client_cpu_s) == len(taken.server_cpu_s) > 15
         assert min(taken.wall_s) > 0
@@ -265,11 +265,13 @@ def test_transport_measures_every_lane() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lane", "teachers"),
+    ("location", "teachers"),
     [pytest.param(REMOTE, (2,), marks=pytest.mark.nightly), (SAME_HOST, (1, 2))],
 )
-def test_reader_measures_readers_and_plain_sockets(lane: str, teachers: tuple[int, ...]) -> None:
-    found = reader.measure("uint8", lane, teachers, batches=2)
+def test_reader_measures_readers_and_plain_sockets(
+    location: str, teachers: tuple[int, ...]
+) -> None:
+    found = reader.measure("uint8", location, teachers, batches=2)
     assert (tuple(found.sockets), tuple(found.readers)) == ((SHARED, PINNED, FLOOR), teachers)
     for each in (*found.sockets.values(), *found.readers.values()):
         assert len(each.wall_s) == MIN_ROUNDS + 1
