@@ -269,7 +269,7 @@ def labels_of(
     else:
         if form.dtype is not None and arrays[name].dtype != dtype_named(form.dtype):
             raise WireError(
-                f"output {name!r} is of {arrays[name].dtype}, and says that it is {form}"
+                f"output {name!r} is {arrays[name].dtype}, but its parameters state {form}"
             )
         yield from arrays.items()
 

@@ -338,7 +338,6 @@ def yield_(
     if end and (for_ or wait is not None):
         raise UsageError("--end lends the machine again at once: leave out --for and --wait")
     for_s = None if for_ is None else parse_time(for_)
-    wait_s = _default_wait_s() if wait is None and not end else wait
     agents = running_agents((cache or cache_folder("agent")).expanduser().absolute(), machine)
     for agent_ in agents:
         if end:
@@ -348,17 +347,10 @@ def yield_(
             agent_.request_yield(for_s)
     if end:
         return
-    if wait_s:
-        wait_until_yielded(agents, wait_s, typer.echo)
-
-
-def _default_wait_s() -> float:
-    """Return the grace period of teachers plus a margin. Raises UsageError."""
-    grace = os.environ.get("EDL_GRACE") or "30"
-    try:
-        return float(grace) + _YIELD_MARGIN_S
-    except ValueError:
-        raise UsageError(f"EDL_GRACE is a number of seconds, not {grace[:80]!r}") from None
+    if wait is None:  # the options of `edl agent` have checked EDL_GRACE
+        wait = float(os.environ.get("EDL_GRACE") or 30) + _YIELD_MARGIN_S
+    if wait:
+        wait_until_yielded(agents, wait, typer.echo)
 
 
 def parse_time(text: str) -> float:

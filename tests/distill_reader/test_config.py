@@ -128,10 +128,10 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"service": {"a": 1, "b": 0}, "teachers": TEACHERS}, "weights above 0"),
         ({"service": {}, "teachers": (), "coordinator": "redis://h"}, "services with weights"),
         ({"service": {"a": 1, "b": 1}}, "name the teachers of each"),
-        ({"service": {"a": 1, "c": 1}, "teachers": TEACHERS}, "name some for each"),
+        ({"service": {"a": 1, "c": 1}, "teachers": TEACHERS}, "name teachers for each service"),
         (
             {"service": "a", "teachers": {"a": ["h:1"], "b": ["h:2"]}},
-            r"a list of teachers, as in teachers=\['h:1', 'h:2'\]",
+            r"teachers is a list, as in teachers=\['h:1', 'h:2'\]",
         ),
         ({"service": "a", "teachers": {"a": 9}}, "teachers of 'a' is a list of texts"),
         ({**TWO_SERVICES, "expand_labels": False}, "averaged dense"),

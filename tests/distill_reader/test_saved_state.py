@@ -93,7 +93,7 @@ BROKEN: list[dict[str, Any]] = [
     ],
 )
 def test_what_is_no_state_is_refused(state: Any) -> None:
-    with pytest.raises(UsageError, match=r"no state (of a reader|was given)"):
+    with pytest.raises(UsageError, match=r"not a reader's state|no state was given"):
         load(state, rows())
 
 
@@ -124,7 +124,7 @@ def test_another_rank_is_refused_and_its_own_is_found_among_all() -> None:
         state_of(rows(), StreamProgress(1, taken, 2, MARK), rank=rank, world_size=2)
         for rank, taken in ((0, 5), (1, 4))
     ]
-    with pytest.raises(UsageError, match="of rank 0, the reader is rank 1"):
+    with pytest.raises(UsageError, match="of rank 0, and the reader is rank 1"):
         load(states[0], rows(), rank=1, world_size=2)
     assert load(states, rows(), rank=1, world_size=2).batches == 4
 

@@ -124,7 +124,7 @@ def test_whatever_happens_jobs_stay_within_limits(world: PodWorld, steps: list[S
         assert [one.job for one in again] == list(world.wanted)
         for one in again:
             # What was told to leave is still there, and its room is nobody else's yet.
-            assert (one.start, one.leave, one.notices) == ((), (), ())
+            assert (one.start, one.leave, one.events) == ((), (), ())
             assert one.ledger == world.ledgers[one.job]
 
 

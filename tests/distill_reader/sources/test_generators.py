@@ -107,7 +107,7 @@ NOTHING: Any = lambda: None  # noqa: E731
     ("make", "words"),
     [
         (lambda: of_batches(ITERATOR), "give the function that makes the generator"),
-        (lambda: iter(of_samples(NOTHING, 2, False, None)), r"a NoneType.*have it yield"),
+        (lambda: iter(of_samples(NOTHING, 2, False, None)), r"a NoneType.*have the function yield"),
         (lambda: Batched(samples(), 2), r"a data set has len\(\).*from_sample_generator"),
         (lambda: Batched(3, 2), r"a data set has len\(\).*from_sample_generator"),
         (lambda: Batched(samples, 2), r"a data set has len\(\).*from_sample_generator"),

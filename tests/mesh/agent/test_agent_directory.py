@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from edl.cli import command_line
 from edl.mesh.agent.agent import run_agent
 from edl.mesh.agent.agent_directory import AgentDirectory, running_agents, wait_until_yielded
 from edl.mesh.agent.cli import default_name, parse_time
@@ -20,7 +19,6 @@ from edl.mesh.agent.teacher_host import TeacherHost
 from edl.runtime.errors import ProcessFailed, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.teacher.config import check_cores, parse_devices
-from edl.tests.cli_output import refusal_of
 from edl.tests.waiting import wait_until
 
 
@@ -76,17 +74,6 @@ def test_who_asked_waits_until_the_machine_is_free(tmp_path: Path) -> None:
         directory.write_state("yielded")
         wait_until_yielded([directory], 5.0, told.append)
     assert told == ["m has given this machine back"]
-
-
-def test_a_grace_period_that_is_no_number_is_an_error_before_the_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDL_GRACE", "soon")
-    directory = AgentDirectory(tmp_path, "m")
-    with directory.lock():
-        refused = refusal_of(command_line("agent"), "agent", "yield", "--cache", tmp_path)
-        assert refused == "EDL_GRACE is a number of seconds, not 'soon'"
-        assert directory.yield_left_s() is None
 
 
 def test_an_agent_that_starts_yielded_says_so(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_spec_travels_as_json(tmp_path: Path) -> None:
     for strange in ({"name": "a"}, {**spec.to_json(), "gpus": 3}, {**spec.to_json(), "train": "y"}):
         with pytest.raises(UsageError, match="submit it again"):
             QueuedJobSpec.from_json(strange)
-    assert spec.fleet_note().endswith("uses: image, resources")
+    assert spec.fleet_note().endswith("for Kubernetes only: image, resources")
     assert (alone, alone.fleet_note()) == (dataclasses.replace(spec, image="", resources={}), "")
     assert not {"image", "resources", "checkpoint_claim"} & alone.to_json().keys()
 

@@ -42,7 +42,7 @@ class TestScenario:
                 {"faults": (ScenarioFault(1.0, "nobody"),)},
                 r"faults\[0\]: there is no group 'nobody'",
             ),
-            ({"faults": (ScenarioFault(1.0, "s", "hang"),)}, "none hangs"),
+            ({"faults": (ScenarioFault(1.0, "s", "hang"),)}, "students cannot hang"),
         ],
     )
     def test_invalid_scenarios_are_refused(self, changed: dict[str, Any], why: str) -> None:

@@ -121,7 +121,7 @@ def test_memory_without_an_owner_is_refused() -> None:
         keys = list(owner.keys)
     for wrong, match in (
         (keys, "snapshots"),
-        (["/dev/shm/other", "x"], "names no memory"),
+        (["/dev/shm/other", "x"], "is not a key of memory"),
         ([], "no keys of memory for snapshots were given"),
     ):
         with pytest.raises(UsageError, match=match):

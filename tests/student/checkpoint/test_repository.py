@@ -183,7 +183,7 @@ def test_files_are_those_of_the_safetensors_library(tmp_path: Path) -> None:
         ({"tensors": {"../x/weight": np.zeros(1)}}, "GROUP/NAME"),
         ({"tensors": {"model/weight": np.array(["a"])}}, "cannot hold model/weight"),
         ({"tensors": {"model/weight": np.ones(2, ">f4")}}, "which is of >f4"),
-        ({"step": -1}, "step 0 or later"),
+        ({"step": -1}, "a step of at least 0"),
         ({"world": 0}, "at least one rank"),
     ],
 )

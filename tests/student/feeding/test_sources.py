@@ -289,7 +289,7 @@ class Stateful(Plain):
         (batched(50, 8), 5, "seed was 0 and is 5"),
         (batched(20, 8), 0, "samples was 50 and is 20"),
         (batched(51, 8), 0, "samples was 50 and is 51"),
-        (Plain(), 0, "of kind 'sharded', and .* is of kind 'unsharded' now"),
+        (Plain(), 0, "of kind 'sharded', but .* is of kind 'unsharded' now"),
     ],
 )
 def test_a_checkpoint_of_another_feed_is_refused(feed: Any, seed: int, why: str) -> None:
