@@ -291,7 +291,7 @@ def test_the_engine_of_a_reader_is_not_kept_on_the_core_of_the_rounds(
 
     child = Mock()
     child.return_value.receive.return_value = {"model": "m"}
-    child.return_value.ask.return_value = {"seconds": 1.0, "notes": {}}
+    child.return_value.ask.return_value = {"seconds": 1.0, "latencies": {}}
     monkeypatch.setattr(teacher, "Child", child)
     monkeypatch.setattr(teacher, "start_embedded", lambda: (Mock(), "redis://127.0.0.1:1"))
     monkeypatch.setattr(teacher, "start_teachers", lambda *_: [("127.0.0.1:1", Mock())])
