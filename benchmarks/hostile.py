@@ -240,18 +240,16 @@ class Attacks:
     Args:
         ports: "http", "grpc", "metrics", "page", "manager" -> (host, port).
         token: token of a student, as if its machine were compromised.
-        tls: whether the teacher's HTTP and gRPC ports use TLS.
     """
 
-    def __init__(self, ports: Mapping[str, Address], token: str, tls: bool) -> None:
+    def __init__(self, ports: Mapping[str, Address], token: str) -> None:
         self._ports = dict(ports)
         self._token = token
         self._infer = f"/v2/models/{SERVICE}/infer"
-        self._tls = ssl._create_unverified_context() if tls else None
-        self._tls_http_2 = ssl._create_unverified_context() if tls else None
-        if self._tls_http_2 is not None:
-            self._tls_http_2.set_alpn_protocols(["h2"])
-        self._held: dict[str, deque[socket.socket]] = {}
+        self._tls = ssl._create_unverified_context()
+        self._tls_http_2 = ssl._create_unverified_context()
+        self._tls_http_2.set_alpn_protocols(["h2"])
+        self._open: dict[str, deque[socket.socket]] = {}
         self._rng = random.Random(1)
 
     def kinds(self) -> Mapping[str, Callable[[], None]]:
@@ -281,7 +279,7 @@ class Attacks:
 
     def send_frames(self) -> None:
         """Send HTTP/2 frames of random types, streams and lengths."""
-        with self._wrapped("grpc", self._tls_http_2) as connection:
+        with self._tls_http_2.wrap_socket(self._connect("grpc")) as connection:
             connection.sendall(_PREFACE)
             for _ in range(20):
                 kind, stream = self._rng.randrange(16), self._rng.randrange(1 << 16)
@@ -303,26 +301,22 @@ class Attacks:
             f"Authorization: Bearer {token}",
             f"Content-Length: {nbytes}",
         ]
-        connection = self._wrapped("http", self._tls)
+        connection = self._tls.wrap_socket(self._connect("http"))
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
         self._keep("requests", connection, 200)
 
-    def _connect(self, where: str) -> socket.socket:
-        return socket.create_connection(self._ports[where], 5.0)
+    def _connect(self, listener: str) -> socket.socket:
+        return socket.create_connection(self._ports[listener], 5.0)
 
-    def _wrapped(self, where: str, tls: ssl.SSLContext | None) -> socket.socket:
-        connection = self._connect(where)
-        return connection if tls is None else tls.wrap_socket(connection)
-
-    def _hold(self, where: str, count: int) -> None:
-        self._keep(where, self._connect(where), count)
+    def _hold(self, listener: str, count: int) -> None:
+        self._keep(listener, self._connect(listener), count)
 
     def _keep(self, kind: str, connection: socket.socket, most: int) -> None:
         """Keep a connection open; close the oldest of its kind if there are more than `most`."""
-        held = self._held.setdefault(kind, deque())
-        held.append(connection)
-        if len(held) > most:
-            held.popleft().close()
+        connections = self._open.setdefault(kind, deque())
+        connections.append(connection)
+        if len(connections) > most:
+            connections.popleft().close()
 
 
 def attack(channel: Channel, ports: Mapping[str, Address], token: str) -> None:
@@ -338,7 +332,7 @@ def attack(channel: Channel, ports: Mapping[str, Address], token: str) -> None:
     """
     os.nice(_NICE)
     raise_descriptor_limit()
-    attacks = Attacks({name: (host, port) for name, (host, port) in ports.items()}, token, tls=True)
+    attacks = Attacks({name: (host, port) for name, (host, port) in ports.items()}, token)
     counts = dict.fromkeys(attacks.kinds(), 0)
     for name, act in attacks.kinds().items():
         threading.Thread(target=_attack, args=(act, counts, name), daemon=True).start()

@@ -159,7 +159,7 @@ def test_only_attacks_by_http_2_offer_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         noted = pool.submit(note_hellos, server)
         address = server.getsockname()
-        kinds = hostile.Attacks({"grpc": address, "http": address}, "token", tls=True).kinds()
+        kinds = hostile.Attacks({"grpc": address, "http": address}, "token").kinds()
         for kind in ("frames of HTTP/2", "half a request"):
             with pytest.raises(OSError):
                 kinds[kind]()
