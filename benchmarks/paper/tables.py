@@ -186,7 +186,7 @@ def crossings(experiment: Experiment, values: Mapping[Key, float]) -> list[Cross
     or missing.
     """
     paper = published(experiment)
-    found: list[Crossing] = []
+    passed: list[Crossing] = []
     for a, b in combinations(experiment.ranked, 2):
         rows = [
             row
@@ -197,8 +197,8 @@ def crossings(experiment: Experiment, values: Mapping[Key, float]) -> list[Cross
         for before, after in pairwise(rows):
             leads = values[after, a] > values[after, b]
             if leads != (values[before, a] > values[before, b]):
-                found.append((a, b, before, after) if leads else (b, a, before, after))
-    return found
+                passed.append((a, b, before, after) if leads else (b, a, before, after))
+    return passed
 
 
 def _goals(experiment: Experiment, ours: Mapping[Key, float]) -> list[Goal]:

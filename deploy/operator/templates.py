@@ -54,7 +54,7 @@ def unreachable_tolerations(seconds: int) -> list[Object]:
     ]
 
 
-def merged(ours: Any, theirs: Any, key: str = "") -> Any:
+def merged(manifest: Any, template: Any, key: str = "") -> Any:
     """Merge a user's template into our manifest; the user's values win.
 
     Mappings are merged by key and containers by name. Items of other `_KEYED` lists are replaced
@@ -63,26 +63,28 @@ def merged(ours: Any, theirs: Any, key: str = "") -> Any:
     Raises:
         ValueError: the template has another value where a list is needed.
     """
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        both = {**ours, **theirs}
+    if isinstance(manifest, dict) and isinstance(template, dict):
+        both = {**manifest, **template}
         return {
-            name: merged(ours[name], value, name) if name in ours and name in theirs else value
+            name: merged(manifest[name], value, name)
+            if name in manifest and name in template
+            else value
             for name, value in both.items()
         }
-    if isinstance(ours, list) and isinstance(theirs, list):
+    if isinstance(manifest, list) and isinstance(template, list):
         if key in _APPENDED:
-            return [*ours, *theirs]
+            return [*manifest, *template]
         if key in _KEYED:
-            return _merged_lists(ours, theirs, key)
-    if isinstance(ours, list) and (key in _KEYED or key in _APPENDED):
+            return _merged_lists(manifest, template, key)
+    if isinstance(manifest, list) and (key in _KEYED or key in _APPENDED):
         raise ValueError(f"{key}: expects a list")
-    return theirs
+    return template
 
 
-def _merged_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
+def _merged_lists(manifest: list[Any], template: list[Any], key: str) -> list[Any]:
     name = _KEYED[key]
-    items = {item[name]: item for item in ours}
-    for item in theirs:
+    items = {item[name]: item for item in manifest}
+    for item in template:
         is_merged = key == "containers" and item[name] in items
         items[item[name]] = merged(items[item[name]], item) if is_merged else item
     return list(items.values())
@@ -120,41 +122,41 @@ def with_hash(manifest: Object) -> Object:
     return {**manifest, "metadata": {**meta, "annotations": annotations}}
 
 
-def manifest_hash(found: Object) -> str | None:
+def manifest_hash(current: Object) -> str | None:
     """Return the hash that `with_hash` has put into an object; None: there is none."""
-    value: str | None = (found["metadata"].get("annotations") or {}).get(HASH_ANNOTATION)
+    value: str | None = (current["metadata"].get("annotations") or {}).get(HASH_ANNOTATION)
     return value
 
 
-def covers(found: Any, wanted: Any, key: str = "") -> bool:
+def covers(current: Any, wanted: Any, key: str = "") -> bool:
     """Return whether an object has all fields of a manifest; it may have more."""
-    if wanted in ("", 0, False, {}) and found is None:  # servers omit empty values
+    if wanted in ("", 0, False, {}) and current is None:  # servers omit empty values
         return True
     if isinstance(wanted, Mapping):
-        return isinstance(found, Mapping) and all(
-            covers(found.get(name), value, key if key in ("requests", "limits") else name)
+        return isinstance(current, Mapping) and all(
+            covers(current.get(name), value, key if key in ("requests", "limits") else name)
             for name, value in wanted.items()
         )
     if isinstance(wanted, list):
-        if not isinstance(found, list):
-            return not wanted and found is None
+        if not isinstance(current, list):
+            return not wanted and current is None
         if key in _KEYED:
-            return all(any(_is_same(has, item, _KEYED[key]) for has in found) for item in wanted)
-        return len(found) == len(wanted) and all(map(covers, found, wanted))
-    if key in ("requests", "limits") and found is not None:
-        return _same_amount(found, wanted)
-    return bool(found == wanted)
+            return all(any(_is_same(has, item, _KEYED[key]) for has in current) for item in wanted)
+        return len(current) == len(wanted) and all(map(covers, current, wanted))
+    if key in ("requests", "limits") and current is not None:
+        return _same_amount(current, wanted)
+    return bool(current == wanted)
 
 
-def _is_same(found: Any, wanted: Any, key: str) -> bool:
+def _is_same(current: Any, wanted: Any, key: str) -> bool:
     """Return whether a list item has all fields of a wanted item, and the same value of `key`."""
-    if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
-        return bool(found == wanted)
-    return bool(found.get(key) == wanted.get(key)) and covers(found, wanted)
+    if not isinstance(current, Mapping) or not isinstance(wanted, Mapping):
+        return bool(current == wanted)
+    return bool(current.get(key) == wanted.get(key)) and covers(current, wanted)
 
 
-def _same_amount(found: Any, wanted: Any) -> bool:
+def _same_amount(current: Any, wanted: Any) -> bool:
     try:
-        return quantity(found) == quantity(wanted)
+        return quantity(current) == quantity(wanted)
     except UsageError:
-        return bool(found == wanted)
+        return bool(current == wanted)

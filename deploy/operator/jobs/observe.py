@@ -145,8 +145,8 @@ class ClusterReader:
             EdlError: see `Client`.
         """
         named = _named(self._client.list(DISTILL_JOB, namespace=self._config.namespace))
-        active = [one for one in named.values() if not has_ended(one)]
-        self._trainings.retain({self._url_of(one) for one in active})
+        active = [job for job in named.values() if not has_ended(job)]
+        self._trainings.retain({self._url_of(job) for job in active})
         if not named:  # the cluster itself ends pods of deleted jobs
             return ClusterSnapshot({}, (), {}, Pool({}))
         pods = self._client.list(POD, NODES_SELECTOR, ALL_NAMESPACES)
@@ -170,10 +170,10 @@ class ClusterReader:
             now: seconds.
             jobs: DistillJobs that have not ended; after a change of them, read at once.
         """
-        metas = [one["metadata"] for one in jobs]
+        metas = [job["metadata"] for job in jobs]
         current = frozenset((meta["uid"], meta.get("generation")) for meta in metas)
         if current != self._read_for or not 0 <= now - self._read_s < self._every_s:
-            tolerated = [tolerations_of(one, self._config.coordinator) for one in jobs]
+            tolerated = [tolerations_of(job, self._config.coordinator) for job in jobs]
             machines = Machines.of(self._client.list(NODE), tolerated, now)
             pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
             self._machines, self._pods = machines, [pod for pod in pods if not is_node(pod)]

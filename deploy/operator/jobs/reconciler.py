@@ -85,7 +85,7 @@ class DistillJobReconciler:
         """Observe and act once; return False if a job has changed since it was read."""
         snapshot = self._reader.observe(now)
         decided = decide_pods(snapshot.pool, snapshot.jobs, now, self._config)
-        self._errors.retain({one["metadata"]["uid"] for one in snapshot.resources.values()})
+        self._errors.retain({job["metadata"]["uid"] for job in snapshot.resources.values()})
         done, errors = True, list[Exception]()
         # First jobs that shrink, so that their resources are free sooner.
         for actions in sorted(decided, key=lambda actions: not actions.leave):

@@ -112,7 +112,7 @@ def spec_events(before: Mapping[str, Any], actions: JobActions) -> list[Resource
     if actions.degraded != SPEC_REFUSED:
         return []
     known = {"type": "Degraded", "reason": SPEC_REFUSED, "message": actions.reason}
-    if any(known.items() <= one.items() for one in before.get("conditions") or ()):
+    if any(known.items() <= former.items() for former in before.get("conditions") or ()):
         return []
     return [ResourceEvent("InvalidSpec", actions.reason, warns=True)]
 

@@ -77,7 +77,7 @@ class TeacherServiceReconciler:
         if not alive:
             return
         existing = {
-            kind: {key_of(one): one for one in self._client.list(kind, _OWN_SELECTOR, namespace)}
+            kind: {key_of(each): each for each in self._client.list(kind, _OWN_SELECTOR, namespace)}
             for kind in (DEPLOYMENT, SERVICE)
         }
         room = TeacherRoom(
@@ -156,15 +156,15 @@ class TeacherServiceReconciler:
             UsageError: it does not belong to this resource.
         """
         meta = resource["metadata"]
-        found = existing[kind].get(key_of(resource))
-        if found is None:  # its labels may have been removed
-            found = self._client.find(kind, meta["name"], meta["namespace"])
-        if found is not None and not is_controlled_by(found, meta["uid"]):
+        current = existing[kind].get(key_of(resource))
+        if current is None:  # its labels may have been removed
+            current = self._client.find(kind, meta["name"], meta["namespace"])
+        if current is not None and not is_controlled_by(current, meta["uid"]):
             raise UsageError(
                 f"there is a {kind.kind} {meta['name']!r} that is not this service's: delete it, or"
                 " rename this service"
             )
-        return found
+        return current
 
     def _desired(
         self, resource: Object, deployment: Object | None, room: TeacherRoom
@@ -212,4 +212,4 @@ class TeacherServiceReconciler:
 
 
 def _is_invalid(status: Object) -> bool:
-    return any(one["type"] == "InvalidSpec" for one in status.get("conditions") or ())
+    return any(condition["type"] == "InvalidSpec" for condition in status.get("conditions") or ())

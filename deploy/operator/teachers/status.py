@@ -109,10 +109,10 @@ def _progressing(
     if not applied or _count(deployment, "observedGeneration") < generation_of(deployment):
         # its status is about the former spec
         return Condition("Progressing", True, "Updating", "the Deployment is being updated")
-    for one in deployment.get("status", {}).get("conditions", ()):
-        failed = one["type"] == "ReplicaFailure" and one["status"] == "True"
-        if failed or one.get("reason") == "ProgressDeadlineExceeded":
-            return Condition("Progressing", False, "Stuck", one.get("message", ""))
+    for condition in deployment.get("status", {}).get("conditions", ()):
+        failed = condition["type"] == "ReplicaFailure" and condition["status"] == "True"
+        if failed or condition.get("reason") == "ProgressDeadlineExceeded":
+            return Condition("Progressing", False, "Stuck", condition.get("message", ""))
     updated = _count(deployment, "updatedReplicas")
     if ready < desired or updated < desired:
         text = f"{ready} of {desired} serving, {updated} of this spec"
@@ -127,7 +127,7 @@ def _count(deployment: Object | None, field: str) -> int:
 
 
 def _by_type(status: Object) -> dict[str, dict[str, Any]]:
-    return {one["type"]: one for one in status.get("conditions") or ()}
+    return {condition["type"]: condition for condition in status.get("conditions") or ()}
 
 
 def _teachers(count: int) -> str:
