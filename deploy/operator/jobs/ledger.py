@@ -90,7 +90,7 @@ class DesiredJob:
 class PodLedger:
     """State of a job that outlives an operator; stored in the status of the job.
 
-    Times are in seconds since 1970, or None if they do not apply.
+    Times are in seconds since 1970.
 
     Attributes:
         target: number of nodes decided last.
@@ -165,7 +165,7 @@ class JobActions:
         reason: a sentence about its state and number of nodes.
         nodes: number of its nodes without leaving ones.
         ready: number of ready nodes.
-        leaving: number of pods whose deletion has begun and that have not ended.
+        leaving: number of nodes that are leaving; see `NodePod.leaves`.
         degraded: reason of condition Degraded; empty: the condition is false.
         start: numbers of pods to create.
         leave: numbers of pods to delete, which end at a safe point.

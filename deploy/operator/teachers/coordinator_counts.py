@@ -14,7 +14,7 @@ _AT_ONCE: Final = 16
 
 
 class CoordinatorCounts:
-    """Keeps the latest numbers; use it from one thread.
+    """Polls coordinators and keeps their latest numbers; use it from one thread.
 
     Args:
         security: credentials for managers; None: neither TLS nor token.
