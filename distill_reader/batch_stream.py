@@ -204,7 +204,11 @@ class BatchStream:
         return self._pulled < self._limit
 
     def may_pull(self, epoch: int) -> bool:
-        """Wait until the engine allows another batch; returns False if the epoch was left."""
+        """Wait until the engine allows another batch.
+
+        Returns:
+            False if the epoch was left, or if the stream has failed for every epoch.
+        """
         with self._lock:
             while self._pulled >= self._limit and self.epoch == epoch and not self._dead:
                 self._room.wait()
