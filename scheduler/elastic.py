@@ -331,7 +331,7 @@ def _stays(shares: ElasticShares, job: ElasticJob) -> str:
     if shares.nodes[job.name] > job.nodes:
         return "grows as soon as nodes that are leaving have made room"
     if not job.steady:
-        return "forms its world, and does not change until then"
+        return "forms its world, and does not change meanwhile"
     frozen = shares.frozen_s(job)
     if frozen > 0:
         return f"changed a moment ago; it may grow in {frozen:.0f} s"
