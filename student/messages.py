@@ -205,11 +205,11 @@ class Finished(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Left(RankMessage):
-    """The rank left, at a safe point after its node's snapshot, or because it lost a peer.
+    """The rank left, at a safe point after its node's snapshot, or its generation cannot go on.
 
     Attributes:
         step: optimizer steps taken.
-        safe: it left at a safe point; false: it lost a peer.
+        safe: it left at a safe point; false: a peer is gone, or a newer generation has begun.
         why: reason as text.
     """
 

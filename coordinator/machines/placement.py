@@ -164,7 +164,7 @@ class _Placing:
     def __init__(self, machines: Sequence[PlacedMachine], demands: Sequence[TeacherDemand]) -> None:
         self._demands = {demand.service: demand for demand in demands}
         self._ungiven: dict[str, PlacedMachine] = {}
-        self._to_release: list[PlacedMachine] = []  # their owners use them
+        self._to_release: list[PlacedMachine] = []  # they take no orders now
         for machine in sorted(machines, key=lambda machine: machine.machine_id):
             if not machine.available:
                 if machine.service:

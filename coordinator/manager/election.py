@@ -90,7 +90,7 @@ class Election:
         self._holders: dict[str, str] = {}
         self._states: dict[str, ElectionState] = {}
         self._requested: set[str] = set()  # services that the registry may not list yet
-        self._listed: dict[str, float] = {}  # service -> when it last had members
+        self._listed: dict[str, float] = {}  # service -> when last listed or requested
         self._refused: set[str] = set()  # services whose renewal failed last time
         self._alive_s = clock()  # when the leaders' thread was last alive
         self._watch = rule.RegistryWatch()

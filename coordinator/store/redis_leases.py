@@ -50,7 +50,7 @@ class _FullBeat:
 
 
 class RedisLeases:
-    """Sets of members with deadlines. Each script changes one member in one atomic step.
+    """Sets of members with deadlines. Each script runs as one atomic step.
 
     Heartbeats are most of the work of Redis, and a script costs several times as much as a command.
     So a heartbeat runs the script only if managers have to see a change, or if plain commands could

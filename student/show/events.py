@@ -46,10 +46,10 @@ class StepScalars(NamedTuple):
 class EventFiles:
     """Writes the figures of each step that rank 0 reports; nothing on nodes without rank 0.
 
-    Each generation begins a new file. Unless the first generation starts at step 0, the file says
-    from which step on the values of older files are void. A thread writes, so that nothing else
-    waits for the disk. (The library's `SummaryWriter` has a thread too, but an error of the disk
-    ends it, and then its callers block forever.)
+    Each generation begins a new file. Except for a first generation that starts at step 0, the file
+    says from which step on the values of older files are void. A thread writes, so that nothing
+    else waits for the disk. (The library's `SummaryWriter` has a thread too, but an error of the
+    disk ends it, and then its callers block forever.)
 
     Args:
         folder: folder of the files, created if needed.
