@@ -118,8 +118,7 @@ def _draw_buffer(axes: Any, edl: EdlDistResult) -> None:
 def _mark_event(axes: Any, event: TeacherEvent, end_s: float) -> None:
     colour = EVENT_COLOURS[event.kind]
     axes.axvline(event.at_s, color=colour, linewidth=1.5)
-    side = (
-        "right" if event.at_s > 0.8 * end_s else "left"
-    )  # so that the text stays inside the picture
+    # The text must stay inside the picture.
+    side = "right" if event.at_s > 0.8 * end_s else "left"
     text = f" {event.teacher} {EVENT_LABELS[event.kind]} "
     axes.annotate(text, (event.at_s, axes.get_ylim()[1]), va="top", ha=side, color=colour)
