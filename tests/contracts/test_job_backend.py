@@ -165,7 +165,7 @@ def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
     assert json.loads(edl("get", "jobs", "--json"))["jobs"] == []
 
     assert "job a is " in edl("apply", "-f", edl.file("a", "priority: 7"))
-    with pytest.raises(UsageError, match="there is a job a that has not ended: 'edl delete job a'"):
+    with pytest.raises(UsageError, match="a that has not ended: end it with 'edl delete job a'"):
         edl("apply", "-f", edl.file("a"))
     edl("apply", "-f", edl.file("b", "min_nodes: 2"))
     first = edl.job("a")
@@ -257,8 +257,8 @@ def test_what_nodes_print_and_what_happens(stage: Stage, edl: Said) -> None:
 def test_logs_follow_until_the_end(
     stage: Stage, edl: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("queue_backend", "kubernetes_backend"):
-        monkeypatch.setattr(f"edl.mesh.jobs.{module}._POLL_S", 0.02)
+    for interval in ("queue_backend._LOG_POLL_S", "kubernetes_backend._POLL_S"):
+        monkeypatch.setattr(f"edl.mesh.jobs.{interval}", 0.02)
     edl("apply", "-f", edl.file("a"))
     stage.prints("a", 1, "up")
     with closing(open_backend(stage.context)) as backend:

@@ -72,7 +72,7 @@ def test_an_epoch_that_was_cut_short_does_not_seem_to_end(teacher: ScriptedTeach
         outer = iter(reader)
         next(outer)
         next(iter(reader))
-        with pytest.raises(UsageError, match=r"another one of the same reader.*two readers"):
+        with pytest.raises(UsageError, match=r"another epoch of the same reader.*two readers"):
             next(outer)
         with pytest.raises(UsageError, match="left unfinished"):
             list(zip(reader, reader, strict=True))

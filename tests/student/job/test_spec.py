@@ -278,7 +278,7 @@ def test_a_rehearsal_has_loss_and_metrics_of_the_first_batches(write_job: Write)
         ("parameters=parameters", "parameters=[1]", r"in optimizer\(\)"),
         ('"float32"', '"float64"', r"in model\(\)"),
         ("    return [(", "    return [] and [(", "has no batches"),
-        ("import paddle\n", f"import paddle\n{NO_NUMBER}", r"in metrics\(\): 'all' must give a n"),
+        ("import paddle\n", f"import paddle\n{NO_NUMBER}", r"in metrics\(\): 'all' must return a"),
     ],
 )
 def test_mismatches_of_a_job_are_found(write_job: Write, old: str, new: str, message: str) -> None:
