@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 @app.callback()
 def coordinator() -> None:
-    """Service managers: they hold leases and assign teachers to students."""
+    """Service managers: they watch leases and assign teachers to students."""
 
 
 @app.command()
