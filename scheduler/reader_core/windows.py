@@ -15,7 +15,7 @@ the teacher has no room for a request. The measured cost is the time from one an
 per row, while the window is full. If the window is the smallest and the device worked all of that
 time, the teacher is just busy, and no other window is tried.
 
-With `teacher_batch_size="auto"` the rows of a request are optimised too. A device labels more rows
+With `request_rows="auto"` the rows of a request are optimised too. A device labels more rows
 per second in larger requests until it is full; larger requests only take longer. So the smallest
 size with the full rate is sought, on powers of two, by the device seconds of the answers. The size
 is limited by the model and by the seconds that one request may occupy a device: so much work is
