@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..runtime.errors import UsageError
 from ..scheduler.students.shards import rows_of_rank, shard_rows
 from ..scheduler.students.world import WorldLimits
 from .checkpoint import Repository
 from .evaluate import Scores
-from .feeding import sample_order
+from .feeding import sample_order, steps_of
 from .job.assembly import Assembly, assemble
 from .job.batches import first_batch
-from .job.spec import NEEDED, OPTIONAL, JobSpec, load_job
+from .job.spec import NEEDED, OPTIONAL, load_job
 from .settings import TrainSettings
 
 
@@ -34,14 +35,20 @@ def plan(settings: TrainSettings) -> Iterator[str]:
         )
     functions = [name for name in (*NEEDED, *OPTIONAL) if spec.has(name)]
     yield f"job: {settings.job}, {settings.job_file} with {', '.join(functions)}"
-    assembly = assemble(spec, settings.steps)
+    feed = spec.feed("train")
+    ordered = sample_order(feed, settings)
+    batch, total = settings.total_batch, None
+    if ordered is not None:
+        batch, total = batch or ordered.batch_size, ordered.total(0)
+        ordered.close()
+    assembly = assemble(spec, steps_of(settings, batch, lambda epoch: total))
     count = sum(math.prod(parameter.shape) for parameter in assembly.model.parameters())
     yield (
         f"model: {type(assembly.model).__name__}, {count:,} parameters;"
         f" {spec.framework.optimizer_class(assembly.optimizer)}, learning rate"
         f" {assembly.optimizer.get_lr():g}"
     )
-    yield from _data(settings, spec)
+    yield from _data(settings, feed, batch, total)
     yield f"a step here, without teachers: {rehearse(assembly, settings.total_batch).line()}"
     if distill is None:
         yield "soft labels: none, the job has no distill()"
@@ -52,21 +59,16 @@ def plan(settings: TrainSettings) -> Iterator[str]:
     yield from _world(settings)
 
 
-def _data(settings: TrainSettings, spec: JobSpec) -> Iterator[str]:
-    feed = spec.feed("train")
-    batch, total = settings.total_batch, None
-    if (ordered := sample_order(feed, settings)) is not None:
-        batch, total = batch or ordered.batch_size, ordered.total(0)
-        ordered.close()
+def _data(
+    settings: TrainSettings, feed: Any, batch: int | None, total: int | None
+) -> Iterator[str]:
+    """Yield the lines about the samples: `batch` rows of each step, `total` samples of an epoch."""
     if total is None or batch is None:
         yield f"data: a {type(feed).__name__}, whose samples have no ids: each rank reads its own"
         return
-    per_epoch = -(-total // batch)
-    steps = [settings.steps] if settings.steps else []
-    steps += [settings.epochs * per_epoch] if settings.epochs else []
     yield (
-        f"data: {total:,} samples an epoch in {per_epoch} steps of {batch} rows, whatever the"
-        f" world; {min(steps)} steps in all"
+        f"data: {total:,} samples an epoch in {-(-total // batch)} steps of {batch} rows, whatever"
+        f" the world; {steps_of(settings, batch, lambda epoch: total)} steps in all"
     )
     least, most = settings.nodes
     capacity = WorldLimits(least, most, ranks=settings.ranks_per_node, rows=batch).capacity

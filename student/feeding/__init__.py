@@ -13,7 +13,14 @@ from __future__ import annotations
 
 from .positions import merge_states
 from .sharded import ShardedSource
-from .sources import DirectReader, UnshardedSource, make_reader, sample_order, source_for
+from .sources import (
+    DirectReader,
+    UnshardedSource,
+    make_reader,
+    sample_order,
+    source_for,
+    steps_of,
+)
 
 __all__ = [
     "DirectReader",
@@ -23,4 +30,5 @@ __all__ = [
     "merge_states",
     "sample_order",
     "source_for",
+    "steps_of",
 ]

@@ -111,6 +111,24 @@ def sample_order(feed: Any, settings: TrainSettings) -> SampleOrder | None:
     return None
 
 
+def steps_of(
+    settings: TrainSettings, total_batch: int | None, positions: Callable[[int], int | None]
+) -> int | None:
+    """Return the optimizer steps of the whole job, estimated; None: unknown.
+
+    Args:
+        settings: settings of the job.
+        total_batch: rows of one step, of all ranks together; None: unknown.
+        positions: returns the number of positions of an epoch, or None.
+    """
+    known = [] if settings.steps is None else [settings.steps]
+    if settings.epochs is not None and total_batch is not None:
+        count = positions(0)
+        if count is not None:
+            known.append(settings.epochs * -(-count // total_batch))
+    return min(known, default=None)
+
+
 def make_reader(
     source: ShardedSource | UnshardedSource,
     distill: Distill | None,

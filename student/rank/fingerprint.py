@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..checkpoint.capture import seed_all
-from ..feeding import sample_order
+from ..feeding import sample_order, steps_of
 from ..frameworks import Framework
 from ..job.assembly import assemble
 from ..job.distill import Distill
@@ -47,8 +47,12 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
     feed = spec.feed("train")
     order = sample_order(feed, settings)
     identity = {} if order is None else order.identity()
+    own_batch = getattr(feed, "batch_size", None) if order is None else order.batch_size
+    steps = settings.steps
+    if order is not None:
+        steps = steps_of(settings, settings.total_batch or own_batch, order.total)
     seed_all(framework, settings.seed)
-    assembly = assemble(spec, settings.steps)
+    assembly = assemble(spec, steps)
     framework.precision(settings.amp, device)  # raises if the device does not support it
     optimizer, groups = framework.optimizer_settings(assembly.optimizer)
 
@@ -56,7 +60,6 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         return _plain(value, framework)
 
     distill = assembly.distill
-    own_batch = getattr(feed, "batch_size", None) if order is None else order.batch_size
     fingerprint = {
         "job_file": _digest(Path(spec.path)),
         "modules": _modules(Path(spec.path)),

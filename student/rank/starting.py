@@ -13,13 +13,12 @@ from ..checkpoint import open_checkpoint
 from ..checkpoint.capture import TrainingObjects, restore, seed_all
 from ..checkpoint.contents import Contents
 from ..evaluate import RankEvaluation
-from ..feeding import ShardedSource, UnshardedSource, make_reader, source_for
+from ..feeding import make_reader, source_for, steps_of
 from ..frameworks import LearningRate
 from ..job.assembly import Assembly, assemble
 from ..job.spec import load_job
 from ..link import RankLink
 from ..messages import Order, Ready, Scaled
-from ..settings import TrainSettings
 from .learner import Learner, TrainingPosition
 from .loop import Loop, do_nothing
 from .prefetcher import BatchPrefetcher, Shares
@@ -60,7 +59,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     if source.total_batch is not None:
         _check_total(source.total_batch, world)
         shares.set_shares(RowShares.equal(source.total_batch, world, position.step))
-    steps = _steps(settings, source)
+    steps = steps_of(settings, source.total_batch, source.positions)
     seed_all(framework, settings.seed)
     assembly = assemble(spec, steps)
     precision = framework.precision(settings.amp, device)
@@ -137,13 +136,3 @@ def _check_total(total: int, world: int) -> None:
             f"a step has {total} rows, which are too few for {world} ranks: give --total-batch of"
             f" {world} or more, or fewer nodes"
         )
-
-
-def _steps(settings: TrainSettings, source: ShardedSource | UnshardedSource) -> int | None:
-    """Return the optimizer steps of the whole job, estimated; None: unknown."""
-    known = [] if settings.steps is None else [settings.steps]
-    if settings.epochs is not None and source.total_batch is not None:
-        positions = source.positions(0)
-        if positions is not None:
-            known.append(settings.epochs * -(-positions // source.total_batch))
-    return min(known, default=None)

@@ -111,6 +111,13 @@ def test_each_changed_setting_is_named(fingerprint: Callable[..., dict[str, Any]
     assert static == fingerprint(deal="static", shard_rows=8), "there are no shards"
 
 
+def test_the_feed_tells_a_schedule_of_weights_the_length_of_the_training(
+    fingerprint: Callable[..., dict[str, Any]],
+) -> None:
+    schedule = 'temperature=2.0, beta=__import__("edl.student").student.Linear(1.0, 0.1)'
+    assert fingerprint("temperature=2.0", schedule, epochs=3)["loss"]["beta"]["last"] == 0.1
+
+
 def test_a_change_of_an_imported_module_is_named(
     fingerprint: Callable[..., dict[str, Any]],
     write_job: Callable[..., Path],
