@@ -69,10 +69,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """Certificates for connections to teachers and managers.
+    """Certificates for connections to teachers and managers; any of the files enables TLS.
 
     Attributes:
-        ca: file with the CA certificates that verify teachers and managers; enables TLS.
+        ca: file with the CA certificates that verify teachers and managers.
         certificate: file with the reader's own certificate, for mutual TLS.
         key: file with the private key of `certificate`.
         server_name: expected name in the certificates of teachers and managers; empty: the host of

@@ -144,7 +144,7 @@ def gpu_of(device: str) -> int | None:
     kind, _, number = device.partition(":")
     if kind == "cpu" and not number:
         return None
-    if kind != "gpu" or not (number or "0").isdigit():
+    if kind != "gpu" or not (number or "0").isdecimal():
         raise ModelError(f"unknown device {device!r}: expected cpu or gpu:N")
     return int(number or 0)
 

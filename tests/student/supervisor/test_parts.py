@@ -517,6 +517,7 @@ def test_a_failure_that_ends_the_command_is_not_told_before(usage: bool, gave_up
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 PADDLE = {"PADDLE_TRAINER_ID": "1"}
 SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3"}
+MPICH = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
 
 
 @pytest.mark.parametrize(
@@ -530,6 +531,7 @@ SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3"}
         (PADDLE | {"PADDLE_LOCAL_RANK": "1", "PADDLE_LOCAL_SIZE": "2"}, 1, None, "1"),
         (SLURM | {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 0, 4, ""),
         (SLURM | {"SLURM_NTASKS_PER_NODE": "4"}, 3, None, "3"),
+        (MPICH, 2, 4, "0"),
     ],
 )
 def test_launchers_name_rank_world_and_card(
