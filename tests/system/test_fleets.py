@@ -171,7 +171,7 @@ def test_a_reservation_takes_slots_back_also_from_who_does_not_leave(world: Worl
     world.reaches("kind", "running", 2)
     world.run_job("apply", "-f", world.file("deaf", STUBBORN, grace_s=600))
     world.reaches("deaf", "running", 1)
-    with pytest.raises(UsageError, match="3 slots, 4 cannot"):
+    with pytest.raises(UsageError, match="3 slots: 4 cannot"):
         world.run_job("reserve", 4)
 
     with world.reserved(2) as said:

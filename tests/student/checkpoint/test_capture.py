@@ -204,7 +204,7 @@ def linear(paddle: Any) -> Any:
     return paddle.nn.Linear(3, 4)
 
 
-OTHER_SHAPE = r"0\.weight is float32\[4, 8\] there and float32\[4, 9\] in the job"
+OTHER_SHAPE = r"0\.weight is float32\[4, 8\] in the checkpoint and float32\[4, 9\] in the job"
 OTHER_NAMES = r"not in the checkpoint: bias, weight; not in the job: 0\.bias, .*"
 
 

@@ -340,7 +340,7 @@ def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> No
     [
         ({}, {"usage": "--amp float16 needs a GPU"}, "--amp float16 needs a GPU"),
         ({}, {"no_teacher": "no teacher for 600 s"}, "no teacher for 600 s"),
-        ({"checkpoint": "memory://elsewhere"}, {"step_s": 0.2}, "elsewhere is none"),
+        ({"checkpoint": "memory://elsewhere"}, {"step_s": 0.2}, "at memory://elsewhere: none"),
     ],
     ids=["a mistake that ranks show", "no teacher", "other checkpoints"],
 )
