@@ -145,7 +145,7 @@ def test_a_dead_master_is_replaced_and_comes_back_as_a_replica(
         for one in mesh.sentinels:
             wait_until(lambda s=one: master_of(s).get("num-other-sentinels") == 2)  # type: ignore[misc]
         client = open_client(parse(mesh.url), 2.0)
-        client.set("edl:kept", "yes")
+        client.hset("edl:kept", "is", "yes")
         written = mesh.info(first)["master_repl_offset"]
         wait_until(lambda: mesh.info(second).get("slave_repl_offset", -1) >= written)
         # Back before anybody has noticed, and empty: the other one takes over all the same.
@@ -154,7 +154,7 @@ def test_a_dead_master_is_replaced_and_comes_back_as_a_replica(
         wait_until(lambda: mesh.masters() == {second})
         wait_until(lambda: mesh.info(first).get("role") == "slave")
         assert mesh.info(second)["role"] == "master"
-        assert client.get("edl:kept") == "yes"
+        assert client.hget("edl:kept", "is") == "yes"
         client.close()
         # A sentinel that starts anew watches the one that is master by now, not the first of all.
         sentinel = mesh.sentinels[0]
