@@ -38,7 +38,8 @@ def mixed_into(
             kinds are inferred from the values.
 
     Raises:
-        UsageError: an output of kind "other", or without a probability for each of several classes.
+        UsageError: an output is of kind "other", or is not probabilities and has fewer than two
+            classes.
     """
     for array in mixed:
         array[...] = 0.0
@@ -105,6 +106,9 @@ def mean_layout(
 class BatchDelivery:
     """Executes the instructions of `Delivery`. For the engine's thread.
 
+    An engine has two: one for the batches of the training loop, and one for calls of `TeacherPool`.
+    Batches of calls are released as soon as they are labelled, in any order.
+
     Args:
         config: settings of the reader.
         channel: channel to the trainer.
@@ -113,10 +117,10 @@ class BatchDelivery:
         failed: called with the number of a batch with labels that cannot be averaged, and the
             error.
         released: called with the numbers of batches that are final.
-        gave_up: called when the stream stops waiting for teachers. None for calls, which have
-            deadlines instead.
-        loop_delivery: delivery of the training loop's batches, if this object delivers calls, which
-            are released at once, in any order. None: this object delivers the loop's batches.
+        gave_up: called when the training loop stops waiting for teachers. None if this object is
+            for calls, which have deadlines instead.
+        loop_delivery: the object for the training loop's batches, if this one is for calls. None:
+            this one is for the loop's batches.
 
     Attributes:
         delivery: decides which batches to offer and release.

@@ -241,8 +241,8 @@ _BATCHES: Final = (
     ),
     _counter(
         "poison_batches",
-        "Batches that were given up: three teachers that label other batches (or all such "
-        "teachers, if fewer) refused them or crashed on them, or a single teacher crashed three "
+        "Batches that were given up: three teachers that label other batches refused them or "
+        "crashed on them. If there are fewer teachers, each refused them, or crashed on them three "
         "times.",
         lambda m: m.poisoned,
     ),

@@ -218,8 +218,8 @@ class _ExpiryCollector:
 
         gauge = GaugeMetricFamily(
             "edl_certificate_expiry_timestamp_seconds",
-            "Unix time at which the certificate in the file expires: its own (`own`) or the"
-            " authority's (`ca`).",
+            "Unix time at which a certificate expires, as read from its file: the process's own"
+            " (`own`) or that of its CA (`ca`).",
             labels=["certificate"],
         )
         for what, path in self.paths.items():
