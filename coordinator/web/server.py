@@ -58,7 +58,7 @@ class WebServer:
     Args:
         source: the mesh.
         listen: "PORT" or "HOST:PORT"; port 0: any free one.
-        gate: knows the tokens; None, or one that does not authenticate: there are none.
+        gate: checks tokens; without a gate, or if it does not authenticate, there are no tokens.
         insecure: allow an address that other machines can reach, without authentication.
         tls: certificate and key for https, read again when they change; None: plain http.
 
@@ -103,7 +103,7 @@ class WebServer:
             context,
             max_connections=_MAX_CONNECTIONS,
             open_connections=lambda: len(state.connections),
-            make_room=lambda: _end_silent(state.connections),
+            make_room=lambda: _end_one_silent(state.connections),
         )
         self._thread = threading.Thread(target=self._run, name="edl-page", daemon=True)
 
@@ -159,7 +159,7 @@ class _Connection(H11Protocol):
             self.transport.close()
 
 
-def _end_silent(connections: set[Any]) -> bool:
+def _end_one_silent(connections: set[Any]) -> bool:
     """Close one connection that has sent no request; return whether there was one."""
     silent = next((connection for connection in connections if connection.is_silent), None)
     if silent is not None:

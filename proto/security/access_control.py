@@ -33,8 +33,8 @@ class Caller:
         role: one of `ROLES`.
         name: name within the role; empty if the credential has none. A student caller with a name
             may only act for students of the job of that name.
-        principal: equal for calls with the same authority: role and name, or an id of the
-            credential if there is no name. It contains no secret.
+        principal: role and name, or, without a name, an id of the credential. Calls with the same
+            principal have the same authority. It contains no secret.
     """
 
     role: str
@@ -71,7 +71,7 @@ def caller_of(text: str, anonymous: str) -> Caller:
     """
     role, colon, name = text.partition(":")
     if role not in ROLES:
-        # The word is not quoted: in a line TOKEN ROLE, it is the token.
+        # Do not quote the word: if the two words of the line are swapped, it is the token.
         raise UsageError(f"its first word is no role: write one of {', '.join(ROLES)}")
     if colon and not name:
         raise UsageError(f"{role}: has no name behind the colon: write {role}, or {role}:NAME")
@@ -79,7 +79,7 @@ def caller_of(text: str, anonymous: str) -> Caller:
 
 
 def caller_of_certificate(common_name: str) -> Caller:
-    """Return the caller that a certificate's CN names: `ROLE[:NAME]`, or the name of a student."""
+    """Return the caller that a certificate's CN names: `ROLE[:NAME]`, or the job of a student."""
     try:
         return caller_of(common_name, f"certificate {common_name}")
     except UsageError:
@@ -190,12 +190,13 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-#: Seconds from the start of a handshake until it counts as failed without a call. Our clients call
-#: at once. gRPC allows 20 s for a handshake, but such slow clients are not expected.
+#: Seconds after the start of a handshake within which a call must follow; otherwise the handshake
+#: counts as failed. Our clients call at once. gRPC allows 20 s for a handshake, but such slow
+#: clients are not expected.
 PATIENCE_S: Final = 10.0
-#: Most handshakes that have no call yet; if there are more, the oldest count as failed.
+#: Limit of the handshakes without a call so far; if there are more, the oldest count as failed.
 _MAX_UNFINISHED = 4096
-#: Most peers that are remembered as having called.
+#: Limit of the peers that are remembered as having called.
 _MAX_PEERS = 16384
 
 
@@ -213,7 +214,7 @@ class HandshakeMonitor:
 
     Args:
         on_failed: called for each failure.
-        patience_s: seconds from the start of a handshake until it counts as failed without a call.
+        patience_s: seconds after the start of a handshake within which a call must follow.
         clock: returns seconds, with any origin.
     """
 
