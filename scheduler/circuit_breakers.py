@@ -11,8 +11,9 @@ labels still help (see `hedging` for stragglers). The causes of an ejection:
   been hedged already; the ejection lets the reader ask for another teacher.
 * "wrong": one answer cannot be labels (shape, NaN, other content).
 * "lied": the teacher's labels differ from those of the majority (`canaries`).
-* "refused": the teacher has labelled nothing, and has refused three requests while another teacher
-  labels, or all waiting batches. Or its model does not fit the reader's settings.
+* "refused": the teacher has labelled nothing and refuses requests. Three refusals suffice if
+  another usable teacher has labelled something; otherwise it must have refused every waiting
+  batch. A teacher whose model does not fit the reader's settings is ejected for this cause too.
 
 The first two causes never eject the last usable teacher: a bad teacher is better than none. The
 other causes do, because wrong labels are worse than none. An ejected teacher is probed after a
@@ -97,7 +98,8 @@ class CircuitBreaker:
         """Record a retryable failure; return whether it ejects the teacher.
 
         Args:
-            others: number of other teachers that can be expected to answer, also on trial.
+            others: number of other teachers that can be expected to answer, including those that
+                are on trial (see `canaries`).
             now: seconds of a clock that does not go back.
             rng: jitters the probes.
         """

@@ -95,18 +95,18 @@ def compare(device: str, quick: bool) -> BenchmarkReport:
         if network.framework == "onnx" and not _can_run_onnx(device):
             log.info("%s is left out: onnxruntime for %s is not installed", network.name, device)
             continue
-        part, bare_per_s = _compare(network, device, _QUICK_TURN_S if quick else _TURN_S)
+        relative_speed, bare_per_s = _compare(network, device, _QUICK_TURN_S if quick else _TURN_S)
         rows.append(
             {
                 "network": network.name,
                 "device": device,
                 "rows": network.rows,
                 "bare_samples_per_s": bare_per_s,
-                **part.columns("delivered"),
+                **relative_speed.columns("delivered"),
             }
         )
         name = f"{network.name} on {device}: part of the bare loop"
-        goals.append(Goal.judge(name, part, ">=", DELIVERED))
+        goals.append(Goal.judge(name, relative_speed, ">=", DELIVERED))
     return BenchmarkReport(rows, goals)
 
 
@@ -185,7 +185,10 @@ def time_runs(channel: Channel, label: Label) -> None:
 
 
 def torch_loop(factory: str, device: str, rows: int) -> Label:
-    """Return a loop of the factory's module in PyTorch, without TF32, as in a teacher."""
+    """Return a function that labels a batch with the factory's module in PyTorch.
+
+    As in a teacher, TF32 is off.
+    """
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -203,7 +206,10 @@ def torch_loop(factory: str, device: str, rows: int) -> Label:
 
 
 def onnxruntime_loop(model: str, device: str, rows: int) -> Label:
-    """Return a loop of an exported file in onnxruntime, without TF32, as in a teacher."""
+    """Return a function that labels a batch with an exported file in onnxruntime.
+
+    As in a teacher, TF32 is off.
+    """
     import onnxruntime
 
     provider: Any = "CPUExecutionProvider"

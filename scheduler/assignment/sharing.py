@@ -97,10 +97,12 @@ def less_loaded(table: AssignmentTable, student: StudentAssignment) -> str | Non
 
 
 def student_to_relieve(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
-    """Return a student of the most loaded shared teacher, and an idle teacher that it needs alone.
+    """Return a student that shares a teacher, and an idle teacher that alone meets its need.
+
+    Students of the most loaded teachers are considered first.
 
     Returns:
-        None: no idle teacher is powerful enough for any student that shares one.
+        None: no idle teacher is powerful enough for any student that shares a teacher.
     """
     shared = [name for name, students in table.holders.items() if len(students) > 1]
     for name in sorted(shared, key=table.load, reverse=True):
@@ -131,8 +133,8 @@ class Trades:
     The former gives a teacher for a weaker one and still has what it needs.
 
     Attributes:
-        spare: power of a teacher -> what a student has beyond its need, and this student: the one
-            that can best give a teacher of that power.
+        spare: power of a teacher -> (surplus, student): the student that can best give a teacher
+            of that power, and the power that it has beyond its need.
     """
 
     def __init__(self, table: AssignmentTable) -> None:

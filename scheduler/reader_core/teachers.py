@@ -102,7 +102,7 @@ class TeacherStates:
 
     @property
     def _answering(self) -> frozenset[str]:
-        """Teachers that can be expected to answer now, also on trial."""
+        """Teachers that can be expected to answer now, including those on trial."""
         return frozenset(self._ledger.teachers) - self._resting - self.lateness.hedging.late
 
     def _pause_s(self, name: str, now: float) -> float:

@@ -82,7 +82,8 @@ def hung(ranks: Sequence[RankProgress], hang_s: float, now_s: float) -> tuple[in
 def _is_silent(progress: RankProgress, hang_s: float, now_s: float) -> bool:
     if progress.suspended:  # it can neither report what it waits for nor continue by itself
         return now_s - max(progress.at_s, progress.heard_s) >= hang_s
-    # Such a wait has limits of its own. But the rank must repeat its report: it may have died.
+    # A wait for something outside has limits of its own. But a rank that stops reporting it may
+    # have died.
     since_s = progress.heard_s if progress.waiting_for else progress.at_s
     return now_s - since_s >= allowed_s(progress, hang_s)
 
