@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .state import EPS, StudentEntry, TeacherEntry
 
@@ -16,6 +17,13 @@ NOTHING, A_PART, BELOW_MIN, BELOW_NEED, SERVED = range(5)
 
 #: "" stands for any host.
 _PowerAndHost = tuple[float, str]
+
+
+class Note(NamedTuple):
+    """Why the rule changed an assignment, as text, and the teachers that the text names."""
+
+    text: str
+    teachers: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +38,7 @@ class StudentAssignment:
         released: teachers that were set aside and that it no longer keeps.
         own: power of its teachers that no other student holds.
         shared: number of its teachers that other students hold too.
-        notes: reasons for its changes, as text.
+        notes: reasons for its changes.
     """
 
     name: str
@@ -45,7 +53,10 @@ class StudentAssignment:
     released: set[str] = field(default_factory=set)
     own: float = 0.0
     shared: int = 0
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    def note(self, text: str, *teachers: str) -> None:
+        self.notes.append(Note(text, teachers))
 
 
 class IdleTeachers:

@@ -131,8 +131,8 @@ def _reason(working: WorkingState, name: str, old: StudentEntry | None, new: Stu
         causes.append(why.get(name, f"student {name} wants {new.want}"))
     causes += _describe_content_change(old, new)
     notes = working.notes.get(name, [])
-    causes += notes
-    mentioned = {word.rstrip(",") for note in notes for word in note.split()}
+    causes += [note.text for note in notes]
+    mentioned = {teacher for note in notes for teacher in note.teachers}
     for teacher in new.teachers:
         if teacher in before or teacher in mentioned:
             continue

@@ -221,8 +221,10 @@ def _concentrate(table: AssignmentTable, jobs: list[_JobLevel]) -> None:
             teacher = giver.held[-1]
             table.take(giver, teacher)
             table.give(student, teacher)
-            giver.notes.append(f"teacher {teacher} given to {student.name}, the slowest of its job")
-            student.notes.append(f"teacher {teacher} taken over from {giver.name}")
+            giver.note(
+                f"teacher {teacher} given to {student.name}, the slowest of its job", teacher
+            )
+            student.note(f"teacher {teacher} taken over from {giver.name}", teacher)
 
 
 #: Most rounds: two nearly always suffice. With the bound a rounding error cannot block a service.
@@ -367,8 +369,8 @@ class _Repair:
         giver, self._moved = weakest[0], True
         teacher = _to_give(table, giver, claim, student)
         table.take(giver, teacher)
-        giver.notes.append(f"teacher {teacher} given to {student.name}, {_reason(claim, giver)}")
-        student.notes.append(f"teacher {teacher} taken over from {giver.name}")
+        giver.note(f"teacher {teacher} given to {student.name}, {_reason(claim, giver)}", teacher)
+        student.note(f"teacher {teacher} taken over from {giver.name}", teacher)
         if student.shared:
             table.take(student, student.held[0])
         table.give(student, teacher)
@@ -403,7 +405,7 @@ def _end_shares(table: AssignmentTable, student: StudentAssignment) -> None:
         teacher = max(shared, key=lambda name: len(table.holders[name]))
         table.take(student, teacher)
         other = table.holders[teacher][0].name
-        student.notes.append(f"teacher {teacher}, shared during the recovery, left to {other}")
+        student.note(f"teacher {teacher}, shared during the recovery, left to {other}", teacher)
 
 
 def _give_back(table: AssignmentTable, student: StudentAssignment) -> None:
@@ -424,14 +426,15 @@ def _release(table: AssignmentTable, student: StudentAssignment) -> bool:
     """Release set-aside teachers of a student that has enough without them."""
     if not student.set_aside or not table.is_served(student):
         return False
-    student.notes.append(f"has enough without {', '.join(student.set_aside)}, which gave no labels")
+    silent = student.set_aside
+    student.note(f"has enough without {', '.join(silent)}, which gave no labels", *silent)
     table.release(student)
     return True
 
 
 def _return(table: AssignmentTable, student: StudentAssignment, teacher: str) -> None:
     table.take(student, teacher)
-    student.notes.append(f"teacher {teacher} not needed any more")
+    student.note(f"teacher {teacher} not needed any more", teacher)
 
 
 def _to_give(

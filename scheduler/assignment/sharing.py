@@ -192,8 +192,10 @@ def _trade(
     table.take(other, strong)
     table.give(student, strong)
     table.give(other, weak)
-    student.notes.append(f"teacher {strong} taken over from {other.name} for teacher {weak}")
-    other.notes.append(f"teacher {strong} traded for {weak} with {student.name}, which needs more")
+    student.note(f"teacher {strong} taken over from {other.name} for teacher {weak}", strong, weak)
+    other.note(
+        f"teacher {strong} traded for {weak} with {student.name}, which needs more", strong, weak
+    )
 
 
 #: A swap costs two moves, so it is made only if the better place gives this many times as much.
@@ -250,7 +252,10 @@ def _swap_places(
     for holder, leaves, takes in ((student, mine, theirs), (other, theirs, mine)):
         table.give(holder, takes)
         table.take(holder, leaves)
-    student.notes.append(f"teacher {theirs} taken over from {other.name}")
-    other.notes.append(
-        f"teacher {theirs} given to {student.name}, which has higher priority, for a part of {mine}"
+    student.note(f"teacher {theirs} taken over from {other.name}", theirs)
+    other.note(
+        f"teacher {theirs} given to {student.name}, which has higher priority,"
+        f" for a part of {mine}",
+        theirs,
+        mine,
     )

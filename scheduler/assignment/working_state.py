@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import assert_never
 
 from .. import debounce
+from .assignment_table import Note
 from .state import (
     AssignmentEvent,
     AssignmentState,
@@ -47,7 +48,7 @@ class WorkingState:
     Attributes:
         lost: teachers that were lost, or returned as another incarnation.
         why: text of the latest event, by teacher or student.
-        notes: changes that the rule made, as text, by student.
+        notes: reasons for changes that the rule made, by student.
         speed_changed: teachers with a changed speed class.
         new: students that this batch added.
         between_epochs: students that now wait between two epochs of their data.
@@ -62,7 +63,7 @@ class WorkingState:
         self.anchor, self.plan, self.recovering = state.anchor, state.plan, state.recovering
         self.lost: set[str] = set()
         self.why: dict[str, str] = {}
-        self.notes: dict[str, list[str]] = {}
+        self.notes: dict[str, list[Note]] = {}
         self.speed_changed: set[str] = set()
         self.new: set[str] = set()
         self.between_epochs: set[str] = set()

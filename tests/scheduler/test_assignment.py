@@ -122,6 +122,11 @@ class TestReasons:
     ) -> None:
         assert re.search(facts, Service(*before).see(event)["a/0"].reason)
 
+    def test_a_teacher_may_be_called_like_a_word_of_a_reason(self) -> None:
+        service = Service(*up("abc"), wants("a/0", 3), wants("b/0", 0))
+        change = service.see(TeacherUp("from", 1), wants("b/0", 2))["b/0"]
+        assert "teacher c taken over from a/0; teacher from serves" in change.reason
+
 
 def on(content: str, epoch: int, want: int = 1, student: str = "a/0") -> StudentReported:
     """A student that is labelled with `content` in an epoch; "": it stands before that epoch."""
