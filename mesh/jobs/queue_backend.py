@@ -141,7 +141,7 @@ def hold_slots(
     _check_reservation(board, name, slots)
     start_s = renewed_s = time.monotonic()
     board.reserve(name, slots, TTL_S)
-    is_free = False
+    is_free, given_back = False, "given back"
     try:
         while for_s is None or time.monotonic() - start_s < for_s:
             if stop.wait(_RENEWAL_S / 2 if is_free else _SLOTS_POLL_S):
@@ -159,8 +159,9 @@ def hold_slots(
         try:
             board.unreserve(name)
         except EdlError as error:
+            given_back = f"given back within {TTL_S:g} s"
             log.warning("the reservation ends in %g s, as it cannot be deleted: %s", TTL_S, error)
-    say("given back" if is_free else f"cancelled before {slots} slots were free")
+    say(given_back if is_free else f"cancelled before {slots} slots were free")
 
 
 def _check_reservation(board: QueueBoard, name: str, slots: int) -> None:

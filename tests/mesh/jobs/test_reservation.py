@@ -34,6 +34,23 @@ def test_ctrl_c_ends_a_reservation_while_redis_is_away(
     assert "Redis does not answer" in caplog.text
 
 
+def test_slots_are_not_given_back_before_the_reservation_is_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue, stop = QueueBoard(MemoryStore()), Stop()
+    monkeypatch.setattr(queue, "unreserve", away)
+    assert queue.lead("r-1", {"slots": 2, "kept": {"web": [0]}}, 60.0)
+    said: list[str] = []
+
+    def stop_when_free(text: str) -> None:
+        said.append(text)
+        stop.request()
+
+    hold_slots(queue, "web", 1, None, stop, stop_when_free)
+    assert len(said) == 2
+    assert said[1] == "given back within 5 s"
+
+
 def test_an_error_is_not_replaced_by_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: float) -> NoReturn:
         raise ZeroDivisionError
