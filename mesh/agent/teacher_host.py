@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between checks whether the teacher has ended.
 _POLL_S: Final = 0.1
-#: Base and limit in seconds of the growing pause before a retry: after a UsageError, which only a
-#: user can fix, and after other failures.
+#: Base and limit in seconds of the growing pause before a retry: after a UsageError of the agent or
+#: of its teacher, which only a user can fix, and after other failures.
 _USAGE_ERROR_PAUSE_S: Final = (30.0, 600.0)
 _FAILURE_PAUSE_S: Final = (5.0, 300.0)
 #: Seconds after the grace period before a teacher is killed, and the longest wait for a killed one.
@@ -236,7 +236,8 @@ class TeacherHost:
         except ProcessFailed:
             if process.alive:
                 raise
-            raise ProcessFailed(_describe_end(process)) from None
+            refused = process.returncode == UsageError.exit_code
+            raise (UsageError if refused else ProcessFailed)(_describe_end(process)) from None
 
     def _end_teacher(self) -> None:
         """Drain the teacher. If it has ended already, handle its exit."""

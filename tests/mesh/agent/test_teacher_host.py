@@ -101,5 +101,39 @@ def test_pauses_grow_though_each_start_of_the_teacher_takes_long(
     host.set_wanted(Deployment("s", "file:///model", "0" * 64))
     wait_until(lambda: len(passed_s) >= 7)
     host.stop()
-    pauses_s = [record.args[1] for record in caplog.records if "next attempt" in record.msg]  # type: ignore[index]
-    assert 0.016 <= float(str(pauses_s[5])) <= 0.032
+    assert 0.016 <= _pauses_s(caplog)[5] <= 0.032
+
+
+def _pauses_s(caplog: pytest.LogCaptureFixture) -> list[float]:
+    """The pauses before the next attempts, as they were logged."""
+    records = [record for record in caplog.records if "next attempt" in record.msg]
+    return [float(str(record.args[1])) for record in records]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("exit_code", "pause_s"), [(2, (15.0, 30.0)), (1, (2.5, 5.0))])
+def test_a_teacher_that_refuses_to_start_is_retried_less_often_than_one_that_crashes(
+    exit_code: int,
+    pause_s: tuple[float, float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def expect(*_: object) -> NoReturn:
+        raise ProcessFailed("it is not ready")
+
+    teacher = SimpleNamespace(
+        name="teacher of s",
+        alive=False,
+        returncode=exit_code,
+        last_line="edl: torch cannot be imported",
+        expect=expect,
+    )
+    monkeypatch.setattr(teacher_host, "start", lambda _: teacher)
+    monkeypatch.setattr(ModelCache, "fetch", lambda *_: tmp_path)
+    host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))
+    host.start()
+    host.set_wanted(Deployment("s", "file:///model", "0" * 64))
+    wait_until(lambda: host.status.state == "failing")
+    assert "torch cannot be imported" in host.status.why
+    host.stop()
+    assert pause_s[0] <= _pauses_s(caplog)[0] <= pause_s[1]
