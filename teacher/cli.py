@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 RELAY_VARIABLE: Final = "EDL_BEAT_RELAY"
 #: Seconds after which `bench` starts no further round, which times each size once.
 _BENCH_S: Final = 60.0
+#: Seconds after `--grace` before a teacher that outlived its parent is killed.
+_EXIT_MARGIN_S: Final = 5.0
 #: Default tolerance, as a share of the largest value of an output. Results in float32 differ less
 #: between machines and backends; another model differs more.
 _TOLERANCE = 1e-3
@@ -250,7 +252,7 @@ def serve(
     tokens: credentials.Tokens = None,
 ) -> None:
     """The command; its help is `options.SERVE`."""
-    supervise.end_with_parent()
+    supervise.end_with_parent(grace + _EXIT_MARGIN_S)
     configure_logging()
     raise_descriptor_limit()
     from ..proto.arena import tune_allocator

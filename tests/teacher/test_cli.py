@@ -168,6 +168,16 @@ def test_wrong_options_are_refused(arguments: tuple[str, ...], served: list[Teac
     assert not served
 
 
+@pytest.mark.usefixtures("served")
+def test_a_teacher_whose_parent_has_died_may_drain_for_its_grace_period(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    until_kill_s: list[float] = []
+    monkeypatch.setattr("edl.runtime.supervise.end_with_parent", until_kill_s.append)
+    run("--model", "m:f", "--grace", "60")
+    assert until_kill_s == [65.0]
+
+
 def test_http_is_off_without_its_packages(
     served: list[TeacherConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
