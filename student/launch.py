@@ -19,7 +19,7 @@ from typing import Final
 
 from ..coordinator.store.redis_url import parse
 from ..runtime.addresses import join_address
-from ..runtime.errors import UsageError
+from ..runtime.errors import AddressInUse, UsageError
 
 #: Variables with the number of this process, from 0. Here and below, the first one set is used.
 _NUMBERS: Final = (
@@ -164,34 +164,44 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
 
     Raises:
         UsageError: `host` is not an address of this machine.
+        AddressInUse: fewer ports are free.
     """
+    endpoints: list[str] = []
     try:
         with contextlib.ExitStack() as open_sockets:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 host.strip("[]"), 0, type=socket.SOCK_STREAM
             )[0]
-            ports: list[int] = []
-            choices = _rank_ports()
-            while len(ports) < count:
+            for port in _rank_ports(count):
                 probe = open_sockets.enter_context(socket.socket(family, kind, protocol))
                 try:
-                    probe.bind((address[0], secrets.choice(choices), *address[2:]))
+                    probe.bind((address[0], port, *address[2:]))
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
                         raise
+                    probe.close()
                     continue
-                ports.append(probe.getsockname()[1])
+                endpoints.append(join_address(host, probe.getsockname()[1]))
+                if len(endpoints) == count:
+                    return tuple(endpoints)
     except OSError as error:
         raise UsageError(
             f"ranks cannot listen at {host!r}: {error.strerror or error}; --advertise names an"
             " address of this machine"
         ) from error
-    return tuple(join_address(host, port) for port in ports)
+    raise AddressInUse(
+        f"ranks cannot listen at {host!r}: {len(endpoints)} ports are free, {count} are needed"
+    )
 
 
-def _rank_ports() -> range:
-    """Return the ports that outgoing connections do not get; if none, 0: the system chooses."""
+def _rank_ports(count: int) -> list[int]:
+    """Return the ports that outgoing connections do not get, shuffled.
+
+    If there are none, return `count` zeros: the system chooses.
+    """
     lowest, first_outgoing = 10_000, 32_768
     with contextlib.suppress(OSError):
         first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    return range(lowest, first_outgoing) or range(1)
+    ports = list(range(lowest, first_outgoing))
+    secrets.SystemRandom().shuffle(ports)
+    return ports or [0] * count

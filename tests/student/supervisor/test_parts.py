@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 
 from edl.coordinator.jobs import Generation, GenerationRecord, JobBoard, NodeEndpoints, NodeInfo
 from edl.runtime.errors import (
+    AddressInUse,
     CheckpointUnavailable,
     GenerationSuperseded,
     RedisUnavailable,
@@ -585,3 +587,11 @@ def test_ports_of_ranks_are_none_that_a_connection_may_take() -> None:
     ports = {int(endpoint.rpartition(":")[2]) for endpoint in endpoints}
     assert len(ports) == 50
     assert not ports & {*range(low, high + 1)}
+
+
+def test_it_is_an_error_if_too_few_ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("edl.student.launch._rank_ports", lambda _: [port])
+        with pytest.raises(AddressInUse, match="0 ports are free, 1 are needed"):
+            free_endpoints(LOOPBACK, 1)
