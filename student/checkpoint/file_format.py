@@ -52,6 +52,7 @@ def read(files: Files, checkpoint: Checkpoint) -> Contents:
         CheckpointDamaged: a file is missing, of another length, or fails its checksum.
         CheckpointUnavailable: the place cannot be read now.
     """
+    _require_state(checkpoint)
     tensors: dict[str, Array] = {}
     state = b""
     for file, recorded in checkpoint.files.items():
@@ -62,16 +63,21 @@ def read(files: Files, checkpoint: Checkpoint) -> Contents:
             group = file.removesuffix(SUFFIX)
             for array_name, array in read_arrays(reader, recorded.nbytes).items():
                 tensors[f"{group}/{array_name}"] = array
-    if not state:
-        raise CheckpointDamaged(f"{STATE} is missing")
     return Contents(checkpoint.step, checkpoint.world, tensors, json.loads(state))
 
 
 def verify(files: Files, checkpoint: Checkpoint) -> None:
     """Read all files and compare them with their checksums; raises as `read` does."""
+    _require_state(checkpoint)
     for file, recorded in checkpoint.files.items():
         with _opened(files, checkpoint.name, file, recorded):
             pass  # the file is read at the end of the context
+
+
+def _require_state(checkpoint: Checkpoint) -> None:
+    recorded = checkpoint.files.get(STATE)
+    if recorded is None or not recorded.nbytes:
+        raise CheckpointDamaged(f"{STATE} is missing")
 
 
 class _Reader:

@@ -133,6 +133,18 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path, rng: random.Random) -> None:
     check(repository.load(saved), size=64)
 
 
+def test_a_checkpoint_without_a_state_is_damaged(tmp_path: Path) -> None:
+    repository = Repository(str(tmp_path))
+    saved = repository.save(contents_of(1))
+    others = {file: digest for file, digest in saved.files.items() if file != "state.json"}
+    manifest = pack_manifest(contents_of(1), others, Provenance())
+    damage(saved, "MANIFEST.json", lambda _: manifest)
+    for look in (repository.verify, repository.load):
+        with pytest.raises(CheckpointDamaged, match=r"state\.json is missing"):
+            look(saved)
+    assert Repository(str(tmp_path)).newest_valid() is None
+
+
 @pytest.mark.parametrize("file", ["state.json", "MANIFEST.json"])
 def test_damaged_or_unfinished_ones_alone_are_no_checkpoint(url: str, file: str) -> None:
     saved = Repository(url).save(contents_of(1))
