@@ -49,8 +49,10 @@ FULL_TEACHERS, FULL_STUDENTS = 10_000, 1_000
 WANTED_SHARE: Final = 0.9
 #: Share of the teachers that die; as many join.
 CHANGED_SHARE: Final = 0.02
-#: Most cores that each may use at full size; the limits scale with the number of teachers.
+#: Most cores that each may use at full size. The limits scale with the number of teachers, down to
+#: `LEAST_SCALE`: with fewer teachers, the work that does not depend on their number prevails.
 REDIS_CORES, MANAGER_CORES = 0.12, 1.0
+LEAST_SCALE: Final = 0.1
 #: Most seconds from registration to assignment, and from the end of a lease until a student learns
 #: of it.
 JOIN_S, DEATH_S = 0.5, 0.25
@@ -100,7 +102,7 @@ def run(
     tenth = max(teachers // 10, 10), max(students // 10, 1)
     sizes = [tenth] if quick else [(teachers, students), tenth]
     phase_s = seconds or (5.0 if quick else 20.0)
-    runs = [measure(*size, phase_s) for size in sizes]
+    runs = [measure(*size, phase_s) for size in dict.fromkeys(sizes)]  # tiny crowds have no tenth
     goals = [goal for stats in runs for goal in _goals(stats)]
     goals += assignment.run(quick=quick, teachers=teachers, students=students).goals
     return BenchmarkReport([_row(stats) for stats in runs], goals)
@@ -245,7 +247,7 @@ def _latencies(since: Mapping[str, float], until: Mapping[str, float]) -> list[f
 def _goals(stats: LoadStats) -> list[Goal]:
     size = f"{stats.teachers:,} x {stats.students:,}"
     redis, manager = stats.quiet["redis"], stats.quiet["manager"]
-    scale = stats.teachers / FULL_TEACHERS
+    scale = max(stats.teachers / FULL_TEACHERS, LEAST_SCALE)
     join_s, death_s = (quantile(late_s, 0.99) for late_s in (stats.join_s, stats.death_s))
     return [
         Goal.judge_speed(f"{size}: Redis, cores", redis, "<=", REDIS_CORES * scale),

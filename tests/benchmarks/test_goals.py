@@ -144,6 +144,22 @@ def test_a_crowd_in_which_no_dead_teacher_was_assigned_fails_its_goal(
     assert report.rows[0]["death_p99_s"] == math.inf
 
 
+def test_a_tiny_crowd_is_measured_once_and_fixed_costs_do_not_fail_its_goals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cores = {"redis": 0.01, "manager": 0.05}
+    sizes: list[tuple[int, int]] = []
+
+    def measure(teachers: int, students: int, _: float) -> coordinator.LoadStats:
+        sizes.append((teachers, students))
+        return coordinator.LoadStats(teachers, students, cores, cores, [0.1], [0.1], 1.0, 0.0)
+
+    monkeypatch.setattr(coordinator, "measure", measure)
+    monkeypatch.setattr(assignment, "run", lambda **_: BenchmarkReport([]))
+    assert coordinator.run(quick=False, teachers=10, students=1).holds
+    assert sizes == [(10, 1)]
+
+
 # --- hostile
 
 
