@@ -84,6 +84,13 @@ def test_the_reference_has_every_public_name(package: ModuleType) -> None:
     assert sorted(listed) == sorted(package.__all__)
 
 
+def test_the_reference_has_every_integration() -> None:
+    text = (ROOT / "docs/reference/python.md").read_text()
+    listed = set(re.findall(r"^::: edl\.integrations\.(\w+)$", text, re.MULTILINE))
+    modules = {path.stem for path in (ROOT / "integrations").glob("[!_]*.py")}
+    assert listed == modules - {"on_demand"}  # which others use
+
+
 def test_every_error_that_users_see_has_a_remedy() -> None:
     defined = {name for name, one in vars(edl.runtime.errors).items() if isinstance(one, type)}
     assert defined - set(re.findall(r"^\| `(\w+)` \|", errors.table(), re.MULTILINE)) == INTERNAL
