@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -32,48 +34,71 @@ def to_plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def from_plain(kind: type[_T], value: Any) -> _T:
+def from_plain(kind: type[_T], value: Any, *, defaults: bool = False) -> _T:
     """Rebuild an object of the class `kind` from a value that `to_plain` returned.
+
+    Args:
+        kind: class of the object.
+        value: describes the object.
+        defaults: whether a missing member gets the default of its field, if there is one.
 
     Raises:
         WireError: `value` does not describe such an object. The constructor of `kind` may raise
             other errors.
     """
-    rebuilt: _T = _read(kind, value)
+    rebuilt: _T = _read(kind, value, defaults)
     return rebuilt
 
 
-def _read(hint: Any, value: Any) -> Any:
+def _read(hint: Any, value: Any, defaults: bool) -> Any:
+    if type(value) is hint:
+        return value
     origin, args = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
-        if value.keys() >= (names := {field.name for field in fields(hint)}):
-            return hint(**{name: _read(_hints(hint)[name], value[name]) for name in names})
+        members = _members(hint)
+        if all(name in value or (optional and defaults) for name, _, optional in members):
+            given = [(name, member) for name, member, _ in members if name in value]
+            return hint(**{name: _read(member, value[name], defaults) for name, member in given})
     elif isinstance(hint, type) and hasattr(hint, "_fields") and isinstance(value, list):
         if len(value) == len(hint._fields):
-            return hint(*map(_read, _hints(hint).values(), value))
+            return hint(*map(_read, _hints(hint).values(), value, repeat(defaults)))
     elif origin in (Union, types.UnionType):
         for alternative in args:
             try:
-                return _read(alternative, value)
+                return _read(alternative, value, defaults)
             except WireError:
                 continue
     elif origin is tuple and isinstance(value, list):
         if args[-1] is ...:
-            return tuple(_read(args[0], item) for item in value)
+            return tuple(_read(args[0], item, defaults) for item in value)
         if len(args) == len(value):
-            return tuple(map(_read, args, value))
+            return tuple(map(_read, args, value, repeat(defaults)))
     elif origin is list and isinstance(value, list):
-        return [_read(args[0], item) for item in value]
+        return [_read(args[0], item, defaults) for item in value]
     elif origin is frozenset and isinstance(value, list):
-        return frozenset(_read(args[0], item) for item in value)
+        return frozenset(_read(args[0], item, defaults) for item in value)
     elif origin in (Mapping, dict) and isinstance(value, dict):
-        return {name: _read(args[1], item) for name, item in value.items()}
+        return {name: _read(args[1], item, defaults) for name, item in value.items()}
     elif origin is Literal and value in args:
         return value
     elif hint is Path and type(value) is str:
         return Path(value)
-    elif hint is Any or type(value) is hint or (hint is type(None) and value is None):
+    elif hint is Any or (hint is type(None) and value is None):
         return value
     elif hint is float and type(value) is int:
-        return float(value)
+        with suppress(OverflowError):  # an integer beyond the floats
+            return float(value)
     raise WireError(f"{value!r:.80} is not of type {getattr(hint, '__name__', hint)}")
+
+
+@lru_cache
+def _members(kind: type[Any]) -> list[tuple[str, Any, bool]]:
+    """Return the name and type of each field of a dataclass, and whether it has a default."""
+    return [
+        (
+            field.name,
+            _hints(kind)[field.name],
+            field.default is not MISSING or field.default_factory is not MISSING,
+        )
+        for field in fields(kind)
+    ]

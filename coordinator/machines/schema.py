@@ -22,11 +22,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, TypeVar, get_args
 
-from ...runtime.errors import UsageError
+from ...proto.dataclass_json import from_plain
+from ...runtime.errors import UsageError, WireError
 from ..registry.schema import check_service
 from ..store.records import LeaseSet, check_member, is_name, load_facts
+
+_Record = TypeVar("_Record")
 
 _PREFIX: Final = "edl:{edl:machines}:"
 #: The lease set of machines; leases end at their deadlines.
@@ -266,16 +269,6 @@ class Deployment:
         """Return a copy that is withdrawn."""
         return replace(self, withdrawn=True)
 
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        """Parse the fields. Raises UsageError if they are invalid."""
-        values = _typed_fields(cls, value)
-        try:
-            options = tuple((name, value) for name, value in values.get("options", ()))
-            return cls(**{**values, "options": options})
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"a deployment is invalid: {error}") from None
-
 
 @dataclass(frozen=True, slots=True)
 class MachineOrder:
@@ -295,14 +288,6 @@ class MachineOrder:
     def service(self) -> str:
         """The service that it serves; empty: none."""
         return "" if self.deployment is None else self.deployment.service
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        """Parse the fields. Raises UsageError if they are invalid."""
-        values = _typed_fields(cls, value)
-        if values.get("deployment") is not None:
-            values["deployment"] = Deployment.from_json(values["deployment"])
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,18 +393,19 @@ def json_of(record: Deployment | MachineOrder | Report) -> str:
 
 def deployment_from(text: str) -> Deployment | None:
     """Parse a deployment from the text of `json_of`; None if it is invalid."""
-    try:
-        return Deployment.from_json(load_facts(text))
-    except UsageError:
-        return None
+    return _parse(Deployment, text)
 
 
 def order_from(text: str | None) -> MachineOrder:
     """Parse an order from the text of `json_of`; number 0 if it is missing or invalid."""
+    return _parse(MachineOrder, text or "") or MachineOrder()
+
+
+def _parse(kind: type[_Record], text: str) -> _Record | None:
     try:
-        return MachineOrder.from_json(load_facts(text or ""))
-    except UsageError:
-        return MachineOrder()
+        return from_plain(kind, load_facts(text), defaults=True)
+    except (WireError, UsageError):
+        return None
 
 
 def _finite(value: object) -> float | None:
@@ -436,28 +422,3 @@ def _finite(value: object) -> float | None:
 def _is_too_large(value: object) -> bool:
     """Return whether a value is an integer of more than 64 bits, for Redis and messages."""
     return isinstance(value, int) and abs(value) >= 1 << 63
-
-
-#: Annotation of a field -> types of its values in JSON; others are checked by their records.
-_JSON_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "float | None": (int, float, type(None)),
-}
-
-
-def _typed_fields(cls: type[Any], value: object) -> dict[str, Any]:
-    """Return the known fields of a record. Raises UsageError if one has the wrong type."""
-    if not isinstance(value, Mapping):
-        raise UsageError(f"{cls.__name__}: expects a mapping, got {type(value).__name__}")
-    values = {}
-    for known in fields(cls):
-        if known.name not in value:
-            continue
-        given = value[known.name]
-        if (expected := _JSON_TYPES.get(str(known.type))) and type(given) not in expected:
-            raise UsageError(f"{known.name} of {cls.__name__} must be {known.type}")
-        values[known.name] = given
-    return values

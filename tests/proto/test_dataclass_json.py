@@ -54,6 +54,7 @@ def test_there_and_back() -> None:
         ("path", 7),
         ("inner", []),
         ("seconds", "1"),
+        ("seconds", 10**400),
     ],
 )
 def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
@@ -63,3 +64,12 @@ def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
     del told[name]
     with pytest.raises(WireError):
         from_plain(Whole, told)
+
+
+def test_a_record_of_an_older_version_gets_the_defaults_of_newer_fields() -> None:
+    older = to_plain(WHOLE)
+    del older["seconds"], older["inner"]["names"]
+    assert from_plain(Whole, older, defaults=True) == WHOLE
+    del older["path"]
+    with pytest.raises(WireError):
+        from_plain(Whole, older, defaults=True)
