@@ -25,9 +25,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
 
+from ...proto.dataclass_json import from_plain, to_plain
 from ...runtime.errors import WireError
-from ...scheduler.students.failures import RankFailure
-from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
+from ...scheduler.students.saving import CheckpointHistory
 from ...scheduler.students.world import LiveNode, NodeState, RecallWorld, World
 from ..store.records import Facts, LeaseSet, check_member, check_name
 
@@ -131,24 +131,8 @@ class NodeInfo(NodeState):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Parse `to_json`; fields of newer versions are ignored.
-
-        Raises:
-            WireError: the value is invalid.
-        """
-        try:
-            known = _known_fields(cls, value)
-            recall = known.pop("recall", None)
-            return cls(
-                **{
-                    **known,
-                    "endpoints": tuple(known.get("endpoints", ())),
-                    "failures": tuple(map(RankFailure.from_json, known.get("failures", ()))),
-                    "recall": None if recall is None else _recall_from_json(recall),
-                }
-            )
-        except (TypeError, AttributeError) as error:
-            raise WireError(f"the facts of a node are invalid: {error}") from error
+        """Parse `to_json`; fields of newer versions are ignored. Raises WireError if invalid."""
+        return from_plain(cls, value, defaults=True)
 
     def live_node(self, node: Node) -> LiveNode:
         """Return this node in the form of `scheduler.students.world`."""
@@ -198,9 +182,9 @@ class Generation:
         return sum(len(earlier.endpoints) for earlier in before)
 
     def to_json(self) -> dict[str, Any]:
-        body = asdict(self.world)
+        body: dict[str, Any] = to_plain(self.world)
         del body["number"]  # the board has it in a field of its own
-        body["nodes"] = [asdict(endpoints) for endpoints in self.node_endpoints]
+        body["nodes"] = to_plain(self.node_endpoints)
         body["previous_ranks"] = self.previous_ranks
         body["restored"] = self.world.restored
         return body
@@ -210,27 +194,13 @@ class Generation:
         """Parse the generation of a board. Raises WireError if it is invalid."""
         number, body = record.number, record.body
         try:
-            nodes = tuple(
-                NodeEndpoints(entry["node"], tuple(entry["endpoints"]), entry.get("host", ""))
-                for entry in body["nodes"]
-            )
-            origin = body.get("origin")
-            world = World(
-                number=number,
-                nodes=tuple(endpoints.node for endpoints in nodes),
-                origin=None if origin is None else CheckpointEntry(**origin),
-                keeper=body["keeper"],
-                failures=tuple(map(RankFailure.from_json, body["failures"])),
-                barred=tuple(body["barred"]),
-                reason=body["reason"],
-                fingerprint=body.get("fingerprint", {}),
-                untried=tuple(body.get("untried", ())),
-                data_order=body.get("data_order", {}),
-            )
-            history = CheckpointHistory.from_json(record.history)
-            return cls(world, nodes, body["previous_ranks"], history)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise WireError(f"generation {number} on the board is invalid: {error!r}") from error
+            nodes = from_plain(list[NodeEndpoints], body.get("nodes"), defaults=True)
+            stored = {**body, "number": number, "nodes": [entry.node for entry in nodes]}
+            world = from_plain(World, stored, defaults=True)
+            history = from_plain(CheckpointHistory, record.history, defaults=True)
+        except WireError as error:
+            raise WireError(f"generation {number} on the board is invalid: {error}") from error
+        return cls(world, tuple(nodes), body.get("previous_ranks", 0), history)
 
 
 def next_generation(
@@ -248,13 +218,3 @@ def _recall_to_json(recall: RecallWorld) -> dict[str, Any]:
     if not recall.hung:  # older versions refuse unknown fields in a recall
         del written["hung"]
     return written
-
-
-def _recall_from_json(value: Mapping[str, Any]) -> RecallWorld:
-    known = _known_fields(RecallWorld, value)
-    return RecallWorld(**{**known, "hung": tuple(known.get("hung", ()))})
-
-
-def _known_fields(cls: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:
-    names = {known.name for known in fields(cls)}
-    return {name: item for name, item in value.items() if name in names}

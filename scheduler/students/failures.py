@@ -19,9 +19,9 @@ the step. It also stops after six generations without progress.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import median_low
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal
 
 from .shards import Ranges
 
@@ -180,13 +180,6 @@ class RankFailure:
     def step_key(self) -> tuple[int, int]:
         """Key that is equal for failures on one step, and for failed starts from one checkpoint."""
         return (self.step, 0) if self.step else (0, self.restored)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the failure; unknown fields, as of a newer version, are ignored."""
-        names = {field.name for field in fields(cls)}
-        known = {name: item for name, item in value.items() if name in names}
-        return cls(**{**known, "positions": tuple(known.get("positions", ()))})
 
     def in_words(self) -> str:
         """Return text such as "rank 1 on node a crashed on step 5 of epoch 2: error"."""

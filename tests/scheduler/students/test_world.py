@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -401,11 +400,6 @@ class TestLadder:
             react_to_failures(found[:count], BOTH, 2) for count in range(1, len(found) + 1)
         )
         assert any(isinstance(reaction, StopJob) for reaction in reactions)
-
-    @given(st.integers(), st.lists(st.integers(0, 99)), st.text())
-    def test_json_round_trip(self, generation: int, positions: list[int], error: str) -> None:
-        failure = RankFailure(generation, "a", 1, "hang", 3, 1, tuple(positions), error, True, 2)
-        assert RankFailure.from_json(json.loads(json.dumps(asdict(failure)))) == failure
 
     def test_positions_in_words(self) -> None:
         assert positions_in_words([4]) == "position 4"

@@ -167,6 +167,10 @@ def test_nodes_of_other_versions_read_recalls_and_generations() -> None:
         assert ("hung" in written["recall"]) == bool(told.hung), "older ones know no such field"
         written["recall"]["of a newer version"] = 1
         assert NodeInfo.from_json(written).recall == told
+    failure = RankFailure(3, "a", 1, "hang", 3, 1, (7, 8), "an error", True, 2)
+    written = json.loads(json.dumps(NodeInfo(failures=(failure,)).to_json()))
+    written["failures"][0]["of a newer version"] = 1
+    assert NodeInfo.from_json(written).failures == (failure,)
     body = {name: one for name, one in NO_NODES.items() if name != "data_order"}
     assert Generation.from_record(GenerationRecord(1, body, 0)).world.data_order == {}
 
