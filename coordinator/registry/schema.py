@@ -35,6 +35,8 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Final, Literal
 
+from ...proto.dataclass_json import from_plain
+from ...runtime.errors import WireError
 from ...scheduler.rates import is_time_news
 from ..store.records import Leads, LeaseSet, LogRecord, check_name
 from ..store.records import check_member as check_member_id
@@ -224,18 +226,11 @@ def pack_row(row: Row) -> str:
 def unpack_row(text: str) -> Row | None:
     """Parse the row of `pack_row`; None if the text is invalid."""
     try:
-        values = json.loads(text)
-        row = Row(
-            **{**values, "teachers": tuple(values["teachers"]), "lost": tuple(values["lost"])}
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
+        row = from_plain(Row, json.loads(text), defaults=True)
+    except (ValueError, RecursionError, WireError):
         return None
-    texts = (*row.teachers, *row.lost, row.content_id, row.next_content_id, row.reason)
     numbers = (row.data_epoch, row.counter, row.incarnation)
-    valid = all(isinstance(part, str) for part in texts) and all(
-        type(part) is int and 0 <= part < 2**64 for part in numbers
-    )
-    return row if valid else None
+    return row if all(0 <= number < 2**64 for number in numbers) else None
 
 
 def log_entry(record: LogRecord) -> LogEntry:

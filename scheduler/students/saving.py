@@ -7,9 +7,9 @@ generation that made the save is the current one. Later saves of earlier generat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 #: Default part of the training's time that saves may take.
 OVERHEAD: Final = 0.02
@@ -103,14 +103,6 @@ class CheckpointHistory:
     def to_json(self) -> dict[str, Any]:
         """Return a mapping; {}: nothing is known."""
         return asdict(self) if self.newest or self.dropped else {}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`; raise TypeError or AttributeError for anything else."""
-        newest = value.get("newest")
-        return cls(
-            None if newest is None else CheckpointEntry(**newest), tuple(value.get("dropped", ()))
-        )
 
 
 def expected_digest(origin: CheckpointEntry, history: CheckpointHistory) -> str:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
+from ...proto.dataclass_json import from_plain
 from ...runtime.errors import CheckpointDamaged, EdlError, GenerationSuperseded, UsageError
 from ...scheduler.students.saving import (
     DEFAULT_KEEP,
@@ -79,7 +80,7 @@ class HistoryFence:
         record = self._board.generation(self._job)
         if record is None or record.number != self.generation:
             raise GenerationSuperseded(f"generation {self.generation} of {self._job} is over")
-        return CheckpointHistory.from_json(record.history)
+        return from_plain(CheckpointHistory, record.history, defaults=True)
 
     def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
         """Replace the history if it equals `known`; return whether it did. Raises as `history`."""

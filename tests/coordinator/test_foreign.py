@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +20,13 @@ from edl.coordinator.manager.messages import report_facts, report_from, teacher_
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.operations import drain
 from edl.coordinator.registry import LogEntry, Plan, Registry, Row
-from edl.coordinator.registry.schema import SERVICES, lease_set, service_key
+from edl.coordinator.registry.schema import (
+    SERVICES,
+    lease_set,
+    pack_row,
+    service_key,
+    unpack_row,
+)
 from edl.coordinator.store import redis_connection
 from edl.coordinator.store.records import Beat, Leads, Member, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
@@ -263,6 +270,13 @@ def test_odd_rows_are_passed_over(
     assert registry.table(s).rows == {"j/0": Row(("t",))}
     news = registry.table(s, (1, 1))
     assert (dict(news.rows), news.gone) == ({}, ("j/1",))
+
+
+def test_rows_of_other_versions_are_read() -> None:
+    row = Row(("t",), ("u",), counter=3)
+    newer = json.dumps({**json.loads(pack_row(row)), "of_tomorrow": 1})
+    assert unpack_row(newer) == row
+    assert unpack_row('{"teachers": ["t"], "lost": ["u"], "counter": 3}') == row
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "1e5", "9" * 40, ""])
