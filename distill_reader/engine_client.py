@@ -39,8 +39,8 @@ DEATHS_WINDOW_S = 60.0
 STOP_GRACE_S = 4.0
 #: Batches that follow each other within this time count as announced back to back.
 SOON_S = 0.002
-#: Timeout of a requested reply; a healthy engine takes 1 ms.
-REPLY_TIMEOUT_S = 1.0
+#: Timeout of a requested reply: a healthy engine takes 1 ms, but a new one starts for some seconds.
+REPLY_TIMEOUT_S = 10.0
 #: Most messages that a caller of `_send` sends itself: a socket with room takes these at once.
 MAX_AT_ONCE = 64
 
@@ -100,6 +100,7 @@ class EngineClient:
         self.numbering = self._lock = threading.RLock()
         self._handoff_states: dict[str, Message] = {}  # for the next engine, by service
         self._closing = False
+        self._ended = False  # no engine runs any more, and none will
         self._reply_arrived = threading.Condition()
         self._stats_requested = self._stats_received = 0  # numbers of the latest requests for stats
         self._story: tuple[int, list[str]] = (-1, [])  # batch, lines
@@ -202,23 +203,34 @@ class EngineClient:
         self._send({"kind": "stats_request", "number": self._stats_requested})
 
     def requested_stats(self) -> Message:
-        """Wait for the stats that were requested last; returns older ones after a timeout."""
+        """Wait for the stats that were requested last.
+
+        Returns older ones if the engine hangs, which is logged; if no engine runs any more; and in
+        a callback of a call.
+        """
         with self._reply_arrived:
             number = self._stats_requested
-            arrived = self._reply_arrived.wait_for(
-                lambda: self._stats_received >= number, REPLY_TIMEOUT_S
-            )
-            if not arrived:  # do not wait for them again
-                self._stats_received = number
+            if not self._await_reply(lambda: self._stats_received >= number):
+                self._stats_received = number  # do not wait for them again
+                log.warning(
+                    "the reader's engine has not answered for %g s: its statistics are older",
+                    REPLY_TIMEOUT_S,
+                )
             return self.stats
 
     def story(self, batch: int) -> list[str]:
         """Return the engine's recorded events of a batch, one per line; none after a timeout."""
         self._send({"kind": "story", "batch": batch})
         with self._reply_arrived:
-            self._reply_arrived.wait_for(lambda: self._story[0] == batch, REPLY_TIMEOUT_S)
+            self._await_reply(lambda: self._story[0] == batch)
             (number, lines), self._story = self._story, (-1, [])
             return lines if number == batch else []
+
+    def _await_reply(self, arrived: Callable[[], bool]) -> bool:
+        """Wait for a reply unless none can come; returns False if the engine hangs."""
+        if self.calls.is_in_callback:  # in the thread that receives replies
+            return True
+        return self._reply_arrived.wait_for(lambda: arrived() or self._ended, REPLY_TIMEOUT_S)
 
     def close(self) -> None:
         """End the engine and the receiving thread; bounded by a few seconds."""
@@ -363,6 +375,10 @@ class EngineClient:
         except Exception as error:  # in any case, the training loop must not wait for ever
             what = f"{type(error).__name__}: {error}"
             self._fail(errors.EngineLost(f"the reader lost its engine: {what}"))
+        finally:
+            with self._reply_arrived:
+                self._ended = True
+                self._reply_arrived.notify_all()
 
     def _fail(self, error: errors.EdlError) -> None:
         self._stream.fail(error)

@@ -293,7 +293,10 @@ class DistilReader:
 
     @property
     def stats(self) -> ReaderStats:
-        """Current statistics: complete after an epoch, else at most 0.2 s old."""
+        """Current statistics: complete after an epoch, else at most 0.2 s old.
+
+        They are older, and a warning is logged, if the engine does not answer within 10 s.
+        """
         return self._pipeline.stats()
 
     @property

@@ -370,12 +370,32 @@ def test_requested_stats_are_awaited(engines: Engines, side: Side, dies: bool) -
     assert side.engine.requested_stats()["want"] == 7
 
 
-def test_missing_stats_are_awaited_once(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_stats_are_awaited_once(
+    side: Side, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     side.engine.request_stats()
     monkeypatch.setattr(engine_client, "REPLY_TIMEOUT_S", 0.01)
     assert side.engine.requested_stats() == {}
+    assert "its statistics are older" in caplog.text
     monkeypatch.setattr(engine_client, "REPLY_TIMEOUT_S", LONG_S)
     assert side.engine.requested_stats() == {}
+
+
+@pytest.mark.parametrize("asks", ["stats", "story"])
+def test_no_reply_is_awaited_without_an_engine(engines: Engines, side: Side, asks: str) -> None:
+    side.engine.request_stats()
+    for death in range(1, MAX_DEATHS + 1):
+        engines.die()
+        if death < MAX_DEATHS:
+            wait_until(lambda: side.engine.restarts == death)  # noqa: B023
+    ask_for: dict[str, Callable[[], object]] = {
+        "stats": side.engine.requested_stats,
+        "story": lambda: side.engine.story(0),
+    }
+    asking = threading.Thread(target=ask_for[asks], daemon=True)
+    asking.start()
+    asking.join(DEADLINE_S)
+    assert not asking.is_alive()
 
 
 def test_defects_are_raised(engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
