@@ -142,8 +142,10 @@ class EnsembleMember:
         self.links: dict[int, TeacherLink] = {}
         self._connection_attempts = ConnectionAttempts(inbox, self.handle)
         self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
-        #: (teacher, request) pairs that could not be sent; the ledger counts them as in flight.
-        self._unsent: list[tuple[str, int]] = []
+        #: Requests that could not be sent; the ledger counts them as in flight until `tick`.
+        self._unsent: list[ev.Cancelled] = []
+        #: Batches of the loop that could not be sent: it gets an error in their place.
+        self._unfit: set[int] = set()
         #: Batches in the label cache that will be delivered without labels of this service.
         self._unwanted: set[int] = set()
         self._kept = KeptLabels(config.labels)
@@ -252,12 +254,11 @@ class EnsembleMember:
         """Forget every batch; keep the teachers that may label `data_epoch`."""
         self.labels.reset()
         self._unwanted.clear()
+        self._unfit.clear()
         if self.label_cache is not None:
             self.label_cache.reset()
         self.handle(ev.EpochBegan(data_epoch), now)
-        unsent, self._unsent = self._unsent, []
-        for teacher, request in unsent:  # free their windows
-            self.handle(ev.Cancelled(teacher, request))
+        self._free_windows()
 
     def resume(self, resumed: ev.EngineResumed, now: float) -> None:
         """Continue in the state of an earlier engine."""
@@ -276,6 +277,7 @@ class EnsembleMember:
         if (cache := self.label_cache) is not None:
             cache.tick(self.core.model_switch.state.awaited, self.ledger.usable, now)
             in_store, calls_in_store, store_content = len(cache), cache.calls, cache.content_id
+        self._free_windows()
         tick = ev.Tick(in_store, store_content, self._coordinator_connected, calls_in_store)
         self.handle(tick, now)
 
@@ -430,7 +432,8 @@ class EnsembleMember:
                     self.labels.drop(number)
                     if self.label_cache is not None:
                         self.label_cache.remove(number)
-                    self._listener.on_settled(self, instruction)
+                    if number not in self._unfit:
+                        self._listener.on_settled(self, instruction)
                 case do.LabelsRevoked(number, whole):
                     self.relabelled += 1
                     self.labels.withdraw(number, whole=whole)
@@ -455,13 +458,18 @@ class EnsembleMember:
             self._sender.send(instruction)
         except errors.UsageError as error:
             send = instruction.send
-            batches = [self._batches[span.batch] for span in send.spans]
-            for batch in batches:
+            self._unsent.append(ev.Cancelled(send.teacher, send.request))
+            for span in send.spans:
+                batch = self._batches[span.batch]
                 self._on_unfit(batch, error)
-            if all(batch.is_call for batch in batches):
-                self.handle(ev.Cancelled(send.teacher, send.request))
-            else:
-                self._unsent.append((send.teacher, send.request))
+                if not batch.is_call:
+                    self._unfit.add(batch.number)
+                    self.handle(ev.DeliverUnlabelled(batch.number))  # send no row of it again
+
+    def _free_windows(self) -> None:
+        """Free the windows of requests that could not be sent; what follows may not fit either."""
+        while self._unsent:
+            self.handle(self._unsent.pop())
 
     def _on_disputed(self, disputed: do.Disputed) -> None:
         output, difference = self._kept.difference(disputed.request, disputed.pair)

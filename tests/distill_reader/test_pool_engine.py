@@ -180,6 +180,18 @@ def test_a_call_without_ids_for_the_store_does_not_end_the_epoch(
         check_epoch(source, batches + list(iterator))
 
 
+def test_calls_go_on_after_batches_of_the_loop_that_do_not_fit(teacher: ScriptedTeacher) -> None:
+    """Although the loop keeps the epoch that has failed."""
+    source = [{"image": x_of(number)} for number in range(5)]
+    options: dict[str, Any] = {"feeds": {"x": "pixels"}, "limits": Limits(window=1, window_max=1)}
+    with reader_of(source, teacher, **options) as reader, TeacherPool.of(reader) as pool:
+        iterator = iter(reader)
+        for number in range(3):
+            with pytest.raises(UsageError, match="feeds names field 'pixels'"):
+                next(iterator)
+            check_labels(number, pool.label({"pixels": x_of(number)}, LONG_S))
+
+
 def test_an_epoch_that_begins_repeats_what_waits(start_teacher: StartTeacher) -> None:
     gate = Gate()
     source = Batches(3)
