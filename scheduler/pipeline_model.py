@@ -327,7 +327,7 @@ def _group_rates(
 ) -> GroupRates:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     out, back = rows * job.sample_bytes, rows * job.label_bytes
-    bandwidth = min(kind.link.bandwidth_bytes_per_s, own.bandwidth_bytes_per_s)
+    bandwidth = LINK_SHARE * min(kind.link.bandwidth_bytes_per_s, own.bandwidth_bytes_per_s)
     transfer_s = (out + back) / bandwidth + 2 * (kind.link.latency_s + own.latency_s)
     busy_s = rate.batch_s(rows) + TEACHER_BATCH_S
     return GroupRates(

@@ -91,6 +91,13 @@ class TestCostModel:
         assert found.stages[0].name == "round trips"
         assert found.samples_per_s == pytest.approx(5 * 32 * 2 / (32 / 70 + 2.0), rel=1e-3)
 
+    def test_transfers_take_the_part_of_a_link_that_batches_can_use(self) -> None:
+        there = Cluster((DeviceKind("v100", 8), DeviceKind("p4", 56, link=DeviceLink(1e7))))
+        found = predicted(job_with(window=1, window_max=1), 1, there=there)
+        transfer_s = 32 * (150_528 + 4000) / (pipeline_model.LINK_SHARE * 1e7)
+        assert found.stages[0].name == "round trips"
+        assert found.samples_per_s == pytest.approx(32 / (32 / 70 + transfer_s), rel=1e-3)
+
     def test_fixed_costs_per_batch(self) -> None:
         given = job_with(
             student={"v100": DeviceRate(samples_per_s=350, batch_overhead_s=0.1)},
