@@ -132,7 +132,7 @@ class CoreStream:
             if self._requests:
                 self._answer(self._requests.popleft())
             self._handle(ev.Tick())
-            self._deliver(delivery.look(self._now))
+            self._deliver(delivery.tick(self._now))
             while self._released:
                 delivery.taken(consumed, 0.01)
                 self._handle(ev.BatchTaken(self._released.popleft(), ROWS, 0.01))

@@ -180,7 +180,7 @@ class ComparisonPanel:
         if (member := self.members.get(teacher)) is not None:
             member.copying = False
 
-    def look(self, answering: Collection[str], now: float) -> ComparisonVerdict:
+    def tick(self, answering: Collection[str], now: float) -> ComparisonVerdict:
         """Admit one teacher if only teachers on trial could answer for `ALONE_S`.
 
         Args:

@@ -204,7 +204,7 @@ class CircuitBreakers:
         """
         return self._count_ejection(name, self._breaker(name).open(cause, now, self._rng))
 
-    def look(
+    def record_silence(
         self, names: Iterable[str], silent: Collection[str], usable: Collection[str], now: float
     ) -> list[str]:
         """Record which teachers are silent, and return those that are ejected for it.

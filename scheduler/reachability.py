@@ -90,7 +90,7 @@ class Reachability(Generic[T]):
         return not any(tried.reached for tried in self.attempts.values())
 
 
-def look(
+def tick(
     before: Reachability[T], teachers: Collection[T], is_answer_due: bool, now: float
 ) -> tuple[Reachability[T], tuple[T, ...]]:
     """Return the state after time has passed, and the teachers to connect to.
@@ -123,7 +123,7 @@ def look(
 
 
 def next_look_at(known: Reachability[T]) -> float:
-    """Return when `look` can next find something without an event; minus infinity: any time."""
+    """Return when `tick` can next find something without an event; minus infinity: any time."""
     if known.silent_since is None:
         return -inf
     if not known.attempts:

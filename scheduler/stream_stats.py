@@ -97,7 +97,7 @@ class StreamStats:
             self._called_per_s = self._call_rate.value(now)
             self.steps += 1
 
-    def look(self, now: float) -> bool:
+    def tick(self, now: float) -> bool:
         """Forget the rate of calls if no more calls come; return whether this changes `t_s_s`."""
         if not self._called_per_s or self._call_rate.value(now):
             return False

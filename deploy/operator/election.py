@@ -49,7 +49,7 @@ class LeaseElection:
         name: name of the Lease.
         me: identity of this candidate, unique for each process.
         duration_s: another candidate takes over if the lease is not renewed for so long; >= 1.
-        on_change: called after leadership was gained or lost, in the thread of `look` or `stop`.
+        on_change: called after leadership was gained or lost, in the thread of `renew` or `stop`.
         clock: returns seconds that never go back and that pass while the machine sleeps.
         now: returns seconds since 1970.
     """
@@ -75,7 +75,7 @@ class LeaseElection:
         self._led = False
         self._errors = ErrorLog()
         self._lock = threading.Lock()  # held while the lease is renewed or released
-        self._renewal = Periodic("edl-lease", duration_s * RENEWING, self.look)
+        self._renewal = Periodic("edl-lease", duration_s * RENEWING, self.renew)
 
     def leads(self) -> bool:
         """Return whether this operator may act now."""
@@ -104,11 +104,11 @@ class LeaseElection:
                 log.warning("cannot release the lease: %s", error)
         self._notify()
 
-    def look(self) -> None:
+    def renew(self) -> None:
         """Read the lease, and acquire or renew it if it is free or this operator's."""
         with self._lock:
             try:
-                self._look()
+                self._renew()
             except KubernetesObjectChanged:
                 log.debug("another operator changed the lease first")
             except EdlError as error:
@@ -117,7 +117,7 @@ class LeaseElection:
                 self._errors.clear(self._name)
         self._notify()
 
-    def _look(self) -> None:
+    def _renew(self) -> None:
         began_s = self._clock()
         stored = self._client.find(LEASE, self._name)
         lease = None if stored is None else _lease(stored)

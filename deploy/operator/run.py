@@ -102,7 +102,7 @@ def _election(
     cleanup.callback(client.close)
     election = LeaseElection(client, LEASE, identity(), lease_s, wake.set)
     cleanup.callback(election.stop)
-    election.look()
+    election.renew()
     election.start()
     return election
 

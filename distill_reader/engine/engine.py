@@ -302,9 +302,9 @@ class Engine:
         if limit > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
-        if instructions := self._delivery.look(now):
+        if instructions := self._delivery.tick(now):
             self.batch_delivery.execute(instructions)
-        if instructions := self._call_delivery.delivery.look(now):
+        if instructions := self._call_delivery.delivery.tick(now):
             self._call_delivery.execute(instructions)
         self._reporter.report_if_due(now)
         if self._timeline is not None:

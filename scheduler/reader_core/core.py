@@ -364,14 +364,14 @@ class ReaderCore:
     def _look(self, tick: events.Tick, now: float) -> None:
         """Check for changes that follow from time alone."""
         self._looked_at = now
-        if self.stats.look(now):
+        if self.stats.tick(now):
             self._load = None
         usable = self.ledger.usable
-        self._follow(self.model_switch.look(now, tick.coordinator_answers, usable), now)
+        self._follow(self.model_switch.tick(now, tick.coordinator_answers, usable), now)
         if self.model_switch.moves_at_epoch and tick.coordinator_answers and not self._epoch_due:
             self._epoch_due = True
             self._emit(EpochDue())
-        self.teachers.look(self.lacks_labels or self.calls > 0, now)
+        self.teachers.tick(self.lacks_labels or self.calls > 0, now)
 
     def _decide(self, tick: events.Tick, now: float) -> None:
         """Run an iteration of Algorithm 1; request a report if something to report has changed."""

@@ -53,7 +53,7 @@ class Delivery:
         policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
         loop_delivery: if this is the delivery of calls, the delivery of the training loop's
-            batches, whose `look` is to be called first. For a call the trainer uses an offer at
+            batches, whose `tick` is to be called first. For a call the trainer uses an offer at
             once, so a batch is offered only when it is released. None: this is the delivery of the
             training loop's batches.
 
@@ -221,7 +221,7 @@ class Delivery:
 
     # ---------------------------------------------------------------------------- what follows
 
-    def look(self, now: float) -> list[do.StreamInstruction]:
+    def tick(self, now: float) -> list[do.StreamInstruction]:
         """Release batches, and apply the policy for missing teachers.
 
         Args:
@@ -229,7 +229,7 @@ class Delivery:
         """
         out = self.release()
         has_next = bool(self._released)
-        return out + self._no_teacher.look(self._lacking, self._without, has_next, now)
+        return out + self._no_teacher.tick(self._lacking, self._without, has_next, now)
 
     def release(self) -> list[do.StreamInstruction]:
         """Release the next batches, unless the loop still has more than half of its look-ahead."""
@@ -303,7 +303,7 @@ class NoTeacherPolicy:
         self._accepted: dict[str, int] = {}  # used answers of each service, at the latest decision
         self._answers = 0  # used answers of the services in `_last_alone`, summed over time
 
-    def look(
+    def tick(
         self,
         lacking: Mapping[int, Set[str]],
         without: Mapping[int, Set[str]],

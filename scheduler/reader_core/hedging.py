@@ -15,7 +15,7 @@ Hedges have a budget: a token bucket that starts empty, and gains `SHARE` of a h
 request sent. Beyond the budget only requests of a *silent* teacher are hedged, all of them. A
 teacher is silent when it has not answered for twice the limit of a late request, while another
 teacher is in time. If all teachers are late, the reader's own network or machine has stopped, and
-hedges would not help. A long gap between two calls of `look` (a stopped process) does not count as
+hedges would not help. A long gap between two calls of `tick` (a stopped process) does not count as
 waiting.
 
 A *straggler* is much slower than the others, or silent. It keeps its work, but operators want to
@@ -23,7 +23,7 @@ know of it, because a throttled or shared device looks like this. A teacher is n
 once it has been `SLOWER` times as slow as the median of the others for `LASTING_S`, and at once
 when it is silent. It is cleared when it is less than `CLEARED` times as slow.
 
-Most calls of `look` find nothing. So `Lateness` computes a lower bound of the next moment at which
+Most calls of `tick` find nothing. So `Lateness` computes a lower bound of the next moment at which
 something can be late, from the shortest expected turnaround of any teacher and the lowest patience.
 """
 
@@ -46,7 +46,7 @@ SHARE, BURST = 0.05, 8.0
 PATIENCE, URGENCY = 3.0, 1.5
 #: Fewest seconds after which a request is late, and a teacher silent.
 FLOOR_S, SILENT_S = 0.1, 0.5
-#: A gap between two calls of `look` that is longer, in seconds, does not count as waiting.
+#: A gap between two calls of `tick` that is longer, in seconds, does not count as waiting.
 ASLEEP_S = 0.5
 
 
@@ -314,7 +314,7 @@ class Lateness:
         if self._limit_s(known.expected_s(1)) < self._shortest_limit_s:
             self._look_at = min(self._look_at, self._due())
 
-    def look(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
+    def tick(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
         """Return the requests to hedge.
 
         Args:

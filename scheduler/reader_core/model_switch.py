@@ -121,7 +121,7 @@ def advise(state: ContentState, advice: Advice, now: float) -> tuple[ContentStat
     return replace(state, content_id=new), "relabel"
 
 
-def look(
+def tick(
     state: ContentState, now: float, away_since: float | None, usable: int
 ) -> tuple[ContentState, SwitchAction]:
     """Check for a missing coordinator, and for a bound student without teachers.
@@ -367,7 +367,7 @@ class ModelSwitch:
         self._update_handoff_state()
         return misfit
 
-    def look(
+    def tick(
         self, now: float, coordinator_answers: bool, usable: int
     ) -> tuple[Assigned, bool] | None:
         """Check for changes that follow from time; returns as `assigned`. None: no change."""
@@ -376,7 +376,7 @@ class ModelSwitch:
         elif self._away_since is None:
             self._away_since = now
         before = self.state
-        self.state, step = look(before, now, self._away_since, usable)
+        self.state, step = tick(before, now, self._away_since, usable)
         if step == "follow":
             self._log(
                 "warning",

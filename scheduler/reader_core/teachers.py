@@ -75,7 +75,7 @@ class TeacherStates:
 
     # --- time
 
-    def look(self, waits: bool, now: float) -> None:
+    def tick(self, waits: bool, now: float) -> None:
         """Apply changes that follow from time.
 
         `waits`: the training loop or a call waits for labels.
@@ -85,20 +85,20 @@ class TeacherStates:
         if now >= self._paths_at or not is_answer_due:
             self._look_for_paths(is_answer_due, now)
         unusable = self._resting.union(ledger.on_trial)
-        for hedge in self.lateness.look(waits, unusable, now):
+        for hedge in self.lateness.tick(waits, unusable, now):
             self._apply(hedge)
         silent = self.lateness.hedging.silent
         if silent or self._was_silent:
             self._was_silent = bool(silent)
             names = ledger.usable_teachers
-            for name in self.breakers.look(ledger.teachers, silent, names, now):
+            for name in self.breakers.record_silence(ledger.teachers, silent, names, now):
                 self._eject(name, "does not answer", now)
         if not usable:
             # Without a usable teacher, pauses are shorter than planned.
             for name in self.breakers.half_open(usable, now):
                 links.probe_now(name, now)
         if ledger.on_trial:
-            self._judge([self.comparisons.panel.look(self._answering, now)], now)
+            self._judge([self.comparisons.panel.tick(self._answering, now)], now)
 
     @property
     def _answering(self) -> frozenset[str]:
@@ -126,7 +126,7 @@ class TeacherStates:
 
     def _look_for_paths(self, is_answer_due: bool, now: float) -> None:
         wanted = self.links.wanted.values()
-        reach, due = reachability.look(self._reach, wanted, is_answer_due, now)
+        reach, due = reachability.tick(self._reach, wanted, is_answer_due, now)
         self._set_reachability(reach)
         self._paths_at = reachability.next_look_at(reach)
         if due:

@@ -106,7 +106,7 @@ class HillClimb(NamedTuple):
     def setting(self) -> int:
         return self.rule.ladder[self.step if self.trial is None else self.trial]
 
-    def look(self, now: float) -> HillClimb:
+    def tick(self, now: float) -> HillClimb:
         """Give up a trial that takes too long."""
         if self.trial is None or now - self.since < TRIAL_S:
             return self
@@ -255,7 +255,7 @@ class Window(NamedTuple):
             busy = share if busy is None else busy + GAIN * (share - busy)
         if busy is not None and BUSY_FROM <= busy <= BUSY_TO and self.size == least:
             most = least
-        climb = self.climb.look(now).measured(self.size, turnaround_s / rows, now, most)
+        climb = self.climb.tick(now).measured(self.size, turnaround_s / rows, now, most)
         return Window(climb, climb.setting, busy)
 
     def refused(self, now: float) -> Window:
@@ -296,7 +296,7 @@ class RequestSize(NamedTuple):
             device_s: seconds that the device worked on it; <= 0: unknown.
             now: seconds of a clock that does not go back.
         """
-        climb = self.climb.look(now)
+        climb = self.climb.tick(now)
         if device_s > 0 and used >= FILLED * limit:
             seconds_per_row = device_s / used
             most = int(min(LONGEST_REQUEST_S / seconds_per_row, climb.rule.ladder[-1]))

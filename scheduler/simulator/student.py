@@ -132,7 +132,7 @@ class SimulatedReader:
         self._handle_tick()
         while self._pull():
             self._handle_tick()
-        self._execute(self._delivery.look(self._clock.now))
+        self._execute(self._delivery.tick(self._clock.now))
 
     def _handle_tick(self) -> None:
         self._decided_at = self._clock.now

@@ -33,7 +33,7 @@ from edl.scheduler.reader_core.model_switch import (
     SwitchAction,
     advise,
     begin,
-    look,
+    tick,
 )
 
 from . import assignment_laws as laws
@@ -194,7 +194,7 @@ class Upgrade(RuleBasedStateMachine):
         self.now += seconds
         name = list(self.readers)[index % len(self.readers)]
         reader, since = self.readers[name], self.now - seconds if away else None
-        self.do(name, look(reader.switch, self.now, since, usable=reader.sending is not None))
+        self.do(name, tick(reader.switch, self.now, since, usable=reader.sending is not None))
 
     @rule()
     def a_batch_is_labelled(self) -> None:

@@ -131,14 +131,14 @@ class TestCanaries:
     def test_one_is_readmitted_when_only_teachers_on_trial_answer_for_long(self) -> None:
         it = panel("abc", trial="bc")
         for now, answering in ((0.0, "abc"), (1.0, "bc"), (1.9, "abc"), (2.0, "c"), (2.9, "bc")):
-            verdict = it.look(answering, now)
+            verdict = it.tick(answering, now)
             assert verdict == ComparisonVerdict()
-        verdict = it.look("c", 2.0 + ALONE_S)
+        verdict = it.tick("c", 2.0 + ALONE_S)
         assert verdict == ComparisonVerdict(readmit=("c",))
-        assert it.look("bc", 10.0) == ComparisonVerdict(), "one is enough"
+        assert it.tick("bc", 10.0) == ComparisonVerdict(), "one is enough"
         it = panel("ab", trial="b")
         for now in (0.0, 5.0, 10.0):
-            verdict = it.look("", now)
+            verdict = it.tick("", now)
             assert verdict == ComparisonVerdict()
 
     def test_teachers_readmitted_without_proof_are_compared_first(self) -> None:
@@ -158,8 +158,8 @@ class TestCanaries:
         it.leave("b")
         for name in "cd":
             it.join(name)
-        it.look(["c", "d"], 0.0)
-        verdict = it.look(["c", "d"], ALONE_S)
+        it.tick(["c", "d"], 0.0)
+        verdict = it.tick(["c", "d"], ALONE_S)
         assert verdict.readmit == ("c",)
         verdict = it.judge(["c", "d"], agreeing("cd"))
         assert verdict.readmit == ("d",)
@@ -174,7 +174,7 @@ class TestCanaries:
         for name in "acd":
             it.join(name)
         for now in (0.0, ALONE_S):
-            it.look(["c", "d"], now)
+            it.tick(["c", "d"], now)
         it.judge(["c", "d"], agreeing("cd"))
         assert it.trusted == ["a", "c", "d"]
         assert it.copies("a", rng, NEVER) == ("c",)
@@ -339,11 +339,11 @@ class TestCircuitBreakers:
     def test_a_look_never_ejects_the_last_reachable_teacher(self) -> None:
         said = list[str]()
         breakers = CircuitBreakers(rng, lambda level, text, name: said.append(f"{level} {name}"))
-        assert breakers.look("abcd", set("abcd"), set("abcd"), 9.0) == []
-        assert breakers.look("abcd", set("abd"), set("abd"), 10.0) == ["a", "b"]
+        assert breakers.record_silence("abcd", set("abcd"), set("abcd"), 9.0) == []
+        assert breakers.record_silence("abcd", set("abd"), set("abd"), 10.0) == ["a", "b"]
         assert breakers.ejected == {"a": "silent", "b": "silent"}
         assert (said, breakers.ejections.total()) == (["warning a", "warning b"], 2)
-        assert breakers.look("cd", set("cd"), set("cd"), 10.0 + SILENCE_S / 2) == ["d"]
+        assert breakers.record_silence("cd", set("cd"), set("cd"), 10.0 + SILENCE_S / 2) == ["d"]
         assert not breakers.is_open("c"), "it was heard of meanwhile"
         breakers.probed("a", 11.0)
         assert (list(breakers.ejected), breakers.readmissions) == (["b", "d"], 1)
@@ -355,5 +355,5 @@ class TestCircuitBreakers:
         for usable, ejected in ((["elder"], ["newcomer"]), ([], [])):
             breakers = CircuitBreakers(rng, lambda level, text, name: None)
             for now in (0.0, 1.0):
-                found = breakers.look(["elder", "newcomer"], ["newcomer"], usable, now)
+                found = breakers.record_silence(["elder", "newcomer"], ["newcomer"], usable, now)
             assert found == ejected

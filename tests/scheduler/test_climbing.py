@@ -93,9 +93,9 @@ class TestClimbing:
         for tick in range(RULE.samples):
             climb = climb.measured(8, 1.0, tick * 0.1, 256)
         assert climb.setting == 16
-        climb = climb.look(10.0)
+        climb = climb.tick(10.0)
         assert climb.setting == 16
-        climb = climb.look(30.0)
+        climb = climb.tick(30.0)
         assert climb.setting == 8
 
     def test_settings_above_the_most_are_left(self) -> None:

@@ -34,7 +34,7 @@ class Network:
         end = self.now + seconds
         while self.now < end:
             self.now += STEP_S
-            self.known, due = reachability.look(self.known, self.teachers, self.owed, self.now)
+            self.known, due = reachability.tick(self.known, self.teachers, self.owed, self.now)
             for name in due:
                 self.tried.append((name, self.now))
                 ends_at = self.now + (reachability.ATTEMPT_S if name in self.down else 0.0)

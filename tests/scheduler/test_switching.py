@@ -28,8 +28,8 @@ from edl.scheduler.reader_core.model_switch import (
     SwitchAction,
     advise,
     begin,
-    look,
     resume,
+    tick,
 )
 
 ON_OLD = ContentState("old", 1, Advice("old", "", 1))
@@ -46,18 +46,18 @@ class TestSwitching:
         state, _ = advise(begin(ON_OLD, 2, 0.0)[0], Advice("old", "new", 1), 0.1)
         state, _ = advise(state, Advice("new", "", 2), 0.2)
         for now, usable in ((1.0, 0), (1.5, 1), (2.0, 0), (1.9 + ALONE_S, 0)):
-            state, step = look(state, now, None, usable)
+            state, step = tick(state, now, None, usable)
             assert step == "stay", "a teacher that is full for a moment is waited for"
-        state, step = look(state, 2.0 + ALONE_S, None, usable=0)
+        state, step = tick(state, 2.0 + ALONE_S, None, usable=0)
         assert (state.reported, step) == ("new", "relabel")
 
     def test_without_a_coordinator_the_old_content_stays(self) -> None:
         state, _ = advise(ON_OLD, Advice("old", "new", 1), 0.0)
         state, step = begin(state, 2, 10.0)
         assert (state.reported, state.awaited, step) == ("", "new", "hold")
-        assert look(state, 100.0, None, usable=0)[1] == "stay", "one that answers is waited for"
-        assert look(state, 10.0 + AWAY_S / 2, 3.0, usable=0)[1] == "stay"
-        state, step = look(state, 10.0 + AWAY_S, 3.0, usable=0)
+        assert tick(state, 100.0, None, usable=0)[1] == "stay", "one that answers is waited for"
+        assert tick(state, 10.0 + AWAY_S / 2, 3.0, usable=0)[1] == "stay"
+        state, step = tick(state, 10.0 + AWAY_S, 3.0, usable=0)
         assert (state.reported, step) == ("old", "follow")
         state, step = advise(state, Advice("new", "", 2), 20.0)
         assert (state.reported, step) == ("old", "stay"), "it has begun"

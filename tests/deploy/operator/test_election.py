@@ -28,7 +28,7 @@ def candidate(client: Client, clock: Clock, name: str = "a") -> LeaseElection:
 
 def _look(*candidates: LeaseElection) -> list[bool]:
     for one in candidates:
-        one.look()
+        one.renew()
     return [one.leads() for one in candidates]
 
 
@@ -60,7 +60,7 @@ def test_a_lease_without_a_holder_is_taken_by_the_faster_one(cluster: Cluster) -
 
     def hook(method: str, path: str) -> None:
         if method == "PUT":  # the slower one has read the lease already
-            faster.look()
+            faster.renew()
 
     with cluster.calling(hook) as client:
         assert _look(candidate(client, clock, "b")) == [False]
@@ -73,7 +73,7 @@ def test_one_that_leads_no_more_changes_nothing(cluster: Cluster) -> None:
     with cluster.calling(only.check) as client:
         with pytest.raises(LeaseSuperseded, match="a no longer leads"):
             client.create(CONFIG_MAP, CONFIG)
-        only.look()
+        only.renew()
         client.create(CONFIG_MAP, CONFIG)
         clock.s += 11
         client.get(CONFIG_MAP, "x")

@@ -350,8 +350,8 @@ def test_an_epoch_that_keeps_to_its_content_does_so_with_the_next_engine() -> No
     new = Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 2))
     switch.assigned(old, 0.0)
     switch.epoch_began(2, 0.0)
-    switch.look(0.0, False, 0)
-    switch.look(10.0, False, 0)  # no coordinator answers: the epoch begins as it is
+    switch.tick(0.0, False, 0)
+    switch.tick(10.0, False, 0)  # no coordinator answers: the epoch begins as it is
     switch.assigned(new, 11.0)
     assert switch.handoff_state.assigned.peers == (OLD,)
     after = new_model_switch()

@@ -179,11 +179,11 @@ def test_a_rate_is_forgotten_when_the_calls_end() -> None:
         stats.step(0.5, 10)
     for number in range(100):
         stats.called(3, number * 0.1)
-    assert not stats.look(10.0)
+    assert not stats.tick(10.0)
     assert stats.t_s_s == pytest.approx(1 / 50, rel=0.05)
-    assert stats.look(10.0 + 2 * RATE_WINDOW_S)
+    assert stats.tick(10.0 + 2 * RATE_WINDOW_S)
     assert stats.t_s_s == pytest.approx(0.05)
-    assert not stats.look(10.0 + 2 * RATE_WINDOW_S)
+    assert not stats.tick(10.0 + 2 * RATE_WINDOW_S)
 
 
 def test_slow_first_steps_are_forgotten_whatever_calls_there_are() -> None:
@@ -193,7 +193,7 @@ def test_slow_first_steps_are_forgotten_whatever_calls_there_are() -> None:
         stats.called(1, float(number))
     for _ in range(8):
         stats.step(0.5, 10)
-    stats.look(100.0)
+    stats.tick(100.0)
     assert stats.t_s_s == pytest.approx(0.05)
 
 

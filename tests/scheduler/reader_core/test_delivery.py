@@ -205,9 +205,9 @@ class TestNoTeacher:
         """Batch 0 has labels of `a`, batch 1 of both, batch 2 of none."""
         stream.labelled(0, 1, by="a")
         stream.labelled(1, by="b")
-        assert stream.delivery.look(100.0) == []
-        assert stream.delivery.look(104.9) == []
-        assert stream.delivery.look(105.0) == [do.ForwardEvent("b", ev.DeliverUnlabelled(0))]
+        assert stream.delivery.tick(100.0) == []
+        assert stream.delivery.tick(104.9) == []
+        assert stream.delivery.tick(105.0) == [do.ForwardEvent("b", ev.DeliverUnlabelled(0))]
         part = Mixture({"a": 1.0}, 0.25)
         assert stream.forgone(0, by="b") == [do.OfferBatch(0, part), do.OfferBatch(1, ALL_OF_AB)]
         stream.delivery.release()
@@ -229,13 +229,13 @@ class TestNoTeacher:
 
     def test_a_service_is_missing_after_a_while_without_a_teacher(self, stream: Stream) -> None:
         stream.labelled(0, by="a")
-        stream.delivery.look(100.0)
+        stream.delivery.tick(100.0)
         stream.ledgers["b"].handle(ev.TeacherJoined("t", 1))
-        assert stream.delivery.look(104.0) == []
+        assert stream.delivery.tick(104.0) == []
         stream.ledgers["b"].handle(ev.TeacherGone("t"))
-        assert stream.delivery.look(104.5) == []
-        assert stream.delivery.look(109.4) == []
-        assert stream.delivery.look(109.5) == [do.ForwardEvent("b", ev.DeliverUnlabelled(0))]
+        assert stream.delivery.tick(104.5) == []
+        assert stream.delivery.tick(109.4) == []
+        assert stream.delivery.tick(109.5) == [do.ForwardEvent("b", ev.DeliverUnlabelled(0))]
 
     @pytest.mark.parametrize("withheld", [False, True])
     def test_a_store_is_asked_first(self, withheld: bool, stream: Stream) -> None:
@@ -245,21 +245,21 @@ class TestNoTeacher:
         if withheld:
             stream.ledgers["b"].handle(ev.Queued(3, 10, 1))
             stream.ledgers["b"].handle(ev.Relabel(stored=True))
-        stream.delivery.look(0.0)
-        assert stream.delivery.look(100.0) == []
+        stream.delivery.tick(0.0)
+        assert stream.delivery.tick(100.0) == []
         if withheld:
             stream.ledgers["b"].handle(ev.StoreSearched(3))
         else:
             stream.ledgers["b"].handle(ev.Queued(3, 10, 1))
-        assert stream.delivery.look(101.0) == [do.ForwardEvent("b", ev.DeliverUnlabelled(3))]
+        assert stream.delivery.tick(101.0) == [do.ForwardEvent("b", ev.DeliverUnlabelled(3))]
 
     def test_the_batch_that_is_waited_for_goes_without_labels(self, stream: Stream) -> None:
         delivery = stream.delivery
-        delivery.look(0.0)
-        assert delivery.look(99.0) == [], "the loop does not wait"
+        delivery.tick(0.0)
+        assert delivery.tick(99.0) == [], "the loop does not wait"
         delivery.wait()
-        assert delivery.look(100.0) == []
-        news, *told = delivery.look(110.0)
+        assert delivery.tick(100.0) == []
+        news, *told = delivery.tick(110.0)
         assert news == do.LogMessage(
             "warning", "batch 0 is delivered without soft labels: no teacher is usable"
         )
@@ -267,22 +267,22 @@ class TestNoTeacher:
             *(do.ForwardEvent(name, ev.DeliverUnlabelled(0)) for name in "ab"),
             *(do.ForwardEvent(name, LoopWaiting(False)) for name in "ab"),
         ]
-        assert delivery.look(111.0) == [], "it does not wait any more"
+        assert delivery.tick(111.0) == [], "it does not wait any more"
         stream.forgone(0, by="a")
         assert stream.forgone(0, by="b") == [do.OfferBatch(0, None)]
         delivery.release()
         assert (delivery.partial, delivery.unlabelled) == (0, 1)
         delivery.taken(0, None)
         delivery.wait()
-        assert do.ForwardEvent("a", ev.DeliverUnlabelled(1)) in delivery.look(112.0), (
+        assert do.ForwardEvent("a", ev.DeliverUnlabelled(1)) in delivery.tick(112.0), (
             "at once, as for the first"
         )
 
     def test_a_batch_waits_for_labels_while_the_loop_may_take_another(self, stream: Stream) -> None:
         delivery = stream.delivery
         delivery.wait()
-        delivery.look(0.0)
-        assert len(delivery.look(10.0)) == 5, "batch 0 goes"
+        delivery.tick(0.0)
+        assert len(delivery.tick(10.0)) == 5, "batch 0 goes"
         stream.forgone(0, by="a")
         stream.forgone(0, by="b")
         delivery.release()
@@ -291,22 +291,22 @@ class TestNoTeacher:
         stream.labelled(1, by="b")  # a store has its labels
         delivery.wait()
         told = [do.ForwardEvent(name, ev.Released(1)) for name in "ab"]
-        assert delivery.look(11.0) == [*told, do.Release((1,))]
-        assert delivery.look(12.0) == [], "batch 2 is not needed yet"
+        assert delivery.tick(11.0) == [*told, do.Release((1,))]
+        assert delivery.tick(12.0) == [], "batch 2 is not needed yet"
         delivery.taken(1, None)
         delivery.wait()
-        assert do.ForwardEvent("a", ev.DeliverUnlabelled(2)) in delivery.look(13.0)
+        assert do.ForwardEvent("a", ev.DeliverUnlabelled(2)) in delivery.tick(13.0)
 
     def test_a_batch_waits_for_labels_if_the_one_before_it_has_some(self, stream: Stream) -> None:
         delivery = stream.delivery
         stream.ledgers["b"].handle(ev.TeacherJoined("t", 1))
         delivery.wait()
-        delivery.look(0.0)
+        delivery.tick(0.0)
         stream.ledgers["b"].handle(ev.TeacherGone("t"))
         stream.labelled(0, by="a")
-        delivery.look(10.0)
-        delivery.look(14.0)
-        assert delivery.look(20.0) == [do.ForwardEvent("b", ev.DeliverUnlabelled(0))]
+        delivery.tick(10.0)
+        delivery.tick(14.0)
+        assert delivery.tick(20.0) == [do.ForwardEvent("b", ev.DeliverUnlabelled(0))]
 
     def test_only_answers_of_a_service_without_teachers_end_a_wait(self) -> None:
         ledgers = {name: Ledger() for name in "ab"}
@@ -318,19 +318,19 @@ class TestNoTeacher:
             ledger.handle(ev.Queued(0, 10, 1))
         ledgers["b"].handle(ev.TeacherJoined("t", 1))
         delivery.wait()
-        assert delivery.look(0.0) == []
+        assert delivery.tick(0.0) == []
         ledgers["b"].handle(ev.Answered("t", 1, 8, 0.1))
         assert ledgers["b"].accepted == 1
-        assert delivery.look(4.0) == []
+        assert delivery.tick(4.0) == []
         ledgers["b"].handle(ev.TeacherGone("t"))
-        assert delivery.look(4.5) == []
-        assert delivery.look(5.0) == [do.GiveUp()], "`a` has been without for so long"
+        assert delivery.tick(4.5) == []
+        assert delivery.tick(5.0) == [do.GiveUp()], "`a` has been without for so long"
 
     def test_a_teacher_that_comes_is_waited_for(self, stream: Stream) -> None:
         stream.delivery.wait()
-        stream.delivery.look(0.0)
+        stream.delivery.tick(0.0)
         stream.ledgers["b"].handle(ev.TeacherJoined("t", 1))
-        assert stream.delivery.look(100.0) == []
+        assert stream.delivery.tick(100.0) == []
 
 
 def test_it_gives_up_when_the_user_does() -> None:
@@ -339,7 +339,7 @@ def test_it_gives_up_when_the_user_does() -> None:
     delivery.queue(0)
     ledger.handle(ev.Queued(0, 10, 1))
     delivery.wait()
-    assert delivery.look(0.0) == []
-    assert delivery.look(5.0) == [do.GiveUp()]
+    assert delivery.tick(0.0) == []
+    assert delivery.tick(5.0) == [do.GiveUp()]
     delivery.taken(0, None)
-    assert delivery.look(6.0) == []
+    assert delivery.tick(6.0) == []
