@@ -64,13 +64,13 @@ class ProbeOutcome:
         identity: the probed teacher.
         admitted: it may be assigned from now on.
         why: reason of a refusal; empty: admitted.
-        news: worth logging: an admission, or a refusal for another reason than the previous one.
+        should_log: it is an admission, or a refusal for another reason than the previous one.
     """
 
     identity: TeacherIdentity
     admitted: bool
     why: str
-    news: bool
+    should_log: bool
 
 
 @dataclass(slots=True)
@@ -184,12 +184,12 @@ class Admission:
         if verdict == "ok":
             del self._pending[identity.teacher_id]
             self._admitted[identity.teacher_id] = identity
-            return ProbeOutcome(identity, True, "", news=True)
-        news, pending.why, pending.probed_s = why != pending.why, why, None
+            return ProbeOutcome(identity, True, "", should_log=True)
+        should_log, pending.why, pending.probed_s = why != pending.why, why, None
         wait_s = _BASE_S + delay_s(pending.refusals, self._rng, _BASE_S, _CAP_S)
         pending.due_s = now + wait_s if verdict == "retry" else None
         pending.refusals += 1
-        return ProbeOutcome(identity, False, why, news)
+        return ProbeOutcome(identity, False, why, should_log)
 
 
 #: "ask" whether the server is ready, or "test" the labels of a few samples.

@@ -139,7 +139,7 @@ class TeacherRoster:
             self._pending.admitted[name] = member.incarnation
             self._mark_up(member)
         else:
-            if outcome.news:
+            if outcome.should_log:
                 self._pending.log("refused", name, f"refused: {outcome.why}")
             self._mark_down(name, lost=True)
 

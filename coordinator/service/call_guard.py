@@ -58,7 +58,7 @@ class ManagerLimits:
         ping_s: seconds without a message after which a peer is pinged; it must answer in half that
             time. This ends the streams of a machine that lost its power.
         write_s: seconds within which a peer must read a message.
-        held: teachers in each list of a report: used, slow, ejected and so on.
+        listed: teachers in each list of a report: used, slow, ejected and so on.
         text: characters of a text in a report.
         streams: students' streams at this manager.
         streams_per_principal: students' streams with one credential.
@@ -74,7 +74,7 @@ class ManagerLimits:
     first_report_s: float = 10.0
     ping_s: float = 10.0
     write_s: float = 30.0
-    held: int = 4096
+    listed: int = 4096
     text: int = 256
     streams: int = 8192
     streams_per_principal: int = 4096

@@ -272,8 +272,8 @@ def check_report(
         report.unavailable,
     )
     longest = max(map(len, lists))
-    if longest > limits.held:
-        raise WireError(f"a report names {longest} teachers; at most {limits.held}")
+    if longest > limits.listed:
+        raise WireError(f"a report names {longest} teachers; at most {limits.listed}")
     for teacher in chain.from_iterable(lists):
         check_member("teachers", teacher)
     if len(report.ejected) != len(report.ejected_for) or not _CAUSES.issuperset(report.ejected_for):

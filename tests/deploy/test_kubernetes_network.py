@@ -266,7 +266,7 @@ def test_the_name_that_a_pod_tells_others_is_in_its_certificate_and_in_the_dns(
 def test_redis_and_sentinels_have_the_names_by_which_they_are_dialled(
     whole: tuple[Object, ...],
 ) -> None:
-    text = (KUBERNETES / "base" / "redis" / "place.sh").read_text()
+    text = (KUBERNETES / "base" / "redis" / "servers.sh").read_text()
     dialled = set(re.findall(r"edl-[a-z]+-\d\.edl-[a-z]+", text))
     assert len(dialled) == 6
     assert set(certificate_of(member(whole, "redis"), whole)["dnsNames"]) == dialled

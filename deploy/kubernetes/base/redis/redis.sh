@@ -1,7 +1,7 @@
 # Starts one Redis server of the mesh, as the master or as a replica of the master.
 # SELF: its own host:port among REDIS_NODES; by default that of its pod.
 set -eu
-. "$(dirname "$0")/place.sh"
+. "$(dirname "$0")/servers.sh"
 : "${SELF:=$HOSTNAME.edl-redis:6379}"
 umask 077
 

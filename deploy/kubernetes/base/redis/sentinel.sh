@@ -1,7 +1,7 @@
 # Starts one sentinel of the mesh, once there is a master to watch.
 # SELF: its own host:port among SENTINEL_NODES; by default that of its pod.
 set -eu
-. "$(dirname "$0")/place.sh"
+. "$(dirname "$0")/servers.sh"
 : "${SELF:=$HOSTNAME.edl-sentinel:26379}"
 umask 077
 
