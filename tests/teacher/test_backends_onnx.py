@@ -164,17 +164,24 @@ def test_outputs_of_unknown_dimensions_are_found_by_a_run(model: Path, tmp_path:
     assert [tensor.shape for tensor in backend.spec.outputs] == [(-1, 144)]
 
 
-def test_text_inputs_are_refused(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["string", "bfloat16"])
+def test_inputs_that_cannot_be_sent_are_refused(model: Path, tmp_path: Path, dtype: str) -> None:
     from onnx import TensorProto
 
-    def of_text(message: Any) -> None:
-        text = message.graph.input.add()
-        text.name = "text"
-        text.type.tensor_type.elem_type = TensorProto.STRING
-        text.type.tensor_type.shape.dim.add()
+    def with_more(message: Any) -> None:
+        more = message.graph.input.add()
+        more.name = "more"
+        more.type.tensor_type.elem_type = TensorProto.DataType.Value(dtype.upper())
+        more.type.tensor_type.shape.dim.add()
 
-    with pytest.raises(ModelError, match=r"'text' is a tensor\(string\), which cannot be sent"):
-        open_backend(str(rewritten(model, tmp_path, of_text)))
+    said = rf"'more' is a tensor\({dtype}\), which cannot be sent"
+    with pytest.raises(ModelError, match=said):
+        open_backend(str(rewritten(model, tmp_path, with_more)))
+
+
+def test_a_lower_precision_is_refused(model: Path) -> None:
+    with pytest.raises(ModelError, match="backend onnx runs at fp32, not at bf16"):
+        open_backend(str(model), precision="bf16")
 
 
 @pytest.fixture
