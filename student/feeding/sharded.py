@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -29,40 +30,6 @@ log = logging.getLogger(__name__)
 #: Most batches that are read and not trained.
 MOST_AHEAD: Final = 64
 _EXPLAIN_EVERY_S: Final = 10.0
-
-
-class ReadAheadLimit:
-    """Limits the batches that are read and not trained to `MOST_AHEAD`. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._room = threading.Semaphore(MOST_AHEAD)
-        self._stopped = False
-
-    def begin(self) -> None:
-        """Begin an epoch; forget the batches of the previous epoch."""
-        self._room = threading.Semaphore(MOST_AHEAD)
-
-    def wait_for_room(self) -> bool:
-        """Wait until another batch may be read, and count it; return False if stopped."""
-        waited_s = 0.0
-        while not self._stopped and not self._room.acquire(timeout=_EXPLAIN_EVERY_S):
-            waited_s += _EXPLAIN_EVERY_S
-            log.info(
-                "the source waits for the training loop, %.0f s now: %d batches are read and not"
-                " trained",
-                waited_s,
-                MOST_AHEAD,
-            )
-        return not self._stopped
-
-    def count_trained(self) -> None:
-        """Record that a batch was trained."""
-        self._room.release()
-
-    def stop(self) -> None:
-        """Let no more batches be read."""
-        self._stopped = True
-        self._room.release()
 
 
 class ShardedSource:
@@ -106,7 +73,8 @@ class ShardedSource:
         self._ids: dict[int, Sequence[Any]] = {}  # by epoch
         self.total_batch = total_batch
         self._equal_rows = max(1, equal_rows)
-        self._read_ahead = ReadAheadLimit()
+        self._room = threading.Semaphore(MOST_AHEAD)  # for batches that are read and not trained
+        self._stopped = False
         self._trained: dict[int, Ranges] = {}  # of the latest epoch
 
     # --- the training loop's side
@@ -126,7 +94,7 @@ class ShardedSource:
             self._trained.clear()  # ranks step together: earlier epochs are complete
         added = Ranges.of_numbers(positions.tolist())
         self._trained[epoch] = self._trained.get(epoch, Ranges()).union(added)
-        self._read_ahead.count_trained()
+        self._room.release()
 
     def sample_ids(self, epoch: int, positions: Sequence[int]) -> list[Any]:
         """Return the ids of the samples at these positions of the current or previous epoch."""
@@ -140,7 +108,8 @@ class ShardedSource:
 
     def stop(self) -> None:
         """Give no more batches; call it before a reader is closed in the middle of an epoch."""
-        self._read_ahead.stop()
+        self._stopped = True
+        self._room.release()
 
     # --- the reader's side
 
@@ -157,7 +126,7 @@ class ShardedSource:
                 " ranks: their checkpoint has the trained positions"
             )
         freeze_garbage_in_forks()
-        self._read_ahead.begin()
+        self._room = threading.Semaphore(MOST_AHEAD)  # forget batches of the previous epoch
         total = self._order.total(epoch)
         remaining = remaining_positions(self._trained_before, epoch, total)
         self._leases.begin(epoch, total, remaining)
@@ -175,10 +144,23 @@ class ShardedSource:
             )
 
         plan, batches = self._order.begin(epoch, plan_of)
-        return _ShardedIterator(plan, batches, self._read_ahead)
+        return _ShardedIterator(plan, batches, self._wait_for_room)
 
     def close(self) -> None:
         self._order.close()
+
+    def _wait_for_room(self) -> bool:
+        """Wait until another batch may be read, and count it; return False if stopped."""
+        waited_s = 0.0
+        while not self._stopped and not self._room.acquire(timeout=_EXPLAIN_EVERY_S):
+            waited_s += _EXPLAIN_EVERY_S
+            log.info(
+                "the source waits for the training loop, %.0f s now: %d batches are read and not"
+                " trained",
+                waited_s,
+                MOST_AHEAD,
+            )
+        return not self._stopped
 
 
 class _ShardedIterator:
@@ -187,14 +169,14 @@ class _ShardedIterator:
     start = None
 
     def __init__(
-        self, plan: LeasedPlan, batches: LoaderIterator, read_ahead: ReadAheadLimit
+        self, plan: LeasedPlan, batches: LoaderIterator, wait_for_room: Callable[[], bool]
     ) -> None:
         self._plan = plan
         self._batches = batches
-        self._read_ahead = read_ahead
+        self._wait_for_room = wait_for_room
 
     def __next__(self) -> Any:
-        if not self._read_ahead.wait_for_room():
+        if not self._wait_for_room():
             raise StopIteration
         try:
             batch = next(self._batches)
@@ -232,10 +214,11 @@ class Sizes(Protocol):
         """
 
 
+@dataclass(eq=False, slots=True)
 class LeasedPlan:
     """A batch sampler that leases positions; the loader may iterate it in any thread.
 
-    Args:
+    Attributes:
         ids: ids of all samples of the epoch, in order.
         remaining: untrained positions of the epoch, of all ranks together.
         lease: leases the next positions of this rank, at most the given number; returns None if
@@ -243,36 +226,24 @@ class LeasedPlan:
         sizes: sizes of this rank's batches.
         total_batch: rows of one step, of all ranks together.
         equal_rows: rows of this rank in one step if all ranks had equal parts.
-
-    Attributes:
         pending_positions: positions, int64 [rows], of the batches that the loader has asked
             for and not yet returned.
         error: exception that ended the plan early; loaders lose exceptions of their threads.
     """
 
-    def __init__(
-        self,
-        ids: Sequence[Any],
-        remaining: int,
-        *,
-        lease: Callable[[int], Range | None],
-        sizes: Sizes,
-        total_batch: int,
-        equal_rows: int,
-    ) -> None:
-        self._ids = ids
-        self._remaining = remaining
-        self._lease = lease
-        self._sizes = sizes
-        self._total_batch = total_batch
-        self._equal_rows = equal_rows
-        self._leased: deque[range] = deque()
-        self.pending_positions: deque[Array] = deque()
-        self.error: Exception | None = None
+    ids: Sequence[Any]
+    remaining: int
+    lease: Callable[[int], Range | None]
+    sizes: Sizes
+    total_batch: int
+    equal_rows: int
+    pending_positions: deque[Array] = field(default_factory=deque)
+    error: Exception | None = None
+    _leased: deque[range] = field(default_factory=deque)
 
     def __len__(self) -> int:
         """Return an upper bound of the number of batches, which is known only at the end."""
-        return len(self._ids)
+        return len(self.ids)
 
     def __iter__(self) -> Iterator[Ids]:
         try:
@@ -281,13 +252,13 @@ class LeasedPlan:
             self.error = error
 
     def _batches(self) -> Iterator[Ids]:
-        ordinal, left, total = 0, self._remaining, self._total_batch
+        ordinal, left, total = 0, self.remaining, self.total_batch
         while rows := self._rows(ordinal, left):
             positions = self._next(rows, rows_left_for_rank(rows, left, total))
             if not positions:
                 return
             self.pending_positions.append(np.array(positions, np.int64))
-            yield [self._ids[position] for position in positions]
+            yield [self.ids[position] for position in positions]
             ordinal, left = ordinal + 1, max(0, left - total)
 
     def _rows(self, ordinal: int, left: int) -> int:
@@ -297,11 +268,11 @@ class LeasedPlan:
         would then have only this rank's share, perhaps a single row. So this rank then takes at
         least an equal part.
         """
-        rows = self._sizes.rows(ordinal, left)
+        rows = self.sizes.rows(ordinal, left)
         leased = sum(map(len, self._leased))
         if rows and leased < left:
             return rows
-        return max(rows, min(self._equal_rows, leased))
+        return max(rows, min(self.equal_rows, leased))
 
     def _next(self, rows: int, most: int) -> list[int]:
         """Return the next positions, fewer than `rows` if no more are left for this rank.
@@ -318,7 +289,7 @@ class LeasedPlan:
         return taken
 
     def _lease_more(self, most: int) -> bool:
-        shard = self._lease(most)
+        shard = self.lease(most)
         if shard is not None:
             self._leased.append(range(*shard))
         return shard is not None
