@@ -1,7 +1,7 @@
-"""The connection of a supervisor to one of its ranks: `RankPort` and, in the rank, `RankLink`.
+"""The rank's end of its connection to the supervisor, `RankLink`, and `ShardServer`.
 
-It is a socket pair with the messages of `messages.py`. The supervisor creates the port and passes
-the other end to the rank. `ShardServer` answers the rank's questions about shards of an epoch.
+The connection is a `Channel` with the messages of `messages.py`. `ShardServer` answers the rank's
+questions about shards of an epoch.
 
 If all ranks of a world are on one node, the shards are in the supervisor's memory, and training
 goes on without Redis. Otherwise a call is repeated until Redis answers. Questions have numbers, so
@@ -14,7 +14,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from ..coordinator.jobs import JobBoard, open_board
 from ..proto.channel import Channel
@@ -29,44 +29,10 @@ from .messages import (
     FromSupervisor,
     Leave,
     Order,
-    from_rank,
     from_supervisor,
 )
 
 log = logging.getLogger(__name__)
-
-
-class RankPort:
-    """The supervisor's end of the connection; any thread may send, one thread receives."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    @classmethod
-    def pair(cls) -> tuple[Self, int]:
-        """Return a port, and the file descriptor of the rank's end.
-
-        Pass the descriptor to the child (`pass_fds`), and close it here once the child has started:
-        otherwise the port does not notice when the rank dies.
-        """
-        channel, fd = Channel.pair()
-        return cls(channel), fd
-
-    def send(self, message: FromSupervisor) -> bool:
-        """Send a message; False if the rank is gone."""
-        return self._channel.send_all([message.to_json()])
-
-    def receive(self) -> FromRank | None:
-        """Wait for the next message; None if the rank is gone.
-
-        Raises:
-            WireError: it is not a message of a rank.
-        """
-        message = self._channel.receive()
-        return None if message is None else from_rank(message)
-
-    def close(self) -> None:
-        self._channel.close()
 
 
 class RankLink:

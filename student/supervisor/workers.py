@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from ...proto.channel import Channel
 from ...runtime.errors import EdlError, UsageError, WireError
 from ...runtime.lifecycle import Stop
 from ...runtime.supervise import Process, describe_exit, python_command, start
 from ...scheduler.students.failures import FailureKind, RankFailure, RankProgress, allowed_s, hung
 from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.world import Ending
-from ..link import RankPort, ShardServer
+from ..link import ShardServer
 from ..messages import (
     EXIT_AGAIN,
     Answer,
@@ -27,12 +28,14 @@ from ..messages import (
     Failed,
     Finished,
     FromRank,
+    FromSupervisor,
     Inspected,
     Leave,
     Left,
     Order,
     Progress,
     Ready,
+    from_rank,
 )
 
 log = logging.getLogger(__name__)
@@ -49,7 +52,7 @@ class RankProcess:
     Attributes:
         order: its order.
         process: the process.
-        port: connection to it.
+        channel: connection to it; any thread may send.
         ready: its message that it is ready; None: it has not sent it.
         ready_s: when `ready` arrived; this and the other times by the monotonic clock.
         progress: its last report of a step, or of the evaluation after it; None: none yet.
@@ -67,7 +70,7 @@ class RankProcess:
 
     order: Order
     process: Process
-    port: RankPort
+    channel: Channel
     ready: Ready | None = None
     ready_s: float = 0.0
     progress: Progress | None = None
@@ -145,7 +148,7 @@ class WorkerGroup:
             self.kill("the others did not start")
             for rank in self.ranks:
                 rank.process.wait(_KILL_S)
-                rank.port.close()
+                rank.channel.close()
             raise
         for rank in self.ranks:
             for verb, run in (("receive", self._receive), ("answer", self._answer)):
@@ -173,7 +176,7 @@ class WorkerGroup:
     def leave(self) -> None:
         """Ask all ranks to leave at the next safe point."""
         for rank in self.running:
-            rank.port.send(Leave())
+            _send(rank, Leave())
 
     def kill(self, why: str, numbers: Sequence[int] | None = None) -> None:
         """Kill all ranks, or those of `numbers`; sets `RankProcess.killed_for` to `why`."""
@@ -192,11 +195,11 @@ class WorkerGroup:
         for thread in self._threads:
             thread.join(_KILL_S)
         for rank in self.ranks:
-            rank.port.close()
+            rank.channel.close()
 
     def _receive(self, rank: RankProcess) -> None:
         try:
-            while (message := rank.port.receive()) is not None:
+            for message in map(from_rank, rank.channel):
                 if isinstance(message, Ask):
                     rank.asks.put(message)
                 else:
@@ -213,9 +216,9 @@ class WorkerGroup:
         while (ask := rank.asks.get()) is not None:
             try:
                 value = self.shard_server.answer(rank.number, ask, lambda: rank.process.alive)
-                rank.port.send(Answer(ask.number, value))
+                _send(rank, Answer(ask.number, value))
             except EdlError as error:
-                rank.port.send(Answer(ask.number, str(error), type(error).__name__))
+                _send(rank, Answer(ask.number, str(error), type(error).__name__))
             except Exception:
                 log.exception("killing rank %d: answering its question failed", rank.number)
                 rank.process.kill()
@@ -268,21 +271,26 @@ def inspect(
 def _start(
     order: Order, echo: Callable[[int, str], None], module: str, environment: dict[str, str]
 ) -> RankProcess:
-    port, fd = RankPort.pair()
+    channel, fd = Channel.pair()
     try:
         command = python_command(f"rank {order.rank}", module, fd, pass_fds=(fd,), env=environment)
         process = start(command, echo=lambda line: echo(order.rank, line))
     except BaseException:
-        port.close()
+        channel.close()
         raise
     finally:
         os.close(fd)
     if not order.inspect:
         log.info("rank %d is process %d", order.rank, process.pid)
     now_s = time.monotonic()
-    rank = RankProcess(order, process, port, at_s=now_s, heard_s=now_s)
-    port.send(order)
+    rank = RankProcess(order, process, channel, at_s=now_s, heard_s=now_s)
+    _send(rank, order)
     return rank
+
+
+def _send(rank: RankProcess, message: FromSupervisor) -> None:
+    """Send a message, unless the rank is gone."""
+    rank.channel.send_all([message.to_json()])
 
 
 #: Number of latest steps whose speed is reported.

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from edl.proto.channel import Channel
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.runtime.errors import EdlError, GenerationSuperseded, UsageError, WireError
 from edl.student import cli, messages
-from edl.student.link import RankLink, RankPort
+from edl.student.link import RankLink
 from edl.student.settings import TrainSettings
 from edl.tests.cli_output import refusal_of
 from edl.tests.waiting import DEADLINE_S
@@ -41,52 +41,53 @@ SAID = (
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[RankPort, RankLink]]:
+def ends() -> Iterator[tuple[Channel, RankLink]]:
     """Of a supervisor, and of a rank that has its order."""
-    port, fd = RankPort.pair()
+    channel, fd = Channel.pair()
     link = RankLink(fd)
-    assert port.send(ORDER)
+    assert channel.send_all([ORDER.to_json()])
     assert link.order() == ORDER
-    yield port, link
-    port.close()
+    yield channel, link
+    channel.close()
     link.close()
 
 
-def test_messages_arrive_as_they_were_sent(ends: tuple[RankPort, RankLink]) -> None:
-    port, link = ends
+def test_messages_arrive_as_they_were_sent(ends: tuple[Channel, RankLink]) -> None:
+    channel, link = ends
     for word in SAID:
         assert link.send(word)
-    assert tuple(port.receive() for _ in SAID) == SAID
+    assert tuple(map(messages.from_rank, islice(channel, len(SAID)))) == SAID
     assert messages.from_supervisor(messages.Leave().to_json()) == messages.Leave()
     assert messages.from_supervisor(messages.Answer(3, [1, 2]).to_json()) == messages.Answer(
         3, [1, 2]
     )
 
 
-def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLink]) -> None:
-    port, link = ends
+def test_concurrent_requests_get_their_own_answers(ends: tuple[Channel, RankLink]) -> None:
+    channel, link = ends
     with ThreadPoolExecutor() as pool:
         leases = [pool.submit(link.lease, epoch) for epoch in range(5)]
-        asks: list[Any] = [port.receive() for _ in leases]
+        asks: list[Any] = [*map(messages.from_rank, islice(channel, len(leases)))]
         for ask in reversed(asks):
             shard = None if ask.epoch == 3 else [ask.epoch, ask.epoch + 2]
-            port.send(messages.Answer(ask.number, shard))
+            channel.send_all([messages.Answer(ask.number, shard).to_json()])
         assert [one.result(DEADLINE_S) for one in leases] == [(0, 2), (1, 3), (2, 4), None, (4, 6)]
 
 
-def test_what_is_refused_is_raised_as_the_same_error(ends: tuple[RankPort, RankLink]) -> None:
-    port, link = ends
+def test_what_is_refused_is_raised_as_the_same_error(ends: tuple[Channel, RankLink]) -> None:
+    channel, link = ends
     with ThreadPoolExecutor() as pool:
         filling = pool.submit(link.fill, 0, [(0, 4)])
-        ask: Any = port.receive()
-        port.send(messages.Answer(ask.number, "there is another world", "GenerationSuperseded"))
+        ask: Any = messages.from_rank(next(iter(channel)))
+        answer = messages.Answer(ask.number, "there is another world", "GenerationSuperseded")
+        channel.send_all([answer.to_json()])
         with pytest.raises(GenerationSuperseded, match="another world"):
             filling.result(DEADLINE_S)
 
 
-def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]) -> None:
-    port, link = ends
-    threading.Timer(0.02, port.close).start()
+def test_a_request_ends_when_the_supervisor_dies(ends: tuple[Channel, RankLink]) -> None:
+    channel, link = ends
+    threading.Timer(0.02, channel.close).start()
     with pytest.raises(EdlError, match="supervisor ended"):
         link.lease(0)
     assert link.lost
@@ -98,11 +99,6 @@ def test_malformed_messages_are_refused() -> None:
             messages.from_rank(message)
     with pytest.raises(WireError):
         messages.from_supervisor({"kind": "ready"})
-    port, fd = RankPort.pair()
-    with closing(port), closing(Channel.attach(fd)) as channel:
-        channel.send("leave")
-        with pytest.raises(WireError):
-            port.receive()
 
 
 URL = "redis://head:6379"
