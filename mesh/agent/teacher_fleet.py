@@ -21,7 +21,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security.credentials import ClientSecurity
 from ...runtime.errors import EdlError, ProcessFailed, UsageError
 from ...runtime.lifecycle import Periodic, Stop
-from ...runtime.supervise import Command, Process, describe_exit, start, wait_all
+from ...runtime.supervise import Process, describe_exit, start, wait_all
 from ...scheduler.backoff import RetryPause
 from ...scheduler.fleet import (
     FleetChange,
@@ -69,15 +69,6 @@ class ServicePoller:
         self.desired: int | None = None
         self.registered: frozenset[str] | None = None
         self._error = ""
-        self._thread = Periodic("edl-fleet-poller", _COORDINATOR_POLL_S, self.poll)
-
-    def start(self) -> None:
-        """Start the thread; call it once."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread within seconds."""
-        self._thread.stop()
 
     def poll(self) -> None:
         """Poll once; `desired` stays the same if the coordinator does not answer."""
@@ -135,11 +126,6 @@ class LocalFleetConfig:
             raise UsageError(
                 f"a fleet needs 0 <= min <= max teachers, not {self.least} to {self.most}"
             )
-
-    def command(self, name: str) -> Command:
-        """Return the command that starts a teacher."""
-        log_file = None if self.log_dir is None else self.log_dir / f"{name}.log"
-        return self.teacher.command(name, self.coordinator, log=log_file)
 
 
 @dataclass(slots=True)
@@ -257,9 +243,10 @@ class LocalFleetRunner:
         log.info("%s drains", teacher.name)
 
     def _start(self, now: float) -> None:
-        name = f"{self._fleet.prefix}-{self._start_count + 1}"
+        fleet, name = self._fleet, f"{self._fleet.prefix}-{self._start_count + 1}"
         ready = re.compile(TEACHER_READY)
-        command = self._fleet.command(name)
+        log_file = None if fleet.log_dir is None else fleet.log_dir / f"{name}.log"
+        command = fleet.teacher.command(name, fleet.coordinator, log=log_file)
         process = start(command, echo=lambda line: self._note_ready(name, ready.search(line)))
         self._start_count += 1
         self.teachers.append(FleetTeacher(name, process, now, now))
@@ -333,9 +320,10 @@ def run_local_fleet(
         logs,
     )
     poller = ServicePoller(mesh.coordinator, check_service(teacher.service), mesh.security())
+    polling = Periodic("edl-fleet-poller", _COORDINATOR_POLL_S, poller.poll)
     try:
-        poller.start()
+        polling.start()
         say(f"fleet ready: {teacher.service}, {fleet.least} to {fleet.most} teachers")
         LocalFleetRunner(fleet, poller).run(stop)
     finally:
-        poller.stop()
+        polling.stop()

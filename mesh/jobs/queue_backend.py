@@ -11,7 +11,6 @@ from typing import Final
 from ...coordinator.job_queue import (
     EVENTS_KEPT,
     PIECES_KEPT,
-    DesiredJobState,
     JobProgress,
     QueueBoard,
     QueuedJob,
@@ -86,9 +85,7 @@ class QueueBackend:
         return self._board.set_desired_state(job.name, replace(job.desired, nodes=nodes))
 
     def stop(self, job: QueuedJob) -> bool:
-        return self._board.set_desired_state(
-            job.name, DesiredJobState(job.desired.nodes, stop=True)
-        )
+        return self._board.set_desired_state(job.name, replace(job.desired, stop=True))
 
     def final_progress(self, job: QueuedJob) -> JobProgress | None:
         found = next((one for one in self._board.jobs() if one.name == job.name), None)

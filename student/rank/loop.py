@@ -199,7 +199,7 @@ class Loop:
 
     def _step(self, batch: Parts | None, decision: StepDecision) -> None:
         positions = [] if batch is None or batch.positions is None else batch.positions.tolist()
-        self.reporter.step_begins(positions)
+        self.reporter.positions = positions
         began = time.perf_counter()
         losses = self.learner.backward(batch, decision.total, self.position.step)
         self.synchronize()

@@ -59,7 +59,7 @@ class RankReporter:
         prefetcher: has the statistics of the reader.
         position: current step and epoch, which the loop advances.
         metrics: metrics of the last evaluation.
-        positions: positions of the current batch.
+        positions: positions of the current batch; the loop sets them before each step.
     """
 
     order: Order
@@ -79,10 +79,6 @@ class RankReporter:
 
     def __post_init__(self) -> None:
         self._ids = _open_id_log(self.order)
-
-    def step_begins(self, positions: list[int]) -> None:
-        """Record the positions of the epoch that this rank trains next."""
-        self.positions = positions
 
     def step_done(self, completed: CompletedStep) -> None:
         """Report a step."""
