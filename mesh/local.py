@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -71,6 +71,7 @@ class TeacherSpec:
         return python_command(teacher_id, "edl", *words, env=variables, **more)
 
 
+@dataclass(kw_only=True, eq=False)
 class LocalMesh:
     """Starts and ends teachers and a coordinator, which runs a Redis unless `redis` is given.
 
@@ -84,23 +85,14 @@ class LocalMesh:
         coordinator_options: further arguments of `edl coordinator serve`.
     """
 
-    def __init__(
-        self,
-        *,
-        log_dir: Path | None = None,
-        start_timeout_s: float = 60.0,
-        check: Callable[[], None] = lambda: None,
-        redis: str | None = None,
-        coordinator_options: Sequence[str] = (),
-    ) -> None:
-        self._log_dir = log_dir
-        self._start_timeout_s = start_timeout_s
-        self._check = check
-        self._coordinator_options = tuple(coordinator_options)
-        self._redis = redis
-        self._url = redis or ""
-        self._coordinator: Process | None = None
-        self._teachers: dict[str, Process] = {}
+    log_dir: Path | None = None
+    start_timeout_s: float = 60.0
+    check: Callable[[], None] = lambda: None
+    redis: str | None = None
+    coordinator_options: Sequence[str] = ()
+    _url: str = field(default="", init=False)
+    _coordinator: Process | None = field(default=None, init=False)
+    _teachers: dict[str, Process] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Self:
         try:
@@ -116,7 +108,7 @@ class LocalMesh:
     @property
     def url(self) -> str:
         """Redis URL for teachers and readers; empty before `start` if `redis` is None."""
-        return self._url
+        return self.redis or self._url
 
     @property
     def coordinator(self) -> Process:
@@ -132,17 +124,17 @@ class LocalMesh:
 
     def start(self) -> None:
         """Start the coordinator and wait until it is ready. Raises ProcessFailed."""
-        redis_options = () if self._redis else ("--redis-port", "0")
+        redis_options = () if self.redis else ("--redis-port", "0")
         command = python_command(
             "coordinator",
             "edl",
-            *("coordinator", "serve", *redis_options, *self._coordinator_options),
-            env={"EDL_REDIS": self._redis or ""},
+            *("coordinator", "serve", *redis_options, *self.coordinator_options),
+            env={"EDL_REDIS": self.redis or ""},
             log=self._log_file("coordinator"),
         )
         self._coordinator = start(command)
-        url = self._coordinator.expect(COORDINATOR_READY, self._start_timeout_s, self._check)[1]
-        self._url = self._redis or url
+        ready = self._coordinator.expect(COORDINATOR_READY, self.start_timeout_s, self.check)
+        self._url = ready[1]
 
     def start_teacher(self, teacher_id: str, spec: TeacherSpec) -> Process:
         """Start a teacher without waiting until it is ready; `wait_ready` does that.
@@ -153,14 +145,14 @@ class LocalMesh:
         """
         if teacher_id in self._teachers:
             raise UsageError(f"this mesh has a teacher {teacher_id!r} already")
-        process = start(spec.command(teacher_id, self._url, log=self._log_file(teacher_id)))
+        process = start(spec.command(teacher_id, self.url, log=self._log_file(teacher_id)))
         self._teachers[teacher_id] = process
         return process
 
     def wait_ready(self, teacher_id: str) -> str:
         """Wait until a teacher is ready; return its address. Raises ProcessFailed."""
         process = self._teachers[teacher_id]
-        return process.expect(TEACHER_READY, self._start_timeout_s, self._check)[3]
+        return process.expect(TEACHER_READY, self.start_timeout_s, self.check)[3]
 
     def add_teacher(self, teacher_id: str, spec: TeacherSpec) -> str:
         """Start a teacher and wait until it is ready; return its address."""
@@ -196,4 +188,4 @@ class LocalMesh:
                 self._coordinator.stop(grace_s)
 
     def _log_file(self, name: str) -> Path | None:
-        return None if self._log_dir is None else self._log_dir / f"{name}.log"
+        return None if self.log_dir is None else self.log_dir / f"{name}.log"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -51,8 +51,8 @@ class StreamCheck:
             fields = (image, label, *soft)
             self._numbers.append(int(number[0]))
             self._samples += len(image)
-            for field in fields:
-                self._digest.update(np.ascontiguousarray(field).data)
+            for array in fields:
+                self._digest.update(np.ascontiguousarray(array).data)
             yield fields
 
     @property
@@ -121,6 +121,7 @@ class ModeResult:
         return total / self.stream.samples
 
 
+@dataclass(eq=False, slots=True)
 class StudentTraining:
     """Trains the students of one mode, one per seed, on consecutive parts of a stream.
 
@@ -133,46 +134,37 @@ class StudentTraining:
         network: makes a student.
         framework: framework of the student.
         predictor: the teacher, if `batches` are labelled in this process.
-
-    Attributes:
-        mode: name of the mode.
     """
 
-    def __init__(
-        self,
-        mode: Mode,
-        batches: Iterable[Any],
-        loss: DistillLoss,
-        digits: DigitDataset,
-        settings: DemoSettings,
-        network: Callable[[], Any] = student_network,
-        framework: FrameworkName = "paddle",
-        predictor: Predictor | None = None,
-    ) -> None:
-        self.mode: Mode = mode
-        self._loss = loss
-        self._digits = digits
-        self._settings = settings
-        self._network = network
-        self._framework: FrameworkName = framework
-        self._predictor = predictor
-        self._check = StreamCheck()
+    mode: Mode
+    batches: InitVar[Iterable[Any]]
+    loss: DistillLoss
+    digits: DigitDataset
+    settings: DemoSettings
+    network: Callable[[], Any] = student_network
+    framework: FrameworkName = "paddle"
+    predictor: Predictor | None = None
+    _check: StreamCheck = field(default_factory=StreamCheck, init=False)
+    _stream: Iterator[tuple[Any, ...]] = field(init=False)
+    _accuracy: list[float] = field(default_factory=list, init=False)
+    _seconds: float = field(default=0.0, init=False)
+    _core_s: float = field(default=0.0, init=False)
+
+    def __post_init__(self, batches: Iterable[Any]) -> None:
         self._stream = self._check.watch(batches)
-        self._accuracy: list[float] = []
-        self._seconds = self._core_s = 0.0
 
     def run(self, seeds: int, on_batch: OnBatch) -> None:
         """Train `seeds` more students."""
         began, began_cpu = time.perf_counter(), time.process_time()
         for number in range(seeds):
-            self._train_student(number * self._settings.steps, on_batch)
+            self._train_student(number * self.settings.steps, on_batch)
         self._seconds += time.perf_counter() - began
         self._core_s += time.process_time() - began_cpu
 
     @property
     def result(self) -> ModeResult:
         """Result of the students trained so far."""
-        teacher_core_s = self._predictor.cpu_s if self._predictor else 0.0
+        teacher_core_s = self.predictor.cpu_s if self.predictor else 0.0
         return ModeResult(
             self.mode,
             tuple(self._accuracy),
@@ -183,20 +175,20 @@ class StudentTraining:
         )
 
     def _train_student(self, batches_before: int, on_batch: OnBatch) -> None:
-        settings = self._settings
-        if self._framework == "paddle":
+        settings = self.settings
+        if self.framework == "paddle":
             load_paddle()
-        framework_named(self._framework).seed(FIRST_SEED + len(self._accuracy))
-        student = self._network()
-        optimizer = _adam(self._framework, student, settings.learning_rate)
+        framework_named(self.framework).seed(FIRST_SEED + len(self._accuracy))
+        student = self.network()
+        optimizer = _adam(self.framework, student, settings.learning_rate)
 
         def after_step(report: StepReport) -> None:
             on_batch(batches_before + report.step)
 
-        Trainer(student, self._loss, optimizer, on_step=[after_step]).fit(
+        Trainer(student, self.loss, optimizer, on_step=[after_step]).fit(
             self._stream, steps=settings.steps
         )
-        self._accuracy.append(accuracy(student, self._digits.test_image, self._digits.test_label))
+        self._accuracy.append(accuracy(student, self.digits.test_image, self.digits.test_label))
 
 
 def _adam(framework: FrameworkName, model: Any, rate: float) -> Any:

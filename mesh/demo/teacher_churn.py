@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ...distill_reader import ReaderStats
@@ -33,6 +33,7 @@ class TeacherEvent:
     at_s: float
 
 
+@dataclass(kw_only=True, eq=False, slots=True)
 class TeacherChurn:
     """Kills a teacher after two fifths of a run and starts another teacher. Driven by `update`.
 
@@ -58,33 +59,22 @@ class TeacherChurn:
         events: events so far.
     """
 
-    def __init__(
-        self,
-        *,
-        suspend: TeacherAction,
-        resume: TeacherAction,
-        kill: TeacherAction,
-        start: TeacherAction,
-        replacement: str,
-        batches: int,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.events: list[TeacherEvent] = []
-        self._suspend_teacher = suspend
-        self._resume_teacher = resume
-        self._kill_teacher = kill
-        self._start_teacher = start
-        self._replacement = replacement
-        self._kill_from = 2 * batches // 5
-        self._kill_at_latest = 3 * batches // 5
-        self._replace_at_latest = 2 * batches // 3
-        self._say = say
-        self._clock = clock
-        self._began = clock()
-        self._suspended_at = 0.0
-        self._victim = ""
-        self._next_step: Callable[[int, ReaderStats], bool] | None = self._suspend
+    suspend: TeacherAction
+    resume: TeacherAction
+    kill: TeacherAction
+    start: TeacherAction
+    replacement: str
+    batches: int
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    events: list[TeacherEvent] = field(default_factory=list, init=False)
+    _began: float = field(init=False)
+    _suspended_at: float = field(default=0.0, init=False)
+    _victim: str = field(default="", init=False)
+    _next_step: Callable[[int, ReaderStats], bool] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began, self._next_step = self.clock(), self._suspend
 
     def update(self, batch: int, stats: ReaderStats) -> None:
         """Take all steps that are due.
@@ -105,52 +95,52 @@ class TeacherChurn:
     # that raises is not repeated.
 
     def _suspend(self, batch: int, stats: ReaderStats) -> bool:
-        if batch < self._kill_from or not stats.teachers:
+        if batch < 2 * self.batches // 5 or not stats.teachers:
             return False
         in_flight = dict(stats.in_flight)
         victim = max(stats.teachers, key=lambda teacher: in_flight.get(teacher, 0))
-        if not in_flight.get(victim) and batch < self._kill_at_latest:
+        if not in_flight.get(victim) and batch < 3 * self.batches // 5:
             return False
         self._next_step = self._kill
         self._victim = victim
-        self._suspended_at = self._clock()
-        self._suspend_teacher(self._victim)
+        self._suspended_at = self.clock()
+        self.suspend(self._victim)
         return True
 
     def _kill(self, batch: int, stats: ReaderStats) -> bool:
-        if self._clock() - self._suspended_at < MAX_STATS_AGE_S:
+        if self.clock() - self._suspended_at < MAX_STATS_AGE_S:
             return False
         in_flight = dict(stats.in_flight).get(self._victim, 0)
-        if not in_flight and batch < self._kill_at_latest:
+        if not in_flight and batch < 3 * self.batches // 5:
             self._next_step = self._suspend
-            self._resume_teacher(self._victim)
+            self.resume(self._victim)
             return True
         self._next_step = self._replace
-        self._kill_teacher(self._victim)
+        self.kill(self._victim)
         self._record("kill", self._victim, batch, f"killed (SIGKILL) with {in_flight} in flight")
         return True
 
     def _replace(self, batch: int, stats: ReaderStats) -> bool:
         # Requests may be hedged already while their teacher is suspended, so hedges count too.
         resends = stats.resends + stats.hedges
-        if not resends and batch < self._replace_at_latest:
+        if not resends and batch < 2 * self.batches // 3:
             return False
         self._next_step = self._await_replacement
         if resends:
             text = f"its requests are sent to other teachers (resends: {resends})"
             self._record("resent", self._victim, batch, text)
-        self._record("start", self._replacement, batch, "a new teacher starts")
-        self._start_teacher(self._replacement)
+        self._record("start", self.replacement, batch, "a new teacher starts")
+        self.start(self.replacement)
         return True
 
     def _await_replacement(self, batch: int, stats: ReaderStats) -> bool:
-        if self._replacement not in stats.teachers:
+        if self.replacement not in stats.teachers:
             return False
         self._next_step = None
-        self._record("join", self._replacement, batch, "has joined")
+        self._record("join", self.replacement, batch, "has joined")
         return True
 
     def _record(self, kind: EventKind, teacher: str, batch: int, text: str) -> None:
-        event = TeacherEvent(kind, teacher, batch, self._clock() - self._began)
+        event = TeacherEvent(kind, teacher, batch, self.clock() - self._began)
         self.events.append(event)
-        self._say(f"  {event.at_s:5.1f} s, batch {batch}: {teacher}: {text}")
+        self.say(f"  {event.at_s:5.1f} s, batch {batch}: {teacher}: {text}")
