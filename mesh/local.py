@@ -24,7 +24,6 @@ class TeacherSpec:
     Attributes:
         service: name of the service.
         model: path of an exported model, or `module:function`.
-        threads: CPU threads of a run of the model.
         micro_batch: most samples in a run of the model.
         ttl_s: seconds without a heartbeat after which a teacher is dead.
         grace_s: most seconds of a drain.
@@ -33,7 +32,6 @@ class TeacherSpec:
 
     service: str
     model: str
-    threads: int = 1
     micro_batch: int = 8
     ttl_s: float = 6.0
     grace_s: float = 5.0
@@ -60,7 +58,7 @@ class TeacherSpec:
             "--model": self.model,
             "--service": self.service,
             "--teacher-id": teacher_id,
-            "--threads": self.threads,
+            "--threads": 1,
             "--micro-batch": self.micro_batch,
             "--ttl": self.ttl_s,
             "--grace": self.grace_s,

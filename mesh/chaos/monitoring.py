@@ -14,6 +14,7 @@ from ...coordinator.registry import Registry, connect
 from ...runtime.errors import EdlError
 from ...runtime.lifecycle import Periodic
 from .run_trace import MembershipSnapshot
+from .synthetic_samples import SERVICE
 
 SNAPSHOT_INTERVAL_S = 0.25
 STALL_CHECK_INTERVAL_S = 0.1
@@ -33,7 +34,6 @@ class MeshMonitor:
 
     Args:
         url: Redis URL.
-        service: service to observe.
         clock: returns the seconds since the run began.
 
     Attributes:
@@ -42,9 +42,8 @@ class MeshMonitor:
         max_load: greatest one-minute load average so far.
     """
 
-    def __init__(self, url: str, service: str, clock: Callable[[], float]) -> None:
+    def __init__(self, url: str, clock: Callable[[], float]) -> None:
         self._registry: Registry = connect(url)
-        self._service = service
         self._clock = clock
         self.snapshots: list[MembershipSnapshot] = []
         self.stalls: list[tuple[float, float]] = []
@@ -69,9 +68,9 @@ class MeshMonitor:
     def _take_snapshot(self) -> None:
         self.max_load = max(self.max_load, os.getloadavg()[0])
         try:
-            teachers = self._registry.members("teachers", self._service)
-            students = self._registry.members("students", self._service)
-            rows = self._registry.table(self._service).rows
+            teachers = self._registry.members("teachers", SERVICE)
+            students = self._registry.members("students", SERVICE)
+            rows = self._registry.table(SERVICE).rows
         except EdlError:  # Redis is down: an empty snapshot records that
             self.snapshots.append(MembershipSnapshot(self._clock()))
             return

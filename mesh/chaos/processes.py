@@ -22,9 +22,8 @@ from .proxy import BACKEND_HOST, ChaosProxy, StreamFilter
 from .response_corruptor import ResponseCorruptor
 from .run_trace import ElasticTrainingResult
 from .student import MAX_ROWS, StudentConfig
-from .synthetic_samples import MODEL, PROBABILITIES_MODEL, REFUSES
+from .synthetic_samples import MODEL, PROBABILITIES_MODEL, REFUSES, SERVICE
 
-SERVICE = "chaos"
 REDIS_READY = "Ready to accept connections"
 START_TIMEOUT_S = 60.0
 POLL_S = 0.1
@@ -270,7 +269,6 @@ class ChaosMesh:
     def _student_config(self, name: str, number: int, began: float) -> StudentConfig:
         config = StudentConfig(
             name,
-            SERVICE,
             self.url,
             began,
             str(self._folder),

@@ -13,7 +13,7 @@ from .fault_injector import FaultInjector
 from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault, make_plan
 from .invariants import check_invariants, mesh_recovered
 from .monitoring import LeftoverCheck, MeshMonitor
-from .processes import SERVICE, START_TIMEOUT_S, ChaosMesh, ElasticTraining, wait_for
+from .processes import START_TIMEOUT_S, ChaosMesh, ElasticTraining, wait_for
 from .report import ChaosReport
 from .run_trace import (
     CALL_RECORD,
@@ -80,7 +80,7 @@ class _ChaosRun:
         self.mesh = ChaosMesh(settings, folder, self._created)
         self.training = ElasticTraining(self.mesh.url, folder)
         self.injector = FaultInjector(self.mesh, settings, self.clock)
-        self.monitor = MeshMonitor(self.mesh.url, SERVICE, self.clock)
+        self.monitor = MeshMonitor(self.mesh.url, self.clock)
 
     def clock(self) -> float:
         """Return the seconds since the run began."""

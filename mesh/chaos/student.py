@@ -34,7 +34,7 @@ from .run_trace import (
     STATS_INTERVAL_S,
     StudentStats,
 )
-from .synthetic_samples import INPUT, OUTPUT, digest_of_call, digests_of, samples_of
+from .synthetic_samples import INPUT, OUTPUT, SERVICE, digest_of_call, digests_of, samples_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,6 @@ class StudentConfig:
 
     Attributes:
         name: name of its job.
-        service: service that labels its samples.
         coordinator: Redis URL.
         began: `time.monotonic()` of the beginning of the run.
         folder: folder for its files.
@@ -66,7 +65,6 @@ class StudentConfig:
     """
 
     name: str
-    service: str
     coordinator: str
     began: float
     folder: str
@@ -190,7 +188,7 @@ def main() -> None:
         reader = stack.enter_context(
             DistilReader(
                 SampleSource(),
-                service=config.service,
+                service=SERVICE,
                 coordinator=config.coordinator,
                 feeds=[INPUT],
                 fetches=[OUTPUT],

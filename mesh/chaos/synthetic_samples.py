@@ -12,6 +12,7 @@ import numpy as np
 from ...proto.arena import Array
 from ...runtime.errors import RequestRefused
 
+SERVICE = "chaos"
 #: Values for `edl teacher serve --model`.
 MODEL = f"{__name__}:teacher"
 PROBABILITIES_MODEL = f"{__name__}:probabilities_teacher"

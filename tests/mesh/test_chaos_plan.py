@@ -163,7 +163,7 @@ def test_records_are_read_as_they_were_written_but_for_what_a_kill_cut_short(
     assert read_stats(file) == (told, told)
     no = tmp_path / "no"
     assert (len(read_records(no, SAMPLE_RECORD)), read_stats(no)) == (0, ())
-    part = StudentConfig("s1", "chaos", "redis://127.0.0.1:1", 5.0, "trace", shared_memory=False)
+    part = StudentConfig("s1", "redis://127.0.0.1:1", 5.0, "trace", shared_memory=False)
     assert StudentConfig.from_json(part.to_json()) == part
 
 
