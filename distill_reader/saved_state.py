@@ -20,7 +20,7 @@ from ..proto.dataclass_json import from_plain, to_plain
 from ..runtime.errors import UsageError, WireError
 from ..scheduler.students.shards import RankShard, steps_of_rank, taken_together
 from .config import ReaderConfig
-from .sources.source import Mark, ResumableSource, reading_mark
+from .sources.source import Mark, ResumableSource, changed_fields, reading_mark
 
 _NO_MARKS: Final[Mapping[int, Mark | None]] = MappingProxyType({})
 
@@ -169,12 +169,12 @@ def _read(state: Any) -> _SavedState:
 
 
 def _check_fits(state: _SavedState, source: ResumableSource, config: ReaderConfig) -> None:
-    if differing := _differences(state.source, _identity(source)):
+    if differing := changed_fields(state.source, _identity(source)):
         raise UsageError(
             f"this state is of another source: {differing}; load it into a reader with the source"
             " from which it was saved"
         )
-    if differing := _differences(state.labels, _labels(config)):
+    if differing := changed_fields(state.labels, _labels(config)):
         log.warning("the loaded state was saved with different label settings: %s", differing)
 
 
@@ -247,8 +247,3 @@ def _labels(config: ReaderConfig) -> dict[str, Any]:
         weights, policy = dict(config.ensemble.weights), config.ensemble.policy
         labels["ensemble"] = [weights, to_plain(policy)]
     return labels
-
-
-def _differences(old: State, new: State) -> str:
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return ", ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in names)

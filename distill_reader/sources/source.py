@@ -78,6 +78,12 @@ def reading_mark() -> Iterator[None]:
         ) from None
 
 
+def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return the fields that differ between two identities, as text; empty if none does."""
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return ", ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in names)
+
+
 class SourceIterator(Protocol):
     """An iterator over the batches of one epoch of a source.
 

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 import typer
 
-from ...coordinator.contexts import MeshContext
 from ...coordinator.ops.options import Mesh, mesh_context, quiet_grpc, source_of
 from ...coordinator.options import BEYOND_LOOPBACK, DEFAULT_LISTEN, LISTEN, ListenAddress
 from ...proto.security.options import Tls, Tokens, server_security, tls_files, tls_words
@@ -231,13 +230,18 @@ def agent(
             raise UsageError(f"--logs {logs} cannot be created: {error.strerror}") from None
     mesh = mesh_context(context)
     if local:
+        from .teacher_fleet import run_local_fleet
+
         try:
             words = tuple(shlex.split(teacher_options))
         except ValueError as error:
             raise UsageError(f"--teacher-options: {error}") from None
         spec = TeacherSpec(service, model, ttl_s=ttl, grace_s=grace, options=words)
         count = TEACHERS.read(teachers)
-        _run_local(spec, mesh, count.min, count.max, logs)
+        raise_descriptor_limit()
+        quiet_grpc()
+        with stop_on_signals() as stop:
+            run_local_fleet(spec, mesh, count.min, count.max, logs, stop, typer.echo)
         return
     from ...proto.security.credentials import check_exposure
     from ...teacher.config import check_cores, parse_devices
@@ -289,17 +293,6 @@ def _check_mode(ctx: typer.Context, local: bool) -> None:
         )
     if local and not (ctx.params["service"] and ctx.params["model"]):
         raise UsageError("--local needs --service and --model")
-
-
-def _run_local(
-    teacher: TeacherSpec, mesh: MeshContext, least: int, most: int | None, logs: Path | None
-) -> None:
-    from .teacher_fleet import run_local_fleet
-
-    raise_descriptor_limit()
-    quiet_grpc()
-    with stop_on_signals() as stop:
-        run_local_fleet(teacher, mesh, least, most, logs, stop, typer.echo)
 
 
 app.command("jobs")(jobs)

@@ -24,6 +24,7 @@ from ...distill_reader.sources.map_style import (
     own_ranks,
     with_inner,
 )
+from ...distill_reader.sources.source import changed_fields
 from ...runtime.errors import UsageError
 from ...scheduler.students.shards import Range, Ranges, StaticDeal, cut, shard_rows
 from ..link import RankLink
@@ -253,7 +254,7 @@ def check_fits(saved: State | None, kind: str, order: State | None, world: int) 
             f"the checkpoint is of a feed of kind {saved['kind']!r}, but feed('train') is of kind"
             f" {kind!r} now; return the former feed, or give an empty --checkpoint"
         )
-    if order is not None and (changed := _changed_fields(saved["order"], order)):
+    if order is not None and (changed := changed_fields(saved["order"], order)):
         raise UsageError(
             f"the order of the samples has changed since the checkpoint: {changed}; use the"
             " same data, seed and sampler, or give an empty --checkpoint"
@@ -267,8 +268,3 @@ def check_fits(saved: State | None, kind: str, order: State | None, world: int) 
 
 def _trained(state: State) -> dict[int, Ranges]:
     return {int(epoch): Ranges.from_json(pairs) for epoch, pairs in state["trained"].items()}
-
-
-def _changed_fields(before: State, now: State) -> str:
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return ", ".join(f"{n} was {before.get(n)!r} and is {now.get(n)!r}" for n in names)
