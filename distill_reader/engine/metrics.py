@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
+from ...proto import coordinator_pb2 as pb
 from ...proto.security.certificates import export_expiry
 from ...scheduler.circuit_breakers import IN_WORDS
 from ...scheduler.flow import FlowState
 from ...scheduler.rates import LowQuantile, RecentRate
 from ..config import ReaderConfig
-from ..store.store import StoreStats
 from .teacher_requests import RequestDone
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class MemberSnapshot:
 
     Attributes:
         member: the member.
+        report: its report to the coordinator.
         times: recent response times of its teachers.
         without_labels: number of batches delivered without its labels.
         weight: weight of its labels in the latest averaged batch; None: nothing is averaged.
@@ -77,6 +78,7 @@ class MemberSnapshot:
     """
 
     member: EnsembleMember
+    report: pb.StudentReport
     times: TeacherTimes
     without_labels: int
     weight: float | None
@@ -102,26 +104,32 @@ class MetricFamily:
     labels: tuple[str, ...] = ()
 
 
+def _counter(
+    name: str, what: str, value: Callable[[EnsembleMember], float] | None = None
+) -> MetricFamily:
+    """Define a counter; without `value` it is the field `name` of the student's report."""
+    return MetricFamily("counter", name, what, _single(name, value))
+
+
+def _gauge(
+    name: str, what: str, value: Callable[[EnsembleMember], float] | None = None
+) -> MetricFamily:
+    """Define a gauge; without `value` it is the field `name` of the student's report."""
+    return MetricFamily("gauge", name, what, _single(name, value))
+
+
 def _single(
-    value: Callable[[EnsembleMember], float],
+    name: str, value: Callable[[EnsembleMember], float] | None
 ) -> Callable[[MemberSnapshot], Iterable[Sample]]:
-    return lambda snapshot: [((), value(snapshot.member))]
+    return lambda seen: [((), value(seen.member) if value else getattr(seen.report, name))]
 
 
-def _counter(name: str, what: str, value: Callable[[EnsembleMember], float]) -> MetricFamily:
-    return MetricFamily("counter", name, what, _single(value))
-
-
-def _gauge(name: str, what: str, value: Callable[[EnsembleMember], float]) -> MetricFamily:
-    return MetricFamily("gauge", name, what, _single(value))
-
-
-def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> MetricFamily:
-    """Define a counter that exists only if a store is configured."""
+def _stored(name: str, what: str) -> MetricFamily:
+    """Define a counter of `StoreStats` that exists only if a store is configured."""
 
     def samples(snapshot: MemberSnapshot) -> Iterator[Sample]:
         if snapshot.member.label_cache is not None:
-            yield (), value(snapshot.member.label_cache.stats)
+            yield (), getattr(snapshot.member.label_cache.stats, name)
 
     return MetricFamily("counter", f"store_{name}", what, samples)
 
@@ -170,52 +178,25 @@ def _turnarounds(snapshot: MemberSnapshot) -> Iterator[Sample]:
 
 #: The stream and its waits.
 _STREAM: Final = (
+    _counter("batches_delivered", "Batches that the training loop has taken, and answered calls."),
+    _counter("samples_delivered", "Samples of the delivered batches and of answered calls."),
+    _gauge("samples_per_second", "Samples delivered per second, over the last seconds."),
+    _counter("starved_seconds", "Time that the training loop waited for labels."),
+    _counter("blocked_seconds", "Time that pulling was paused because the buffer was full."),
     _counter(
-        "batches_delivered",
-        "Batches that the training loop has taken, and answered calls.",
-        lambda m: m.core.stats.batches_taken,
-    ),
-    _counter(
-        "samples_delivered",
-        "Samples of the delivered batches and of answered calls.",
-        lambda m: m.core.stats.samples_taken,
-    ),
-    MetricFamily(
-        "gauge",
-        "samples_per_second",
-        "Samples delivered per second, over the last seconds.",
-        lambda snapshot: [((), snapshot.member.core.stats.samples_per_s(snapshot.now))],
-    ),
-    _counter(
-        "starved_seconds",
-        "Time that the training loop waited for labels.",
-        lambda m: m.core.memory.starved_s,
-    ),
-    _counter(
-        "blocked_seconds",
-        "Time that pulling was paused because the buffer was full.",
-        lambda m: m.core.memory.blocked_s,
-    ),
-    _counter(
-        "source_wait_seconds",
-        "Time that the training loop waited for the source of batches.",
-        lambda m: m.core.memory.source_wait_s,
+        "source_wait_seconds", "Time that the training loop waited for the source of batches."
     ),
     MetricFamily(
         "gauge", "state", "1 for the current state of the reader, else 0.", _states, ("state",)
     ),
-    _gauge(
-        "volume_bytes",
-        "Bytes of batches that are labelled and not yet consumed.",
-        lambda m: m.ledger.volume_bytes,
-    ),
+    _gauge("volume_bytes", "Bytes of batches that are labelled and not yet consumed."),
     MetricFamily(
         "gauge",
         "threshold_bytes",
         "Pulling pauses above `upper_bytes` (ut) and resumes below `lower_bytes` (lt).",
         lambda snapshot: [
-            (("ut",), snapshot.member.config.upper_bytes),
-            (("lt",), snapshot.member.config.lower_bytes),
+            (("ut",), snapshot.report.upper_bytes),
+            (("lt",), snapshot.report.lower_bytes),
         ],
         ("threshold",),
     ),
@@ -224,11 +205,7 @@ _STREAM: Final = (
         "Bytes of received labels of batches that are incomplete or wait for an earlier batch.",
         lambda m: m.labels.nbytes,
     ),
-    _gauge(
-        "data_epoch",
-        "Epochs of the data that have begun.",
-        lambda m: m.core.model_switch.state.data_epoch,
-    ),
+    _gauge("data_epoch", "Epochs of the data that have begun."),
 )
 
 #: Batches that were not labelled in the normal way.
@@ -261,12 +238,8 @@ _BATCHES: Final = (
 
 #: Requests and teachers in total.
 _TEACHERS: Final = (
-    _gauge("want", "Teachers that the reader asks for.", lambda m: m.core.decision.want),
-    _gauge(
-        "needed",
-        "n = ceil(t_t / t_s); 0 while a time is unknown.",
-        lambda m: m.core.decision.needed,
-    ),
+    _gauge("want", "Teachers that the reader asks for."),
+    _gauge("needed", "n = ceil(t_t / t_s); 0 while a time is unknown."),
     _gauge(
         "teacher_seconds_per_sample",
         "t_t: harmonic mean of the teachers' medians; 0 while unknown.",
@@ -293,14 +266,10 @@ _TEACHERS: Final = (
     ),
     _gauge("requests_in_flight", "Requests in flight.", lambda m: m.ledger.in_flight),
     _counter(
-        "resends",
-        "Requests with rows that had been sent before; hedges and canaries do not count.",
-        lambda m: m.ledger.resends,
+        "resends", "Requests with rows that had been sent before; hedges and canaries do not count."
     ),
     _counter(
-        "hedges",
-        "Requests that were also sent to a second teacher because the first was late.",
-        lambda m: m.ledger.hedges,
+        "hedges", "Requests that were also sent to a second teacher because the first was late."
     ),
     _counter(
         "canaries",
@@ -354,14 +323,12 @@ _EACH_TEACHER: Final = (
 
 #: The label store.
 _STORE: Final = (
-    _stored("hits", "Samples found in the store.", lambda f: f.hits),
-    _stored("misses", "Samples not found in the store.", lambda f: f.misses),
-    _stored("written", "Samples stored.", lambda f: f.written),
-    _stored("evicted", "Samples that were evicted from the store.", lambda f: f.evicted),
-    _stored(
-        "damaged", "Samples in the store whose labels failed their checksum.", lambda f: f.damaged
-    ),
-    _stored("dropped", "Samples whose labels could not be stored.", lambda f: f.dropped),
+    _stored("hits", "Samples found in the store."),
+    _stored("misses", "Samples not found in the store."),
+    _stored("written", "Samples stored."),
+    _stored("evicted", "Samples that were evicted from the store."),
+    _stored("damaged", "Samples in the store whose labels failed their checksum."),
+    _stored("dropped", "Samples whose labels could not be stored."),
     MetricFamily("gauge", "store_bytes", "Size of the label store on disk.", _store_bytes),
 )
 
@@ -427,6 +394,7 @@ class Exporter:
     def show(
         self,
         members: Sequence[EnsembleMember],
+        reports: Sequence[pb.StudentReport],
         batch_delivery: BatchDelivery,
         calls: Mapping[str, int],
         now: float,
@@ -435,13 +403,12 @@ class Exporter:
         config, mixture, delivery = self._config, batch_delivery.mixture, batch_delivery.delivery
         of_reader = partial(_metric_of_reader, config)
         snapshots = []
-        for member in members:
-            self._times[member].keep(member.ledger.teachers)
-            service = member.config.service
+        for member, report in zip(members, reports, strict=True):
+            times, service = self._times[member], member.config.service
+            times.keep(member.ledger.teachers)
             without_labels = delivery.unlabelled_by_service[service]
             weight = None if mixture is None else mixture.shares.get(service, 0.0)
-            times = self._times[member]
-            snapshots.append(MemberSnapshot(member, times, without_labels, weight, now))
+            snapshots.append(MemberSnapshot(member, report, times, without_labels, weight, now))
         ended_calls = [((outcome,), calls[outcome]) for outcome in OUTCOMES]
         self._shown = [
             *(_metric(family, snapshots) for family in FAMILIES),

@@ -222,9 +222,9 @@ class TrainerReporter:
                 member.roster.report(student_report(member, now))
         if stats_are_due or now - self._stats_at >= STATS_EVERY_S:
             self._stats_at = now
-            self._report_to_trainer(now)
+            reports = self._report_to_trainer(now)
             if self.exporter is not None:
-                self.exporter.show(self._members, self._batch_delivery, self.calls, now)
+                self.exporter.show(self._members, reports, self._batch_delivery, self.calls, now)
 
     def report_before_batch(self) -> None:
         """Send stats if resends or kinds of labels have changed: the trainer needs them first."""
@@ -241,40 +241,39 @@ class TrainerReporter:
         lines = [line for member in self._members for line in story(member, batch, now)]
         self._channel.send("story", batch=batch, lines=lines)
 
-    def _report_to_trainer(self, now: float) -> None:
-        fields = stats_fields(self._members, self._batch_delivery, now)
+    def _report_to_trainer(self, now: float) -> list[pb.StudentReport]:
+        """Send the trainer stats; return the members' reports, which contain most of them."""
+        reports = [student_report(member, now) for member in self._members]
+        fields = stats_fields(self._members, reports, self._batch_delivery)
         self._answered = self._request
         self._channel.send("stats", request=self._request, **fields)
+        return reports
 
 
 def stats_fields(
-    members: Sequence[EnsembleMember], batch_delivery: BatchDelivery, now: float
+    members: Sequence[EnsembleMember],
+    reports: Sequence[pb.StudentReport],
+    batch_delivery: BatchDelivery,
 ) -> dict[str, Any]:
     """Return the fields of `ReaderStats` that only the engine knows."""
-    cores = [member.core for member in members]
     stores = [member.label_cache.stats for member in members if member.label_cache is not None]
-    states = {core.decision.state for core in cores}
+    states = {member.core.decision.state for member in members}
     return {
-        "resends": sum(member.ledger.resends for member in members),
-        "hedges": sum(member.ledger.hedges for member in members),
+        **{
+            name: sum(getattr(report, name) for report in reports)
+            for name in ("resends", "hedges", "ejections", "want", "needed")
+        },
+        **{
+            name: [value for report in reports for value in getattr(report, name)]
+            for name in ("teachers", "ejected", "ejected_for", "stragglers")
+        },
         "canaries": sum(member.ledger.named_copies for member in members),
         "dispute": "; ".join(filter(None, (member.dispute for member in members))),
-        "ejections": sum(member.core.teachers.breakers.ejections.total() for member in members),
         "liars": sum(member.core.teachers.breakers.ejections["lied"] for member in members),
-        "stragglers": [
-            name for member in members for name in member.core.teachers.lateness.stragglers
-        ],
-        "volume_bytes": min(member.ledger.volume_bytes for member in members),
-        "want": sum(core.decision.want for core in cores),
-        "needed": sum(core.decision.needed for core in cores),
-        "t_t_s": max(core.stats.t_t_s or 0.0 for core in cores),
-        "t_s_s": max(core.stats.t_s_s or 0.0 for core in cores),
-        "samples_per_s": members[0].core.stats.samples_per_s(now),
-        "teachers": [name for member in members for name in member.ledger.teachers],
-        "ejected": [name for member in members for name in member.core.teachers.breakers.ejected],
-        "ejected_for": [
-            cause for member in members for cause in member.core.teachers.breakers.ejected.values()
-        ],
+        "volume_bytes": min(report.volume_bytes for report in reports),
+        "t_t_s": max(report.t_t_seconds for report in reports),
+        "t_s_s": max(report.t_s_seconds for report in reports),
+        "samples_per_s": reports[0].samples_per_second,
         "in_flight": [
             [name, len(member.ledger.in_flight_at(name))]
             for member in members
@@ -285,9 +284,9 @@ def stats_fields(
             for member in members
             for name in member.ledger.teachers
         ],
-        "starved_s": max(core.memory.starved_s for core in cores),
-        "blocked_s": max(core.memory.blocked_s for core in cores),
-        "source_wait_s": min(core.memory.source_wait_s for core in cores),
+        "starved_s": max(report.starved_seconds for report in reports),
+        "blocked_s": max(report.blocked_seconds for report in reports),
+        "source_wait_s": min(report.source_wait_seconds for report in reports),
         "state": next(state for state in _WORST if state in states),
         "content_id": ", ".join(filter(None, (member.content_id for member in members))),
         "label_kinds": [

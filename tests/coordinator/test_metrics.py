@@ -23,6 +23,7 @@ from edl.coordinator.metrics import CoordinatorMetrics
 from edl.deploy.operator.loop import OperatorMetrics
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.metrics import Exporter
+from edl.proto import coordinator_pb2 as pb
 from edl.proto.security.certificates import export_expiry
 from edl.proto.security.credentials import ServerSecurity
 from edl.scheduler.autoscale import Desired
@@ -119,7 +120,8 @@ def of_reader() -> str:
         member.ledger.teachers = ["t"]
         member.ledger.in_flight_at.return_value = [1]
         exporter.answered(member, "t", MagicMock(seconds=0.1, job=MagicMock(samples=4)))
-        exporter.show([member], MagicMock(partial=0, unlabelled=0), Counter(), 0.0)
+        reports = [pb.StudentReport()]
+        exporter.show([member], reports, MagicMock(partial=0, unlabelled=0), Counter(), 0.0)
         with urllib.request.urlopen(
             f"http://{exporter.address}/metrics", timeout=DEADLINE_S
         ) as answer:

@@ -12,6 +12,7 @@ from edl.distill_reader.engine.engine import Engine
 from edl.distill_reader.engine.ensemble_member import EnsembleMember
 from edl.distill_reader.engine.label_cache_thread import BatchKeys, CachedLabels
 from edl.distill_reader.engine.metrics import FAMILIES, MemberSnapshot, TeacherTimes
+from edl.distill_reader.engine.reporting import student_report
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.teacher_requests import (
     LinkFailure,
@@ -200,7 +201,8 @@ class Bench:
     def metric(self, name: str, *labels: str) -> float:
         """The value of a metric of the first member."""
         forgone = self.engine.batch_delivery.delivery.unlabelled_by_service.total()
-        seen = MemberSnapshot(self.member, TeacherTimes(), forgone, None, 0.0)
+        report = student_report(self.member, 0.0)
+        seen = MemberSnapshot(self.member, report, TeacherTimes(), forgone, None, 0.0)
         (family,) = (one for one in FAMILIES if one.name == name)
         return dict(family.samples(seen))[labels]
 
