@@ -436,7 +436,6 @@ class ReaderCore:
                 copies += more_copies
                 self._out.append(SendRequest(self._links.number(send.teacher), send, is_copy))
                 self.pacing.sent(send.teacher, send.request, self._now)
-                self.teachers.lateness.sent(self._now)
             else:
                 self._out.append(instruction)
         for copy in copies:

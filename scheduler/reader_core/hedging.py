@@ -23,20 +23,20 @@ know of it, because a throttled or shared device looks like this. A teacher is n
 once it has been `SLOWER` times as slow as the median of the others for `LASTING_S`, and at once
 when it is silent. It is cleared when it is less than `CLEARED` times as slow.
 
-Most calls of `tick` find nothing. So `Lateness` computes a lower bound of the next moment at which
-something can be late, from the shortest expected turnaround of any teacher and the lowest patience.
+Most calls of `tick` find nothing. So `Lateness` first computes a lower bound of the time at which
+something is late, from the shortest expected turnaround of any teacher and the lowest patience.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median_low
 from typing import Final, Literal
 
 from ..circuit_breakers import Log
-from ..ledger import InFlight, Ledger
+from ..ledger import Ledger
 from ..ledger import events as ev
 from .request_pacing import RequestPacing, Turnarounds, began
 
@@ -293,26 +293,12 @@ class Lateness:
         self._log = log
         self.hedging = Hedging()
         self._straggling = Straggling()
-        self._look_at = inf  # no request can be late earlier
-        self._shortest_limit_s = inf  # no request can be late sooner after it was sent
-        self._waits = False  # the training loop or a call waits for labels
         self._compare_at = -inf
 
     @property
     def stragglers(self) -> list[str]:
         """Teachers that are much slower than the others, or silent."""
         return sorted(self._straggling.named)
-
-    def sent(self, now: float) -> None:
-        self._look_at = min(self._look_at, now + self._shortest_limit_s)
-
-    def answered(self, name: str) -> None:
-        """Record an answer: the teacher may have become the fastest one."""
-        known = self._pacing.times.get(name)
-        if known is None:
-            return
-        if self._limit_s(known.expected_s(1)) < self._shortest_limit_s:
-            self._look_at = min(self._look_at, self._due())
 
     def tick(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
         """Return the requests to hedge.
@@ -324,31 +310,25 @@ class Lateness:
         """
         self.hedging.elapse(now)
         hedges: list[ev.Hedge] = []
-        if waits and not self._waits:
-            self._look_at = -inf  # patience is lower now
-        self._waits = waits
-        if now >= self._look_at:
-            due = self._due()
-            if self.hedging.late or due <= now:
-                hedges = self._find_late(waits, unusable, now)
-                due = now + LOOK_EVERY_S
-            self._look_at = due
+        if self.hedging.late or self._due(waits) <= now:
+            hedges = self._find_late(waits, unusable, now)
         if now >= self._compare_at:
             self._compare(now)
         return hedges
 
     def _find_late(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
         ledger, pacing, hedges = self._ledger, self._pacing, self.hedging
-        teachers = tuple(
+        present = ledger.teachers
+        teachers = [
             BusyTeacher(
                 name,
-                tuple(self._flights(name, ledger.requests_at(name))),
+                tuple(self._flights(name)),
                 pacing.window(name),
                 pacing.answered_at(name),
-                name in ledger.teachers and name not in unusable,
+                name in present and name not in unusable,
             )
-            for name in dict.fromkeys((*ledger.teachers, *ledger.at_work))
-        )
+            for name in dict.fromkeys((*present, *ledger.at_work))
+        ]
         paid, silent = hedges.paid, hedges.silent
         late = hedges.find_late(
             teachers, pacing.times, ledger.sent, ledger.head if waits else None, now
@@ -369,40 +349,20 @@ class Lateness:
         for name in self._straggling.named - before:
             self._log("warning", f"teacher {name} is a straggler", name)
 
-    def _due(self) -> float:
-        """Return the earliest time at which something can be late."""
+    def _due(self, waits: bool) -> float:
+        """Return a lower bound of the time at which a request is late."""
         pacing = self._pacing
-        names = dict.fromkeys((*self._ledger.teachers, *self._ledger.at_work))
-        expected = [
-            known.expected_s(1) for name in names if (known := pacing.times.get(name)) is not None
-        ]
-        if not expected:
-            self._shortest_limit_s = inf
-            return inf
-        self._shortest_limit_s = limit_s = self._limit_s(min(expected))
+        patience = URGENCY if waits else PATIENCE
+        limit_s = max(patience * pacing.times.shortest_s(), FLOOR_S)
         due = inf
-        for name in names:
+        for name in self._ledger.at_work:
             if (oldest := pacing.oldest(name)) is not None:
                 quiet = began(oldest, pacing.answered_at(name)) + limit_s
                 due = min(due, quiet, oldest + pacing.window(name) * limit_s)
         return due
 
-    def _limit_s(self, expected_s: float) -> float:
-        """Return a lower bound of the seconds after which a request is late.
-
-        `expected_s` is its expected turnaround.
-        """
-        patience = URGENCY if self._waits else PATIENCE
-        return max(patience * expected_s, FLOOR_S)
-
-    def _flights(self, name: str, requests: Iterable[InFlight]) -> Iterable[Flight]:
-        for sent in requests:
+    def _flights(self, name: str) -> Iterator[Flight]:
+        for sent in self._ledger.requests_at(name):
             if (sent_at := self._pacing.sent_at(name, sent.request)) is not None:
-                yield Flight(
-                    sent.request,
-                    sent.rows,
-                    sent.spans[0].batch,
-                    sent_at,
-                    also_at=frozenset(sent.teachers) - {name},
-                    wanted=bool(sent.teachers),
-                )
+                first, others = sent.spans[0].batch, frozenset(sent.teachers) - {name}
+                yield Flight(sent.request, sent.rows, first, sent_at, others, bool(sent.teachers))

@@ -99,6 +99,10 @@ class Turnarounds:
         times = [known.expected_s(rows) for known in self._teachers.values()]
         return median_low(times) if times else None
 
+    def shortest_s(self) -> float:
+        """Return the shortest expected turnaround; infinity: no teacher has answered."""
+        return min((known.expected_s(1) for known in self._teachers.values()), default=inf)
+
     @property
     def stretch(self) -> float:
         """The stretch, from 1 to `MOST_STRETCH`."""

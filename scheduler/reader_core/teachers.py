@@ -272,7 +272,6 @@ class TeacherStates:
         self.breakers.answered(answer.teacher, now)
         for event in self._pacing.answered(answer, in_flight, now):
             self._apply(event)
-        self.lateness.answered(answer.teacher)
         if verdicts := self.comparisons.answered(answer, spans):
             self._judge(verdicts, now)
         if answer.draining:
