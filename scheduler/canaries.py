@@ -69,14 +69,12 @@ class PanelMember:
         agreed: it is proven: it has agreed with a proven teacher, or with any teacher while no
             proven and trusted one was missing.
         vouched: it has agreed only with unproven teachers, while a proven one did not answer.
-        copying: it has a copy in flight that decides about it.
     """
 
     order: int
     trial: bool
     agreed: bool = False
     vouched: bool = False
-    copying: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,9 @@ class ComparisonPanel:
             else ComparisonVerdict()
         )
 
-    def copies(self, teacher: str, rng: RandomLike, config: CanaryConfig) -> tuple[str, ...]:
+    def copies(
+        self, teacher: str, rng: RandomLike, config: CanaryConfig, copying: Collection[str] = ()
+    ) -> tuple[str, ...]:
         """Return the teachers that get a copy of a request just sent to `teacher`.
 
         Do not call it for copies and resends.
@@ -151,6 +151,7 @@ class ComparisonPanel:
             teacher: the teacher with the request.
             rng: draws the sample, so that liars cannot predict it.
             config: the settings, the same at each call.
+            copying: teachers with a copy that is not judged yet; unproven ones get no second one.
         """
         holder = self.members.get(teacher)
         if holder is None or holder.trial or len(self.members) < 2:
@@ -160,11 +161,9 @@ class ComparisonPanel:
             name
             for name, member in self.members.items()
             if (member.trial or not (member.agreed or (member.vouched and not holder.agreed)))
-            and not member.copying
+            and name not in copying
             and name != teacher
         ]
-        for name in unproven:
-            self.members[name].copying = True
         if unproven:
             return tuple(unproven)
         is_compared = holder.agreed or holder.vouched
@@ -174,11 +173,6 @@ class ComparisonPanel:
             return ()
         others = [name for name in self.trusted if name != teacher]
         return (others[int(rng.random() * len(others))],) if others else ()
-
-    def ended(self, teacher: str) -> None:
-        """Record that `teacher` has no copy in flight any more, so it may get another one."""
-        if (member := self.members.get(teacher)) is not None:
-            member.copying = False
 
     def tick(self, answering: Collection[str], now: float) -> ComparisonVerdict:
         """Admit one teacher if only teachers on trial could answer for `ALONE_S`.
@@ -216,8 +210,6 @@ class ComparisonPanel:
             answers: teachers that have answered; answers of non-members are ignored.
             agree: pairs of teachers with labels that differ by no more than the tolerance.
         """
-        for name in answers:
-            self.ended(name)
         names = [name for name in answers if name in self.members]
         if len(names) < 2:
             return ComparisonVerdict()

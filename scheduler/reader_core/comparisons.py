@@ -7,7 +7,7 @@ answer. The windows bound the number of such requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -40,6 +40,11 @@ class _ComparedRequest:
     agreeing: set[frozenset[str]] = field(default_factory=set)
     judged: set[str] = field(default_factory=set)
     is_kept: bool = False
+
+    @property
+    def copying(self) -> set[str]:
+        """Teachers with a copy that is not judged yet."""
+        return self.planned | self.copied & (self.working | self.answered - self.judged)
 
 
 class Comparisons:
@@ -157,7 +162,6 @@ class Comparisons:
         case.working.discard(name)
         is_whole = sum(span.rows for span in accepted) == answer.rows
         if name not in self.panel.members or not (is_whole or name in case.copied):
-            self.panel.ended(name)
             return self._close(request, case)
         agreeing = {frozenset((name, other)) for other in answer.agrees & case.answered}
         self._emit(KeepAnswer(request, name))
@@ -172,13 +176,10 @@ class Comparisons:
         if (case := self._cases.get(request)) is None:
             return []
         case.working.discard(name)
-        self.panel.ended(name)
         return self._close(request, case)
 
     def clear(self) -> None:
         """Forget all comparisons, because answers to requests in flight are no longer used."""
-        for case in self._cases.values():
-            self._release_copies({*case.working, *case.planned, *case.answered})
         if self._cases:
             self._emit(DropAllAnswers())
         self._cases.clear()
@@ -187,10 +188,8 @@ class Comparisons:
 
     def _copies(self, request: int, teacher: str) -> list[ev.Hedge]:
         assert self._config is not None
-        chosen = self.panel.copies(teacher, self._rng, self._config)
-        if not chosen:  # the usual case
-            return []
-        self._release_copies(self._resting.intersection(chosen))
+        copying = {name for case in self._cases.values() for name in case.copying}
+        chosen = self.panel.copies(teacher, self._rng, self._config, copying)
         if names := [name for name in chosen if name not in self._resting]:
             self._cases[request] = _ComparedRequest({teacher}, set(names))
         return [ev.Hedge(request, name) for name in names]
@@ -200,15 +199,12 @@ class Comparisons:
         in_flight = self._ledger.request(request)
         # If it is answered or not wanted any more, the ledger sends no more copies.
         if in_flight is None or not in_flight.teachers:
-            self._release_copies(case.planned)
             case.planned.clear()
         if case.working or case.planned or self._cases.get(request) is not case:
             return []
         del self._cases[request]
         verdicts: list[ComparisonVerdict] = []
-        if case.answered == case.judged or len(case.answered) < 2:
-            self._release_copies(case.answered)
-        else:
+        if case.answered != case.judged and len(case.answered) > 1:
             verdicts = self._judge(request, case)
         if case.is_kept:
             self._emit(DropAnswers(request))
@@ -223,8 +219,3 @@ class Comparisons:
             pair = next(pair for pair in pairs if frozenset(pair) not in case.agreeing)
             self._emit(Disputed(request, disputed, pair))
         return [verdict]
-
-    def _release_copies(self, names: Collection[str]) -> None:
-        """Let these teachers get other copies."""
-        for name in names:
-            self.panel.ended(name)

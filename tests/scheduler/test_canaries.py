@@ -50,10 +50,8 @@ class TestCanaries:
     def test_copies_go_to_each_teacher_on_trial_once(self) -> None:
         it = panel("abc", trial="bc")
         assert it.copies("a", rng, NEVER) == ("b", "c")
-        to = it.copies("a", rng, NEVER)
-        assert to == (), "they work on one"
-        it.ended("b")
-        assert it.copies("a", rng, NEVER) == ("b",)
+        assert it.copies("a", rng, NEVER, copying="bc") == (), "they work on one"
+        assert it.copies("a", rng, NEVER, copying="c") == ("b",)
 
     def test_a_share_of_the_requests_is_copied_to_other_trusted_teachers(self) -> None:
         seen: list[str] = []
@@ -65,9 +63,8 @@ class TestCanaries:
         assert 70 < len(seen) < 130
         assert panel("a").copies("a", rng, ALWAYS) == ()
         it = panel("ab", trial="b")
-        it.copies("a", rng, ALWAYS)
         for name in ("a", "b", "unknown"):
-            assert it.copies(name, rng, ALWAYS) == ()
+            assert it.copies(name, rng, ALWAYS, copying="b") == ()
 
     @pytest.mark.parametrize(
         ("it", "answers", "agree", "verdict", "trusted"),
