@@ -234,9 +234,8 @@ class Pipeline:
         calls.reserve(nbytes, timeout_s, deadline)
         try:
             record, arrays = self.ring.put(parts.arrays)
-            call = PendingCall(
-                future, record, arrays, parts.without_arrays(), nbytes, timeout_s, deadline
-            )
+            parts = parts._replace(arrays=())  # do not keep the user's arrays alive
+            call = PendingCall(future, record, arrays, parts, nbytes, timeout_s, deadline)
             self.engine.call(call)
         except BaseException:  # also a Ctrl-C
             if call is None:

@@ -129,10 +129,9 @@ class Puller:
             if self._stream.count_if_delivered(epoch, position):
                 continue
             record, views = self._ring.put(parts.arrays)
+            parts = parts._replace(arrays=())  # do not keep the user's arrays alive
             with self._engine.numbering:
-                ring_batch = self._stream.add(
-                    epoch, record, views, parts.without_arrays(), position, source_s
-                )
+                ring_batch = self._stream.add(epoch, record, views, parts, position, source_s)
                 if ring_batch is None:
                     break
                 self._engine.announce(ring_batch, epoch)

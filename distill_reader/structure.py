@@ -57,10 +57,6 @@ class BatchParts(NamedTuple):
     samples: int
     plain: bool
 
-    def without_arrays(self) -> BatchParts:
-        """Return a copy that does not keep the user's arrays alive."""
-        return self._replace(arrays=())
-
 
 def take_apart(batch: Any) -> BatchParts:
     """Split `batch` into arrays and a skeleton.

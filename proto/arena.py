@@ -95,6 +95,7 @@ class Arena:
 
     Attributes:
         fd: descriptor of the memory file; -1 after `close`.
+        size_bytes: bytes of the memory file, used or not.
         used_bytes: bytes of all allocated records.
     """
 
@@ -104,7 +105,7 @@ class Arena:
     def __init__(self, fd: int, size_bytes: int) -> None:
         self.fd = fd
         self.used_bytes = 0
-        self._size = size_bytes
+        self.size_bytes = size_bytes
         self._lock = threading.Lock()
         self._map = mmap.mmap(fd, size_bytes)
         self._free_ranges: list[tuple[int, int]] = [(0, size_bytes)]  # (offset, bytes), by offset
@@ -128,11 +129,6 @@ class Arena:
     def attach(cls, fd: int) -> Self:
         """Map an arena that another process allocates from."""
         return cls(fd, os.fstat(fd).st_size)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the memory file, used or not."""
-        return self._size
 
     def put(self, arrays: Sequence[Array]) -> Record:
         """Copy `arrays` into a new record; raises the errors of `allocate`."""
@@ -175,9 +171,9 @@ class Arena:
             WireError: the range lies outside the arena.
         """
         end = offset + nbytes
-        if offset < 0 or (end > self._size and end > self._grown_size(end)):
+        if offset < 0 or (end > self.size_bytes and end > self._grown_size(end)):
             raise WireError(
-                f"bytes {offset} to {end} lie outside of a shared memory of {self._size} bytes"
+                f"bytes {offset} to {end} lie outside of a shared memory of {self.size_bytes} bytes"
             )
         return np.frombuffer(self._map, dtype=np.uint8, count=nbytes, offset=offset)
 
@@ -193,7 +189,7 @@ class Arena:
         with self._lock:
             if self.fd < 0:
                 return
-            if (size := os.fstat(self.fd).st_size) > self._size:
+            if (size := os.fstat(self.fd).st_size) > self.size_bytes:
                 self._remap(size)  # later messages may refer to arrays in the added part
             fd, self.fd = self.fd, -1
             os.close(fd)
@@ -232,9 +228,9 @@ class Arena:
     def _grow(self, nbytes: int) -> None:
         if self.fd < 0:  # its number may belong to another file now
             raise OSError(errno.EBADF, "this shared memory is closed")
-        step = max(nbytes, GROWTH_BYTES, self._size // 2)
+        step = max(nbytes, GROWTH_BYTES, self.size_bytes // 2)
         step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE
-        start = self._size
+        start = self.size_bytes
         os.ftruncate(self.fd, start + step)
         self._remap(start + step)
         self._free_ranges.append((start, step))
@@ -246,14 +242,14 @@ class Arena:
             # fstat with the lock held: else a slow thread could map an older, smaller size.
             with self._lock:
                 size = os.fstat(self.fd).st_size if self.fd >= 0 else 0
-                if self._size < end <= size:
+                if self.size_bytes < end <= size:
                     self._remap(size)
-        return self._size
+        return self.size_bytes
 
     def _remap(self, size: int) -> None:
         # Not mmap.resize: arrays that view the old mapping keep it alive; both map the same pages.
         self._map = mmap.mmap(self.fd, size)
-        self._size = size
+        self.size_bytes = size
 
     def _merge(self) -> None:
         merged: list[tuple[int, int]] = []

@@ -187,9 +187,9 @@ class SharedBuffer(Arena):
         Raises:
             WireError: no array can lie there.
         """
-        if offset < ALIGNMENT or (offset > self._size and self._grown_size(offset) < offset):
+        if offset < ALIGNMENT or (offset > self.size_bytes and self._grown_size(offset) < offset):
             raise WireError(
-                f"no array lies at byte {offset} of a shared memory of {self._size} bytes"
+                f"no array lies at byte {offset} of a shared memory of {self.size_bytes} bytes"
             )
         generation: int = _GENERATION.unpack_from(self._map, offset - GENERATION_BYTES)[0]
         return generation

@@ -15,7 +15,6 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -175,8 +174,8 @@ class TransportConnection:
     Attributes:
         in_memory: whether the teacher reads batches in place, if their locations are known.
         leaving: whether the teacher accepts no more requests over this connection.
-        unsent: queue of data that the socket has not accepted yet, and of functions; a function is
-            called when the socket has accepted all data before it.
+        unsent: queue of data that the socket has not accepted yet; behind the data of a request,
+            the request itself.
     """
 
     def __init__(self, connection: socket.socket, model: str, arena: SharedBuffer | None) -> None:
@@ -190,7 +189,7 @@ class TransportConnection:
         self._opened_for: tuple[Any, ...] = ()  # the `fixed` of the latest OPEN frame
         self._shared_memory_works = False
         self._pending: dict[int, _PendingRequest] = {}
-        self.unsent: deque[memoryview | Callable[[], None]] = deque()
+        self.unsent: deque[memoryview | _PendingRequest] = deque()
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0  # of the data in `_staging` that was not processed yet
         self._header: FrameHeader | None = None  # of the frame whose payload is being received
@@ -238,8 +237,7 @@ class TransportConnection:
                 data, flags = [], frames.IN_SHARED_MEMORY
                 pending.unchanged = True  # the teacher checks the generations
             else:
-                pieces = (piece for value in inputs.values() for piece in pieces_of(value))
-                data = [to_bytes(piece) for piece in pieces]
+                data = [to_bytes(part) for value in inputs.values() for part in pieces_of(value)]
                 flags = 0
             nbytes = sum(map(len, data))
             header = FrameHeader(
@@ -254,7 +252,7 @@ class TransportConnection:
         self.unsent.append(memoryview(header_and_head))
         self.unsent += [piece for piece in data if len(piece)]
         if not locations:
-            self.unsent.append(partial(_mark_sent, pending))
+            self.unsent.append(pending)
         self._pending[number] = pending
         return True
 
@@ -262,11 +260,19 @@ class TransportConnection:
         """Send queued data until the socket would block; raises OSError if the connection ended."""
         while self.unsent:
             if not isinstance(first := self.unsent[0], memoryview):
-                first()
+                first.unchanged = first.request.is_current()
                 self.unsent.popleft()
                 continue
+            pieces = []
+            for piece in self.unsent:
+                if not isinstance(piece, memoryview):
+                    break
+                pieces.append(piece)
             try:
-                count = self._send_some()
+                if self._encrypted:
+                    count = self._socket.send(first[:_RECEIVE_BYTES])
+                else:
+                    count = self._socket.sendmsg(pieces[:64])
             except _WOULD_BLOCK:
                 return
             while count:
@@ -359,18 +365,6 @@ class TransportConnection:
         return OpenFrame(
             self._model, tensors, outputs, parameters, output_parameters, key, nbytes, caller
         ).frame()
-
-    def _send_some(self) -> int:
-        if self._encrypted:
-            first = self.unsent[0]
-            assert isinstance(first, memoryview)
-            return self._socket.send(first[:_RECEIVE_BYTES])
-        pieces = []
-        for piece in self.unsent:
-            if not isinstance(piece, memoryview):
-                break
-            pieces.append(piece)
-        return self._socket.sendmsg(pieces[:64])
 
     # --- receiving
 
@@ -497,8 +491,3 @@ def _result_layout(described: ResultDescription, head: bytes, nbytes: int) -> _R
         tensor.name: tensor.parameters for tensor in described.outputs if tensor.parameters
     }
     return _ResultLayout(head, nbytes, arrays, parameters)
-
-
-def _mark_sent(pending: _PendingRequest) -> None:
-    """Record whether the inputs of a request were still unchanged when it had been sent."""
-    pending.unchanged = pending.request.is_current()

@@ -105,7 +105,7 @@ class Side:
 
     def pull(self) -> int:
         record, views = self.ring.put([X])
-        parts = take_apart(X).without_arrays()
+        parts = take_apart(X)._replace(arrays=())
         pulled = self.stream.add(self.epoch, record, views, parts, StreamPosition(self.numbers, {}))
         assert pulled is not None
         self.engine.announce(pulled, self.epoch)
@@ -115,7 +115,7 @@ class Side:
     def call(self, *, fields: int = 1, timeout_s: float = inf) -> PendingCall:
         """A call that is not told to the engine yet."""
         record, views = self.ring.put([X] * fields)
-        parts = take_apart((X,) * fields).without_arrays()
+        parts = take_apart((X,) * fields)._replace(arrays=())
         deadline = time.monotonic() + timeout_s
         return PendingCall(Future(), record, views, parts, X.nbytes, timeout_s, deadline)
 

@@ -22,7 +22,7 @@ Pair = namedtuple("Pair", ["image", "label"])
 def round_trip(batch: Any) -> Any:
     parts = take_apart(batch)
     copies = [array.copy() for array in parts.arrays]
-    return put_together(parts.without_arrays().skeleton, copies, SOFT)
+    return put_together(parts.skeleton, copies, SOFT)
 
 
 @pytest.mark.parametrize("batch", [(IMAGE, LABEL), [IMAGE, LABEL], Pair(IMAGE, LABEL), IMAGE])
