@@ -122,15 +122,6 @@ def tick(
     return Reachability(silent_since, silent and all_failed, attempts), tuple(due)
 
 
-def next_look_at(known: Reachability[T]) -> float:
-    """Return when `tick` can next find something without an event; minus infinity: any time."""
-    if known.silent_since is None:
-        return -inf
-    if not known.attempts:
-        return known.silent_since + SILENT_S
-    return min(tried.due_at for tried in known.attempts.values())
-
-
 def attempted(
     before: Reachability[T], teacher: T, began_at: float, reached: bool
 ) -> tuple[Reachability[T], bool]:

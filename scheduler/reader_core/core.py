@@ -343,7 +343,7 @@ class ReaderCore:
         teachers = self.teachers
         lost, revoked = self._links.update(assigned, now)
         self._update_awaited()
-        teachers.forget_others({peer.teacher_id for peer in assigned.peers}.difference(lost))
+        teachers.breakers.forget_others({peer.teacher_id for peer in assigned.peers} - {*lost})
         for name in (*lost, *revoked):  # before any of their rows are sent again
             self._apply(ev.TeacherRevoked(name))
         teachers.lost(lost, now)

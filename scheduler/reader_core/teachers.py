@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import inf
 from typing import Final
 
 from .. import reachability
@@ -70,8 +69,6 @@ class TeacherStates:
         self._resting: set[str] = set()  # since a request failed, until they answer a probe
         self.comparisons = Comparisons(canaries, ledger, rng, emit, self._resting)
         self._reach = _REACHABLE
-        self._paths_at = -inf  # time of the next check whether connections have to be tried
-        self._was_silent = False
 
     # --- time
 
@@ -82,17 +79,16 @@ class TeacherStates:
         """
         ledger, links, usable = self._ledger, self.links, self._ledger.usable
         is_answer_due = not usable or bool(ledger.at_work)
-        if now >= self._paths_at or not is_answer_due:
-            self._look_for_paths(is_answer_due, now)
+        reach, due = reachability.tick(self._reach, links.wanted.values(), is_answer_due, now)
+        self._set_reachability(reach)
+        if due:
+            self._emit(TryPaths(due, now))
         unusable = self._resting.union(ledger.on_trial)
         for hedge in self.lateness.tick(waits, unusable, now):
             self._apply(hedge)
-        silent = self.lateness.hedging.silent
-        if silent or self._was_silent:
-            self._was_silent = bool(silent)
-            names = ledger.usable_teachers
-            for name in self.breakers.record_silence(ledger.teachers, silent, names, now):
-                self._eject(name, "does not answer", now)
+        silent, names = self.lateness.hedging.silent, ledger.usable_teachers
+        for name in self.breakers.record_silence(ledger.teachers, silent, names, now):
+            self._eject(name, "does not answer", now)
         if not usable:
             # Without a usable teacher, pauses are shorter than planned.
             for name in self.breakers.half_open(usable, now):
@@ -124,14 +120,6 @@ class TeacherStates:
         shut_out, reach = self.links.is_shut_out, self._reach
         return shut_out or reach.is_cut_off, shut_out or reach.may_be_cut_off(now)
 
-    def _look_for_paths(self, is_answer_due: bool, now: float) -> None:
-        wanted = self.links.wanted.values()
-        reach, due = reachability.tick(self._reach, wanted, is_answer_due, now)
-        self._set_reachability(reach)
-        self._paths_at = reachability.next_look_at(reach)
-        if due:
-            self._emit(TryPaths(due, now))
-
     def paths_tried(self, event: PathsTried, now: float) -> None:
         """Handle the results of connection attempts."""
         links, reach = self.links, self._reach
@@ -150,12 +138,12 @@ class TeacherStates:
     def _record_reachable(self, name: str) -> None:
         """Record that the teacher has answered, so it is reachable."""
         if not self._reach.attempts:  # the usual case
-            self._reach, self._paths_at = _REACHABLE, -inf
+            self._reach = _REACHABLE
         else:
             self._set_reachability(reachability.answered(self._reach, self.links.peer(name)))
 
     def _set_reachability(self, reach: Reachability[Peer]) -> None:
-        self._reach, self._paths_at = reach, -inf
+        self._reach = reach
         before = self.links.out_of_reach
         after = frozenset(peer.teacher_id for peer in reach.unreachable)
         if after == before:
@@ -228,11 +216,6 @@ class TeacherStates:
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
         self.links.probe_failed(event, now)
         self.close_if_leaving(event.teacher, now)
-
-    def forget_others(self, names: Iterable[str]) -> None:
-        """Forget the breakers of all teachers but `names`: a new machine may reuse a name."""
-        self.breakers.forget_others({*names})
-        self._paths_at = -inf
 
     def lost(self, names: Iterable[str], now: float) -> None:
         """Remove dead teachers."""

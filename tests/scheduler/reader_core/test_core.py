@@ -9,10 +9,12 @@ import pytest
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.scheduler.canaries import CanaryConfig
 from edl.scheduler.flow import FlowConfig
+from edl.scheduler.reachability import ATTEMPT_S, SILENT_S
 from edl.scheduler.reader_core import CoreConfig, ReaderCore
 from edl.scheduler.reader_core import events as ev
 from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.events import Advice
+from edl.scheduler.reader_core.hedging import LOOK_EVERY_S
 from edl.scheduler.reader_core.windows import WindowConfig
 
 ROWS = 4
@@ -318,3 +320,66 @@ def test_the_next_model_content_may_have_another_kind_where_teachers_make_the_la
     world.answer()
     move("b", "two", "probabilities")
     assert (usable(world) == {"b"}) == follows
+
+
+def test_silence_is_noticed_while_another_teacher_is_being_tried() -> None:
+    world = World()
+    world.assign("a", "b")
+    for _ in range(2):
+        world.queue()
+
+    def tried(now: float) -> list[str]:
+        world.now = now
+        found = [one for one in world.tell(ev.Tick()) if isinstance(one, do.TryPaths)]
+        return [peer.teacher_id for one in found for peer in one.peers]
+
+    assert tried(0.0) == []
+    assert tried(SILENT_S) == ["a", "b"]
+    a, b = world.core.teachers.links.wanted.values()
+    world.tell(ev.PathsTried(began_at=SILENT_S, refusals={a: "no route", b: ""}))
+    world.asked.sort(key=lambda ask: ask.send.teacher == "a")
+    world.answer()
+    assert tried(SILENT_S + 0.1) == []
+    assert tried(SILENT_S + ATTEMPT_S + 0.05) == ["a"]
+    assert tried(SILENT_S + SILENT_S + 0.2) == ["b"], "the attempt to reach a has no result yet"
+
+
+def test_silence_before_a_reconnection_does_not_count() -> None:
+    world = World()
+    world.assign("a", "b")
+
+    def queue() -> None:
+        """Both teachers get a batch, and b labels its own after 0.1 s."""
+        for _ in range(2):
+            world.queue()
+        world.asked.sort(key=lambda ask: ask.send.teacher == "a")
+        world.now += 0.1
+        world.answer()
+
+    def look() -> None:
+        world.now += LOOK_EVERY_S
+        world.tell(ev.Tick())
+
+    def wait_until_silent() -> None:
+        while not world.core.teachers.lateness.hedging.silent:
+            assert world.now < 60.0
+            look()
+
+    queue()
+    world.answer()
+    queue()
+    wait_until_silent()
+    world.asked.sort(key=lambda ask: ask.send.teacher == "b")
+    world.fail("lost")
+    world.answer()  # the hedge
+    for _ in range(20):
+        look()
+    world.tell(ev.Probed("a", world.links["a"]))
+    queue()
+    wait_until_silent()
+    assert world.core.teachers.breakers.ejected == {}
+    world.asked.sort(key=lambda ask: ask.send.teacher == "a")
+    world.answer()  # the hedge
+    for _ in range(20):
+        look()
+    assert world.core.teachers.breakers.ejected == {"a": "silent"}
