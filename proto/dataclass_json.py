@@ -94,10 +94,11 @@ def _read(hint: Any, value: Any, defaults: bool) -> Any:
 @lru_cache
 def _members(kind: type[Any]) -> list[tuple[str, Any, bool]]:
     """Return the name and type of each field of a dataclass, and whether it has a default."""
+    hints = get_type_hints(kind)
     return [
         (
             field.name,
-            _hints(kind)[field.name],
+            hints[field.name],
             field.default is not MISSING or field.default_factory is not MISSING,
         )
         for field in fields(kind)

@@ -69,6 +69,15 @@ class ServicePoller:
         self.desired: int | None = None
         self.registered: frozenset[str] | None = None
         self._error = ""
+        self._thread = Periodic("edl-fleet-poller", _COORDINATOR_POLL_S, self.poll)
+
+    def start(self) -> None:
+        """Start the thread; call it once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread within seconds."""
+        self._thread.stop()
 
     def poll(self) -> None:
         """Poll once; `desired` stays the same if the coordinator does not answer."""
@@ -320,10 +329,9 @@ def run_local_fleet(
         logs,
     )
     poller = ServicePoller(mesh.coordinator, check_service(teacher.service), mesh.security())
-    polling = Periodic("edl-fleet-poller", _COORDINATOR_POLL_S, poller.poll)
     try:
-        polling.start()
+        poller.start()
         say(f"fleet ready: {teacher.service}, {fleet.least} to {fleet.most} teachers")
         LocalFleetRunner(fleet, poller).run(stop)
     finally:
-        polling.stop()
+        poller.stop()
