@@ -31,7 +31,7 @@ SLOWEST = 10  # number of slowest tests that a run prints
 CI_FACTOR = 2.0  # a tier that takes longer than this multiple of its target fails in CI
 ENVIRONMENTS = "edl.tests.interop.environments"  # module that makes environments
 HANG_FACTOR = 5.0  # a tier that takes longer than this multiple of its target is killed
-MEASURE_EVERY_S = 20.0
+MEASURE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)

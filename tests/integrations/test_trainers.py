@@ -61,9 +61,9 @@ def steps_of(folder: Path, rank: int = 0) -> dict[int, list[int]]:
     ("trainer", "ranks", "between_epochs"),
     [
         ("lightning", 1, False),
-        ("lightning", 1, True),
+        pytest.param("lightning", 1, True, marks=pytest.mark.nightly),
         ("transformers", 1, False),
-        ("transformers", 1, True),
+        pytest.param("transformers", 1, True, marks=pytest.mark.nightly),
         ("accelerate", 1, False),
         ("ddp", 2, False),
     ],
