@@ -127,7 +127,8 @@ class Progress(RankMessage):
         losses: terms of the loss by name ("total", "hard", "soft", "hint NAME"): means over this
             rank's rows.
         metrics: metrics of the last evaluation, by name.
-        step_s: seconds of the step, without waiting for the batch or for other ranks.
+        step_s: seconds of the forward and backward passes, without waiting for the batch or other
+            ranks, and without the optimizer.
         wait_s: seconds spent waiting for the batch.
         samples_per_s: recent rate of all ranks together.
         teachers: number of teachers that label for this rank; None: the job uses none.

@@ -1,6 +1,7 @@
 """The content plan of a service: its next state, and its events for the assignment rule. No I/O.
 
-A plan begins with the content of most members, and advances when an upgrade is complete.
+A plan begins with the content of most students, or of most teachers if no student has labels yet.
+It advances when an upgrade is complete.
 """
 
 from __future__ import annotations

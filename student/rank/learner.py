@@ -105,7 +105,8 @@ class CompletedStep:
         rows: rows of this rank.
         total: rows of all ranks.
         losses: terms of the loss by name, scalar tensors: means over this rank's rows.
-        step_s: seconds of the step, without waiting for the batch or for other ranks.
+        step_s: seconds of the forward and backward passes, without waiting for the batch or other
+            ranks, and without the optimizer.
         wait_s: seconds spent waiting for the batch.
     """
 
