@@ -10,7 +10,8 @@ from .pipeline_model import STUDENT_BATCH_S, DeviceGroup, PlannedMesh, Predictio
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
-#: Of each kind of devices, about this many numbers of teachers are evaluated at most.
+#: With more devices of a kind than this, only multiples of a stride are evaluated as numbers of
+#: teachers: fewer than twice this many.
 MOST_COUNTS = 128
 #: Fleets that can label this multiple of what the students train are large enough.
 PLENTY = 1.5
@@ -139,7 +140,7 @@ def fleets(
 def _counts(
     free: int, students: int, devices_lacking: float, teachers: int | None, before: int
 ) -> list[int]:
-    """Return the numbers of a kind to evaluate, in addition to all devices of cheaper kinds."""
+    """Return the numbers of devices of one kind to evaluate, with `before` devices of others."""
     if teachers is not None:
         return [teachers - before] if 1 <= teachers - before <= free else []
     max_count = min(free, max(int(devices_lacking) + 1, students, 1))
@@ -316,7 +317,10 @@ def _store_estimate(
 
 
 def _needed(job: Distillation, mesh: PlannedMesh) -> int:
-    """Return the `n` of Algorithm 1, line 1; times per sample include a part of fixed costs."""
+    """Return the `n` of Algorithm 1, line 1.
+
+    A batch has a fixed time, whatever its size. Each sample is counted with its share of it.
+    """
     rows = mesh.rows
     times = [
         job.rate("teacher", team.kind).batch_s(rows) / rows

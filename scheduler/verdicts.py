@@ -134,7 +134,8 @@ def _against_online(
             return [f"{speed} at no notable extra cost: {costs}"]
         saved_h = (online.total_s - in_mesh.total_s) / 3600
         per_hour = (in_mesh.cost - online.cost) / saved_h
-        return [f"{speed}; it costs {costs}: {money(per_hour)} {cluster.currency} an hour saved"]
+        extra = f"{money(per_hour)} {cluster.currency} more for each hour saved"
+        return [f"{speed}; it costs {costs}: {extra}"]
     if in_mesh.total_s <= online.total_s * EQUAL:
         speed = "the mesh is as fast as Online"
         return (

@@ -218,9 +218,9 @@ _BATCHES: Final = (
     ),
     _counter(
         "poison_batches",
-        "Batches that were given up: three teachers that label other batches refused them or "
-        "crashed on them. If there are fewer teachers, each refused them, or crashed on them three "
-        "times.",
+        "Batches that were given up, because three teachers refused the batch or crashed on it. "
+        "With fewer teachers: because each refused it, or crashed on it three times. Refusals by a "
+        "teacher that has labelled nothing do not count.",
         lambda m: m.poisoned,
     ),
     _counter(

@@ -83,10 +83,10 @@ _END_S: Final = 1.0
 
 
 class ProfileRecorder:
-    """Loads and saves the profile of one member. For the engine's thread.
+    """Loads and saves the profile of one service of a reader. For the engine's thread.
 
     Args:
-        config: settings of the member; without a folder of profiles, nothing is loaded or saved.
+        config: settings for this service; without a folder of profiles, nothing is loaded or saved.
         inbox: inbox of the engine's thread.
         measured: returns the current measurements.
         on_loaded: receives the loaded profile; None: there was no profile.
@@ -128,7 +128,7 @@ class ProfileRecorder:
             self._to_write.put(new)
 
     def close(self) -> None:
-        """Save the final profile; waits for a second at most."""
+        """Save the profile a last time if it is due; waits for a second at most."""
         if self._thread is not None:
             if self._check_at < inf:
                 self.save_if_due(self._check_at)
