@@ -134,8 +134,8 @@ def _against_online(
             return [f"{speed} at no notable extra cost: {costs}"]
         saved_h = (online.total_s - in_mesh.total_s) / 3600
         per_hour = (in_mesh.cost - online.cost) / saved_h
-        extra = f"{money(per_hour)} {cluster.currency} more for each hour saved"
-        return [f"{speed}; it costs {costs}: {extra}"]
+        price = f"{money(per_hour)} {cluster.currency} for each hour saved"
+        return [f"{speed}; it costs {costs}: {price}"]
     if in_mesh.total_s <= online.total_s * EQUAL:
         speed = "the mesh is as fast as Online"
         return (

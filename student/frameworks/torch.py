@@ -313,7 +313,10 @@ def _device() -> Any:
 
 
 def _tensor_of(array: Array) -> Any:
-    """Return an array as a tensor on the CPU, without a copy if it is writable."""
+    """Return an array as a tensor on the CPU.
+
+    It is copied only if it is read-only or has negative strides.
+    """
     if array.dtype.name == "bfloat16":
         return _tensor_of(array.view(np.int16)).view(torch.bfloat16)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):

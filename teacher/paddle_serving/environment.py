@@ -1,6 +1,6 @@
 """Creates an environment for Paddle Serving: `python -m ...environment FOLDER [--gpu]`.
 
-Its packages pin releases of grpcio, flask and click without wheels for any current Python, and its
+Its packages pin releases of grpcio and MarkupSafe without wheels for any current Python, and its
 generated code needs protobuf 3.20. So they cannot be installed beside our packages, nor with their
 declared dependencies. This module installs the packages that they really import, and then the
 packages themselves without dependencies. Upstream's code runs unchanged, with other versions than
@@ -88,7 +88,7 @@ def make(folder: Path, recipe: Recipe, on_progress: Callable[[str], None]) -> Pa
 
     Raises:
         UsageError: the folder holds something else.
-        ProcessFailed: a step failed; the message holds its last lines.
+        ProcessFailed: a step failed, and the message holds its last lines; or it took too long.
     """
     folder = folder.absolute()
     python = folder / "bin" / "python"
