@@ -69,7 +69,7 @@ class TeacherSpec:
         return python_command(teacher_id, "edl", *words, env=variables, **more)
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)  # the URL of Redis may have a password
 class LocalMesh:
     """Starts and ends teachers and a coordinator, which runs a Redis unless `redis` is given.
 

@@ -2,8 +2,8 @@
 
 A dataclass becomes an object with a member for each field, a named tuple or a set becomes a list,
 and a path becomes a string. Reading checks types: a value that does not fit its hint, or a missing
-member, raises WireError; keys of mappings are not checked. Unknown members are ignored, so that
-newer versions may add members.
+member without a default that may be taken, raises WireError; keys of mappings are not checked.
+Unknown members are ignored, so that newer versions may add members.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def from_plain(kind: type[_T], value: Any, *, defaults: bool = False) -> _T:
         WireError: `value` does not describe such an object. The constructor of `kind` may raise
             other errors.
     """
-    rebuilt: _T = _read(kind, value, defaults)
+    try:
+        rebuilt: _T = _read(kind, value, defaults)
+    except RecursionError:
+        raise WireError("it is nested too deeply") from None
     return rebuilt
 
 

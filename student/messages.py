@@ -6,7 +6,8 @@
 | rank | `Ready`, `Progress`, `Saved`, `Ask`, `Scaled`; last `Finished`, `Left` or `Failed` |
 | rank with an order to inspect its job | `Inspected` or `Failed` |
 
-They are JSON lines on a socket pair (`link.py`), with the class name in lower case as "kind".
+They are JSON lines on a socket pair (`proto/channel.py`), with the class name in lower case as
+"kind".
 """
 
 from __future__ import annotations

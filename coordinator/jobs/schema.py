@@ -94,6 +94,18 @@ class GenerationRecord:
     at_ms: int
     history: Facts = field(default_factory=dict)
 
+    def checkpoint_history(self) -> CheckpointHistory:
+        """Parse the history.
+
+        Raises:
+            WireError: it is invalid, or has other members than a history of this version. A
+                compare-and-set of this version would never match it.
+        """
+        history = from_plain(CheckpointHistory, self.history, defaults=True)
+        if to_plain(history.to_json()) != self.history:
+            raise WireError("its history of checkpoints is not of this version")
+        return history
+
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
@@ -151,6 +163,12 @@ class NodeEndpoints:
     host: str = ""
 
 
+#: Members of a generation's body that every version writes.
+_ALWAYS_WRITTEN: Final = frozenset(
+    {"nodes", "keeper", "failures", "barred", "reason", "previous_ranks"}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What a leader publishes: the world, and what its nodes need to start it.
@@ -194,13 +212,15 @@ class Generation:
         """Parse the generation of a board. Raises WireError if it is invalid."""
         number, body = record.number, record.body
         try:
-            nodes = from_plain(list[NodeEndpoints], body.get("nodes"), defaults=True)
+            if missing := _ALWAYS_WRITTEN - body.keys():
+                raise WireError(f"it has no {', '.join(sorted(missing))}")
+            nodes = from_plain(list[NodeEndpoints], body["nodes"], defaults=True)
             stored = {**body, "number": number, "nodes": [entry.node for entry in nodes]}
             world = from_plain(World, stored, defaults=True)
-            history = from_plain(CheckpointHistory, record.history, defaults=True)
+            history = record.checkpoint_history()
         except WireError as error:
             raise WireError(f"generation {number} on the board is invalid: {error}") from error
-        return cls(world, tuple(nodes), body.get("previous_ranks", 0), history)
+        return cls(world, tuple(nodes), body["previous_ranks"], history)
 
 
 def next_generation(

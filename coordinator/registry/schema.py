@@ -226,11 +226,13 @@ def pack_row(row: Row) -> str:
 def unpack_row(text: str) -> Row | None:
     """Parse the row of `pack_row`; None if the text is invalid."""
     try:
-        row = from_plain(Row, json.loads(text), defaults=True)
+        values = json.loads(text)
+        row = from_plain(Row, values, defaults=True)
     except (ValueError, RecursionError, WireError):
         return None
     numbers = (row.data_epoch, row.counter, row.incarnation)
-    return row if all(0 <= number < 2**64 for number in numbers) else None
+    valid = {"teachers", "lost"} <= values.keys() and all(0 <= n < 2**64 for n in numbers)
+    return row if valid else None
 
 
 def log_entry(record: LogRecord) -> LogEntry:

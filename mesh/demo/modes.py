@@ -121,7 +121,7 @@ class ModeResult:
         return total / self.stream.samples
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class StudentTraining:
     """Trains the students of one mode, one per seed, on consecutive parts of a stream.
 

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from ...proto.dataclass_json import from_plain
 from ...runtime.errors import CheckpointDamaged, EdlError, GenerationSuperseded, UsageError
 from ...scheduler.students.saving import (
     DEFAULT_KEEP,
@@ -76,11 +75,17 @@ class HistoryFence:
         self.generation, self.after = generation, after
 
     def history(self) -> CheckpointHistory:
-        """Return the history. Raises GenerationSuperseded, or an error of the board."""
+        """Return the history.
+
+        Raises:
+            GenerationSuperseded: another generation has begun.
+            WireError: the history is invalid, or of another version.
+            EdlError: an error of the board.
+        """
         record = self._board.generation(self._job)
         if record is None or record.number != self.generation:
             raise GenerationSuperseded(f"generation {self.generation} of {self._job} is over")
-        return from_plain(CheckpointHistory, record.history, defaults=True)
+        return record.checkpoint_history()
 
     def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
         """Replace the history if it equals `known`; return whether it did. Raises as `history`."""

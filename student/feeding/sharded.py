@@ -239,7 +239,7 @@ class LeasedPlan:
     equal_rows: int
     pending_positions: deque[Array] = field(default_factory=deque)
     error: Exception | None = None
-    _leased: deque[range] = field(default_factory=deque)
+    _leased: deque[range] = field(default_factory=deque, init=False)
 
     def __len__(self) -> int:
         """Return an upper bound of the number of batches, which is known only at the end."""

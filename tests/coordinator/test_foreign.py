@@ -257,7 +257,7 @@ def test_a_table_of_another_type_gives_an_error_or_is_passed_over(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "null", "[]", "{", '{"teachers": 5}', '{"teachers": [1], "lost": []}', "[" * 9000],
+    ["", "null", "[]", "{", "{}", '{"teachers": 5}', '{"teachers": [1], "lost": []}', "[" * 9000],
     ids=repr,
 )
 def test_odd_rows_are_passed_over(

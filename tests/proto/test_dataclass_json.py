@@ -66,6 +66,14 @@ def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
         from_plain(Whole, told)
 
 
+def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(WireError, match="nested too deeply"):
+        from_plain(Whole, {**to_plain(WHOLE), "pairs": nested})
+
+
 def test_a_record_of_an_older_version_gets_the_defaults_of_newer_fields() -> None:
     older = to_plain(WHOLE)
     del older["seconds"], older["inner"]["names"]

@@ -10,7 +10,6 @@ import numpy as np
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.proto.dataclass_json import from_plain
 from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint, Contents, Repository
 from edl.student.checkpoint.repository import HistoryFence
@@ -41,8 +40,7 @@ class Training:
     def look(self) -> tuple[CheckpointHistory, Checkpoint | None]:
         """What the leader of the next generation sees."""
         record = self.board.generation(JOB)
-        stored = record.history if record else {}
-        history = from_plain(CheckpointHistory, stored, defaults=True)
+        history = record.checkpoint_history() if record else CheckpointHistory()
         number = record.number if record else None
         return history, self.repository().newest_for_next_generation(history, number)
 

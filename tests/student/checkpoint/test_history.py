@@ -15,7 +15,7 @@ import pytest
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.runtime.errors import CheckpointUnavailable, RedisUnavailable, UsageError
+from edl.runtime.errors import CheckpointUnavailable, RedisUnavailable, UsageError, WireError
 from edl.scheduler.students.saving import CheckpointHistory, due_without_board
 from edl.student.checkpoint import Checkpoint, Persister, Repository
 from edl.student.checkpoint.checkpoint import MANIFEST
@@ -45,6 +45,20 @@ def training(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trainin
 def files_of(checkpoint: Checkpoint) -> set[str]:
     fs, folder = fsspec.core.url_to_fs(checkpoint.location)
     return {path.rpartition("/")[2] for path in fs.ls(folder, detail=False)}
+
+
+def test_a_history_of_another_version_is_refused(training: Training) -> None:
+    fence = training.begin()
+    training.save(fence, 1)
+    record = training.board.generation(JOB)
+    assert record is not None
+    stored = dict(record.history)
+    newer = {**stored, "newest": {**stored["newest"], "of_tomorrow": 1}}
+    assert training.board.replace_history(JOB, training.generation, stored, newer)
+    with pytest.raises(WireError, match="is not of this version"):
+        training.save(fence, 2)
+    with pytest.raises(WireError, match="is not of this version"):
+        training.look()
 
 
 def test_a_generation_that_began_further_back_is_the_history(training: Training) -> None:

@@ -23,6 +23,7 @@ from edl.runtime.errors import (
     GenerationSuperseded,
     RedisUnavailable,
     UsageError,
+    WireError,
 )
 from edl.runtime.lifecycle import Stop
 from edl.runtime.logs import FORMAT_VARIABLE
@@ -173,6 +174,9 @@ def test_nodes_of_other_versions_read_recalls_and_generations() -> None:
     assert NodeInfo.from_json(written).failures == (failure,)
     body = {name: one for name, one in NO_NODES.items() if name != "data_order"}
     assert Generation.from_record(GenerationRecord(1, body, 0)).world.data_order == {}
+    del body["barred"]
+    with pytest.raises(WireError, match=r"generation 1 .* has no barred"):
+        Generation.from_record(GenerationRecord(1, body, 0))
 
 
 def test_what_other_nodes_tell_steers_no_terminal() -> None:
