@@ -285,6 +285,7 @@ class Engine:
             self._reporter.exporter.answered(member, teacher, outcome)
 
     def _on_failed(self, error: errors.EdlError, in_every_epoch: bool) -> None:
+        self._delivery.wait(waits=False)  # the loop gets the error
         self._reporter.fail(error, None if in_every_epoch else self._stream_epoch)
 
     def _on_epoch_due(self) -> None:
@@ -299,7 +300,7 @@ class Engine:
         for member in self.members:
             member.tick(now)
         limit = self._pulled + min([member.core.decision.pull for member in self.members])
-        if limit > self._allowed:
+        if limit > self._allowed and not self._reporter.epoch_failed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
         if instructions := self._delivery.tick(now):

@@ -135,6 +135,7 @@ class TrainerReporter:
     Attributes:
         calls: number of calls that have ended, by outcome.
         exporter: exporter of metrics; None: not configured.
+        epoch_failed: the training loop gets an error in this epoch, and no more batches.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class TrainerReporter:
         self._batch_delivery = batch_delivery
         self.calls = Counter[str]()
         self.exporter: Exporter | None = None
-        self._failed = False
+        self.epoch_failed = False
         self._stats_at = 0.0
         self._request = self._answered = 0  # latest request for stats, and latest answered one
         #: Resends and kinds of labels of each member, as sent last.
@@ -178,7 +179,7 @@ class TrainerReporter:
 
     def reset_failure(self) -> None:
         """Report failures again: a new epoch has begun."""
-        self._failed = False
+        self.epoch_failed = False
 
     def give_up(self, epoch: int) -> None:
         """Fail the epoch: there was no teacher within the user's time limit."""
@@ -195,9 +196,9 @@ class TrainerReporter:
 
         Only the first failure of an epoch is reported.
         """
-        if self._failed and epoch is not None:
+        if self.epoch_failed and epoch is not None:
             return
-        self._failed = self._failed or epoch is not None
+        self.epoch_failed = self.epoch_failed or epoch is not None
         self._channel.send("fatal", epoch=epoch, error=type(error).__name__, text=str(error))
 
     # --- states

@@ -86,6 +86,29 @@ def test_inputs_are_checked_until_those_of_a_batch_fit(kind: str, failure: str) 
         assert bench.batches_at("a") == [2, 3], "one has fitted"
 
 
+def test_a_failed_epoch_pulls_no_batches_and_delivers_none_without_labels(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options: dict[str, Any] = {"no_teacher": "hard_only", "timeouts": Timeouts(no_teacher_s=1.0)}
+    with closing(Bench(feeds=(("x", "pixels"),), **options)) as bench:
+        bench.assign("a")
+        bench.say("waiting")
+        bench.look(0.0)
+        assert bench.told("allow")
+        bench.batch(0)
+        assert "'pixels'" in bench.told("fatal")[0]["text"]
+        for now in range(1, 10):
+            bench.look(float(now))
+        bench.assign(lost=("a",), counter=2)
+        for now in range(10, 20):
+            bench.look(float(now))
+        assert not bench.told("allow")
+        assert "without soft labels" not in caplog.text
+        bench.reset(1, 1)
+        bench.look(20.0)
+        assert bench.told("allow")
+
+
 # --- teachers
 
 
