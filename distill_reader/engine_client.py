@@ -219,7 +219,7 @@ class EngineClient:
             return self.stats
 
     def story(self, batch: int) -> list[str]:
-        """Return the engine's recorded events of a batch, one per line; none after a timeout."""
+        """Return what the engine recorded of a batch, one event per line; none: no answer came."""
         self._send({"kind": "story", "batch": batch})
         with self._reply_arrived:
             self._await_reply(lambda: self._story[0] == batch)
@@ -228,7 +228,7 @@ class EngineClient:
 
     def _await_reply(self, arrived: Callable[[], bool]) -> bool:
         """Wait for a reply unless none can come; returns False if the engine hangs."""
-        if self.calls.is_in_callback:  # in the thread that receives replies
+        if self.calls.is_in_callback:  # perhaps the thread that receives replies
             return True
         return self._reply_arrived.wait_for(lambda: arrived() or self._ended, REPLY_TIMEOUT_S)
 

@@ -56,7 +56,7 @@ def from_plain(kind: type[_T], value: Any, *, defaults: bool = False) -> _T:
 def _read(hint: Any, value: Any, defaults: bool) -> Any:
     if type(value) is hint:
         return value
-    origin, args = get_origin(hint), get_args(hint)
+    origin, args = _form(hint)
     if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
         members = _members(hint)
         if all(name in value or (optional and defaults) for name, _, optional in members):
@@ -92,6 +92,12 @@ def _read(hint: Any, value: Any, defaults: bool) -> Any:
         with suppress(OverflowError):  # an integer beyond the floats
             return float(value)
     raise WireError(f"{value!r:.80} is not of type {getattr(hint, '__name__', hint)}")
+
+
+@lru_cache
+def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the origin and the arguments of a type hint, such as `tuple` and `(int, ...)`."""
+    return get_origin(hint), get_args(hint)
 
 
 @lru_cache

@@ -333,7 +333,7 @@ class TestCircuitBreakers:
             else:
                 assert case.others or not ejected
 
-    def test_a_look_never_ejects_the_last_reachable_teacher(self) -> None:
+    def test_a_tick_never_ejects_the_last_reachable_teacher(self) -> None:
         said = list[str]()
         breakers = CircuitBreakers(rng, lambda level, text, name: said.append(f"{level} {name}"))
         assert breakers.record_silence("abcd", set("abcd"), set("abcd"), 9.0) == []
