@@ -1,4 +1,4 @@
-"""Cost of imports: of `DistilReader` beyond numpy, and of each process of a mesh at its start."""
+"""Cost of imports: of `DistilReader` beyond numpy, and of the processes of readers and teachers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ..distill_reader.pool import TeacherPool
 from ..runtime.errors import UsageError
 
 
-class ImageLabels:
+class ImageLabeller:
     """Asks the teachers of a service for one output.
 
     Args:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import paddle
 
-from .on_demand import ImageLabels, run_script
+from .on_demand import ImageLabeller, run_script
 
 _IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 _IMAGENET_STD: Final = (0.229, 0.224, 0.225)
@@ -50,13 +50,13 @@ class ServiceTeacher(paddle.nn.Layer):  # type: ignore[misc]
         self._mean, self._std = (
             paddle.to_tensor(each, "float32").reshape([1, -1, 1, 1]) for each in (mean, std)
         )
-        self._labels = ImageLabels(output, **options)
+        self._labeller = ImageLabeller(output, **options)
 
     def forward(self, images: Any, label: Any = None) -> Any:
         """Return the teachers' labels, float [N, classes], on the device of the images."""
         colours = (images.detach().astype("float32") * self._std + self._mean) * 255
         colours = colours.round().clip(0, 255).astype("uint8").cpu()
-        return self._labels.label(colours).to(images.place)
+        return self._labeller.label(colours).to(images.place)
 
 
 def register() -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from timm.models import register_model
 
-from .on_demand import ImageLabels, run_script
+from .on_demand import ImageLabeller, run_script
 
 #: Environment variables with the arguments of the model: timm passes none when it creates a model.
 SERVICE: Final = "EDL_SERVICE"
@@ -43,13 +43,13 @@ class ServiceTeacher(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(self, output: str = "", **options: Any) -> None:
         super().__init__()
-        self._labels = ImageLabels(output, **options)
+        self._labeller = ImageLabeller(output, **options)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, images: Any) -> Any:
         """Return the teachers' labels, float [N, classes], on the device of the images."""
         colours = images.detach().float().round().clamp(0, 255).to(torch.uint8).cpu()
-        return self._labels.label(colours).to(images.device)
+        return self._labeller.label(colours).to(images.device)
 
 
 @register_model  # type: ignore[untyped-decorator]

@@ -158,7 +158,7 @@ class RendezvousSession:
             self._reports[generation, rank] = facts
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Append to the job's timeline, soon; the event is lost if the board does not answer."""
+        """Append to the job's timeline, soon; the event can be lost if the board is unavailable."""
         with self._lock:
             self._events.append(event)
         self._wake.set()
@@ -226,8 +226,9 @@ class RendezvousSession:
                 self._job, self._node, self._ttl_s, facts.to_json()
             )
         if not alive:
-            # When a node joins again, an outcome that was written meanwhile must stay: else the job
-            # would start again.
+            # `join` may delete the outcome of a run before generation `since`; if it is 0, of any
+            # run. A node that joins again must keep the outcome of its own run: if it were deleted,
+            # the job would start again.
             since = 0
             if self._sent_facts is not None:  # its lease expired, or the board has lost data
                 self._back_s = now_s
@@ -414,7 +415,7 @@ class RendezvousLeader:
         generation = next_generation(world, view.facts, previous)
         history = view.history.to_json(), CheckpointHistory(newest.entry).to_json()
         if not self._board.publish(self._job, fence, world.number, generation.to_json(), history):
-            return  # another node leads, or a save has joined: the next view shows it
+            return  # another node leads, or a new save changed the history: the next view shows it
         self._latest = generation
         self._published_s = time.monotonic()
         self._add_event(
@@ -441,9 +442,10 @@ class RendezvousLeader:
 
 
 def _without_saved_keeper(generation: Generation) -> World:
-    """Return the world, without its keeper if the keeper's snapshot has joined the history.
+    """Return the generation's world, without its keeper once the keeper has saved its snapshot.
 
-    That snapshot is the first entry of this generation in the history.
+    The keeper is the node that must write the starting checkpoint from a snapshot in its memory. It
+    has done so if the history has an entry of this generation: the first one is that snapshot.
     """
     newest = generation.history.newest
     if newest is not None and newest.generation >= generation.number:
