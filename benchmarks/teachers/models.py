@@ -16,17 +16,18 @@ FEATURES = 64
 #: Distance between the pixels that the model of pictures reads.
 _STRIDE = 56
 
-Factory = tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[str]]
+#: What a factory returns: a function on arrays, and its inputs as "NAME:DATATYPE:DIMS".
+ModelAndInputs = tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[str]]
 
 
-def cheap() -> Factory:
-    """Return a very cheap function, for emulated devices: [N, FEATURES] -> logits [N, 10]."""
+def cheap() -> ModelAndInputs:
+    """Return a very cheap model, for emulated devices: [N, FEATURES] -> logits [N, 10]."""
     weights = np.random.default_rng(0).standard_normal((FEATURES, 10), np.float32)
     return lambda inputs: {"logits": inputs["x"] @ weights}, [f"x:FP32:-1,{FEATURES}"]
 
 
-def pictures() -> Factory:
-    """Return a very cheap function of images: [N, 3, 224, 224] -> logits [N, 1000]."""
+def pictures() -> ModelAndInputs:
+    """Return a very cheap model of images: [N, 3, 224, 224] -> logits [N, 1000]."""
     weights = np.random.default_rng(0).standard_normal(
         (3 * (224 // _STRIDE) ** 2, 1000), np.float32
     )

@@ -3,7 +3,7 @@
 A page draws a document of four tables. A row is a flat object; its key is "service id":
 
 ```
-{"mesh":     {"": {"managers", "now_ms", ...}},
+{"mesh":     {"": {"managers": [...]}},
  "services": {name: {...}},
  "teachers": {"service teacher_id": {...}},
  "students": {"service student_id": {...}}}
@@ -42,7 +42,7 @@ _FAST_MEMBERS: Final = 1500
 #: Events kept for new pages, and events of each service that are read at first.
 _LOG: Final = 500
 _LOG_AT_FIRST: Final = 200
-#: Number of unread messages from which a page gets the whole mesh in their place.
+#: If a page has this many unread messages, one message with the whole mesh replaces them.
 _BACKLOG: Final = 8
 #: Most open pages.
 MAX_VIEWERS: Final = 32
@@ -121,7 +121,8 @@ class Feed:
     def viewing(self) -> Iterator[AsyncIterator[str]]:
         """Count a page as a viewer while the block runs, and yield its messages.
 
-        Each message is a JSON object. The first one has the whole mesh, the others have changes.
+        Each message is a JSON object. The first one has the whole mesh. So has a message that
+        replaces the unread ones of a slow page. The others have changes.
 
         Raises:
             RateLimited: too many pages are open.
@@ -261,7 +262,8 @@ class Picture:
         return changes
 
     def _keep_departed(self, teachers: dict[str, Row], now: float) -> None:
-        # Without an update for long, no page was open, and teachers may have been gone for days.
+        # After a long time without an update (no page was open, or the mesh could not be read),
+        # teachers may have been gone for days.
         followed = now - self._updated_s < DEPARTED_S
         for key, row in self.document["teachers"].items():
             if followed and key not in teachers and key not in self._departed:

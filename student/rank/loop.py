@@ -101,13 +101,13 @@ class Loop:
             if self._epoch() == "left":
                 return "left"
             empty = 0 if self._steps_in_epoch else empty + 1
-            if empty > 1:  # the whole first epoch may precede the checkpoint
+            if empty > 1:  # a restored job may find no rows left in its first epoch
                 raise UsageError("feed('train') gives no rows: there is nothing to train on")
             evaluated = self.reporter.epoch_done()
             self._unsaved |= evaluated
             if not self._reached_last_step():
                 self.position.epoch += 1
-        # Without a new step, save only if the last evaluation was repeated after a restore.
+        # If a restored job makes no step, only a repeated evaluation is new, and is saved.
         if self.position.step > self._first_step or (evaluated and self._first_step):
             self._save()
             # The job counts as finished when the first rank ends, so wait until all have saved.

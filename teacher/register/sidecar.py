@@ -170,7 +170,8 @@ def _protocol_problem(config: RegisterConfig, endpoint: str) -> str | None:
     try:
         client = open_client(config.protocol, endpoint, config.model, config.client)
     except UsageError as error:
-        if endpoint.startswith("http://"):  # no credentials over HTTP; gRPC may still answer
+        # Credentials are not sent over plain HTTP. A later attempt by gRPC may still succeed.
+        if endpoint.startswith("http://"):
             return str(error)
         raise
     try:
