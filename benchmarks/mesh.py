@@ -25,7 +25,7 @@ from ..student.trainer import Trainer
 from ..teacher.backends.paddle import import_paddle
 from .children import Child, two_cores
 from .paced import SERVICE, Repeated
-from .paced.changes import n_training, suspended
+from .paced.changes import joined, suspended
 from .paced.streams import ThroughputShare, share, straggler
 from .paced.teachers import PICTURES, paced, start_teachers
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
@@ -87,7 +87,7 @@ def run(quick: bool) -> BenchmarkReport:
     add(f"1 of 4 {TIMES_SLOWER} x slower", result, STRAGGLER)
     if not quick:
         begin("two teachers fewer than needed at first, and the missing ones join")
-        result = n_training(0.1, needed=4, spares=2, window_s=0.4)
+        result = joined(0.1, needed=4, spares=2, window_s=0.4)
         add("N-training, begun with n - 2", result, N_TRAINING)
     begin("one teacher of 3 is suspended")
     pause_s = suspended(0.05, 3, 0.05, VOLUME_S, _SUSPENDED_S, times=1 if quick else 3)

@@ -18,7 +18,8 @@ from . import FOR_EVER, ROWS, SERVICE, Repeated, batch
 from .streams import PacedStudent, ThroughputShare, windows_s
 from .teachers import CHEAP, paced, start_teachers
 
-#: Longest time in seconds until the buffer is full, from the start or the end of a suspension.
+#: Longest time in seconds until the buffer is full: first from the start of the training, then
+#: from the end of each suspension.
 _FULL_WITHIN_S: Final = 90.0
 #: Longest time in seconds until a student has the teachers that it needs.
 _ENOUGH_WITHIN_S: Final = 90.0
@@ -88,10 +89,11 @@ def suspended(
     return max(student.waited_s[suspended_at[0] :])
 
 
-def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> ThroughputShare:
-    """Measure a student that begins with two teachers fewer than it needs, once it has all.
+def joined(batch_s: float, needed: int, spares: int, window_s: float) -> ThroughputShare:
+    """Measure the throughput of a student after the teachers that it lacked have joined.
 
-    The other teachers, and spares, join a mesh with a coordinator while it trains.
+    It begins with two teachers fewer than it needs. These two, and spares, join a mesh with a
+    coordinator while it trains.
 
     Args:
         batch_s: seconds of a batch at each teacher.

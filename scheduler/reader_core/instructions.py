@@ -138,7 +138,8 @@ class LogMessage:
     teacher: str = ""
 
 
-#: A batch has labels, is delivered without labels, must be labelled again, or will have no labels.
+#: A batch has all its labels, is delivered without labels, must be labelled again, or is replaced
+#: by an error.
 BatchSettled = BatchLabelled | GoesUnlabelled | LabelsRevoked | Poison
 Instruction = (
     BatchSettled

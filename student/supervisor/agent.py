@@ -263,7 +263,7 @@ class Supervisor:
         if self._leaving_since_s and self._may_leave(view):
             if (failure := self._final_failure) is not None:
                 raise _error_of(failure.error, failure.usage, failure.gave_up)
-            if not self._last_written(follows=True):
+            if not self._last_written(follows_generations=True):
                 return None
             return NodeOutcome("left", max(self._checkpoints.saved, self._checkpoints.snapshot, 0))
         return None
@@ -475,7 +475,7 @@ class Supervisor:
                 self._worker_run.end("the job ended")
             return None
         try:
-            if not self._last_written(follows=False):
+            if not self._last_written(follows_generations=False):
                 return None
         except CheckpointUnavailable as error:
             if not failed:
@@ -486,13 +486,13 @@ class Supervisor:
             raise _error_of(str(outcome.get("report")), usage, gave_up)
         return NodeOutcome("finished", int(outcome.get("step", 0)), outcome.get("metrics", {}))
 
-    def _last_written(self, *, follows: bool) -> bool:
-        """Whether the newest snapshot is on disk; see `LastWrite`."""
+    def _last_written(self, *, follows_generations: bool) -> bool:
+        """Whether this node need not stay for its newest snapshot; see `LastWrite.may_leave`."""
         if self._settings.checkpoint is None or self._generation is None:
             return True
         first = self._generation.world.nodes[0]
         writer_is_there = first != self._node and first in self._session.view.facts
-        return self._last_write.may_leave(writer_is_there, follows)
+        return self._last_write.may_leave(writer_is_there, follows_generations)
 
 
 def _error_of(report: str, usage: bool, gave_up: bool) -> EdlError:

@@ -302,12 +302,12 @@ class LastWrite:
         """Whether this node tries to write it."""
         return self._writes_since_s is not None
 
-    def may_leave(self, writer_is_there: bool, follows: bool) -> bool:
+    def may_leave(self, writer_is_there: bool, follows_generations: bool) -> bool:
         """Return whether the node may leave; call this until it returns True.
 
         Args:
             writer_is_there: another node writes checkpoints, and it is alive.
-            follows: the node still follows generations.
+            follows_generations: the node still follows generations.
 
         Raises:
             CheckpointUnavailable: the snapshot could not be written in time.
@@ -317,7 +317,8 @@ class LastWrite:
         if self._since_s is None:
             self._since_s = now_s
         if persister.on_disk:
-            return not (follows and persister.superseded and now_s - self._since_s < _SUCCESSOR_S)
+            waits = now_s - self._since_s < _SUCCESSOR_S
+            return not (follows_generations and persister.superseded and waits)
         if self._writes_since_s is None:
             if writer_is_there and now_s - self._since_s < _WRITER_S:
                 try:

@@ -415,12 +415,12 @@ def test_a_node_that_leaves_survives_an_outage_of_the_place(
         last = LastWrite(keeping, 60.0)
         with monkeypatch.context() as outage:
             outage.setattr(Repository, "list", refused)
-            assert not last.may_leave(writer_is_there=True, follows=True)
+            assert not last.may_leave(writer_is_there=True, follows_generations=True)
         assert refused.called
         repository = Repository(str(tmp_path))
         fence = HistoryFence(board, JOB, 1, "")
         repository.join(repository.write(contents(9), fence), fence)
-        assert last.may_leave(writer_is_there=True, follows=True)
+        assert last.may_leave(writer_is_there=True, follows_generations=True)
         assert not last.writes
     finally:
         keeping.close()
