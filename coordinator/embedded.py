@@ -150,7 +150,7 @@ def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
     for port in dict.fromkeys((preferred, 0)):
         with suppress(AddressInUse), bind_socket(host, port) as bound:
             return int(bound.getsockname()[1])
-    raise AddressInUse(f"no port of {host} is free")
+    raise AddressInUse(f"no port of {host} is free: end programs that hold ports")
 
 
 def _wheel_program() -> str | None:

@@ -120,9 +120,10 @@ class CoordinatorUnavailable(UnavailableError):
 
 
 class AddressInUse(UnavailableError):
-    """Another process listens on the wanted address.
+    """Another process listens on the wanted address, or too few ports are free.
 
-    Remedy: Choose another port, or 0 for any free one.
+    Remedy: Choose another port, or 0 for any free one. If too few are free, end programs that hold
+    ports.
     """
 
 

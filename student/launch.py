@@ -190,7 +190,8 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
             " address of this machine"
         ) from error
     raise AddressInUse(
-        f"ranks cannot listen at {host!r}: {len(endpoints)} ports are free, {count} are needed"
+        f"ranks cannot listen at {host!r}: {len(endpoints)} ports are free, {count} are needed; end"
+        " programs that hold ports, or raise the start of net.ipv4.ip_local_port_range"
     )
 
 

@@ -601,5 +601,5 @@ def test_it_is_an_error_if_too_few_ports_are_free(monkeypatch: pytest.MonkeyPatc
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr("edl.student.launch._rank_ports", lambda _: [port])
-        with pytest.raises(AddressInUse, match="0 ports are free, 1 are needed"):
+        with pytest.raises(AddressInUse, match="0 ports are free, 1 are needed; end programs"):
             free_endpoints(LOOPBACK, 1)
