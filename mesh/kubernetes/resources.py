@@ -103,7 +103,7 @@ def key_of(resource: Mapping[str, Any]) -> tuple[str, str]:
     return resource["metadata"].get("namespace", ""), resource["metadata"]["name"]
 
 
-def is_node(pod: Mapping[str, Any]) -> bool:
+def is_job_node(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod is a node of an elastic job, which makes room for other pods."""
     labels = pod["metadata"].get("labels") or {}
     return labels.get(MANAGED_BY_LABEL) == OPERATOR and JOB_LABEL in labels

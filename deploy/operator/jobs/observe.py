@@ -20,7 +20,7 @@ from ....mesh.kubernetes.resources import (
     POD,
     Object,
     is_controlled_by,
-    is_node,
+    is_job_node,
     seconds_of,
 )
 from ....runtime.errors import EdlError, UsageError
@@ -176,7 +176,7 @@ class ClusterReader:
             tolerated = [tolerations_of(job, self._config.coordinator) for job in jobs]
             machines = Machines.of(self._client.list(NODE), tolerated, now)
             pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
-            self._machines, self._pods = machines, [pod for pod in pods if not is_node(pod)]
+            self._machines, self._pods = machines, [pod for pod in pods if not is_job_node(pod)]
             self._read_s, self._read_for = now, current
 
     def _url_of(self, resource: Object) -> str:

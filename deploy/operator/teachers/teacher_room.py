@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
-from ....mesh.kubernetes.resources import NODE, POD, Object, is_node, key_of
+from ....mesh.kubernetes.resources import NODE, POD, Object, is_job_node, key_of
 from ....runtime.errors import Forbidden
 from ..capacity import NOT_ENDED, Machines, requests_of
 from ..config import OperatorConfig
@@ -58,7 +58,7 @@ class TeacherRoom:
             return None
         machines, pods = self._cluster
         own = key_of(deployment)
-        pool = machines.pool(pods, lambda pod: is_node(pod) or service_key_of(pod) == own)
+        pool = machines.pool(pods, lambda pod: is_job_node(pod) or service_key_of(pod) == own)
         promises = [
             (one["spec"].get("replicas", 1) - self._pods_of[key], requests_of(pod_spec_of(one)))
             for key, one in self._deployments.items()
