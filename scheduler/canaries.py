@@ -141,7 +141,7 @@ class ComparisonPanel:
         )
 
     def copies(
-        self, teacher: str, rng: RandomLike, config: CanaryConfig, copying: Collection[str] = ()
+        self, teacher: str, rng: RandomLike, config: CanaryConfig, copying: Collection[str]
     ) -> tuple[str, ...]:
         """Return the teachers that get a copy of a request just sent to `teacher`.
 

@@ -49,7 +49,7 @@ def agreeing(*groups: str) -> set[frozenset[str]]:
 class TestCanaries:
     def test_copies_go_to_each_teacher_on_trial_once(self) -> None:
         it = panel("abc", trial="bc")
-        assert it.copies("a", rng, NEVER) == ("b", "c")
+        assert it.copies("a", rng, NEVER, copying="") == ("b", "c")
         assert it.copies("a", rng, NEVER, copying="bc") == (), "they work on one"
         assert it.copies("a", rng, NEVER, copying="c") == ("b",)
 
@@ -57,11 +57,11 @@ class TestCanaries:
         seen: list[str] = []
         it, draw = panel("abc"), random.Random(1)
         for _ in range(2000):
-            to = it.copies("a", draw, CanaryConfig(share=0.05))
+            to = it.copies("a", draw, CanaryConfig(share=0.05), copying="")
             seen += to
         assert set(seen) == {"b", "c"}
         assert 70 < len(seen) < 130
-        assert panel("a").copies("a", rng, ALWAYS) == ()
+        assert panel("a").copies("a", rng, ALWAYS, copying="") == ()
         it = panel("ab", trial="b")
         for name in ("a", "b", "unknown"):
             assert it.copies(name, rng, ALWAYS, copying="b") == ()
@@ -147,7 +147,7 @@ class TestCanaries:
         it.judge(["c", "d"], set())
         it.refused("c")
         assert it.trusted == ["c", "d"]
-        assert it.copies("c", rng, NEVER) == ("d",)
+        assert it.copies("c", rng, NEVER, copying="") == ("d",)
 
     def test_newcomers_that_agree_are_still_compared_with_the_elder(self) -> None:
         """The elder lies and is silent for a moment: newcomers vouch for each other meanwhile."""
@@ -160,8 +160,8 @@ class TestCanaries:
         assert verdict.readmit == ("c",)
         verdict = it.judge(["c", "d"], agreeing("cd"))
         assert verdict.readmit == ("d",)
-        assert it.copies("c", rng, NEVER) == (), "not again while the elder is silent"
-        to = it.copies("a", rng, NEVER)
+        assert it.copies("c", rng, NEVER, copying="") == (), "not again while the elder is silent"
+        to = it.copies("a", rng, NEVER, copying="")
         assert to == ("c", "d")
         verdict = it.judge(["a", "c", "d"], agreeing("cd"))
         assert verdict.liars == ("a",)
@@ -174,10 +174,10 @@ class TestCanaries:
             it.tick(["c", "d"], now)
         it.judge(["c", "d"], agreeing("cd"))
         assert it.trusted == ["a", "c", "d"]
-        assert it.copies("a", rng, NEVER) == ("c",)
+        assert it.copies("a", rng, NEVER, copying="") == ("c",)
         verdict = it.judge(["a", "c"], set())
         assert verdict.trial == ("a", "c")
-        assert it.copies("d", rng, NEVER) == ("a", "c")
+        assert it.copies("d", rng, NEVER, copying="") == ("a", "c")
 
     def test_settings(self) -> None:
         config = CanaryConfig()
