@@ -4,8 +4,9 @@
 `step_s`, `batch` if the settings have none, and faults: `crash`: {"step", "rank", "times"} (counted
 in a file beside it), `stuck`: a step before which all ranks wait for each other, `absent`: {"step",
 "rank", "for_s"}: that rank waits for labels there, `second_s`: of waiting for other ranks, as told,
-`usage`: an error of the user, `asks`: a shard is asked for first. Before step `gate` all ranks wait
-for a file of that name, or until they are to leave. Each writes its pid to a file.
+`usage`: an error of the user, `asks`: a shard is asked for first, `invalid`: it is sent first, as a
+saved step. Before step `gate` all ranks wait for a file of that name, or until they are to leave.
+Each writes its pid to a file.
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ class StandIn:
         if previous not in (0, world):
             self.link.send(messages.Scaled(previous, world))
         self.link.send(messages.Ready(self.step, 0, self.job["steps"], self.batch))
+        if "invalid" in self.job:
+            self.link.send(messages.Saved(self.job["invalid"]))
         if "asks" in self.job:
             self.waits = "a shard"
             self.link.lease(0)

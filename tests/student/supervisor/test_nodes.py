@@ -424,19 +424,23 @@ def test_a_checkpoint_that_has_not_joined_the_history_is_held_against_the_settin
     fleet.refuses(fleet.start("b"), "total_batch is 12 here and 4 in the checkpoint")
 
 
-def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
-    spec = tmp_path / "job.json"
-    spec.write_text(json.dumps({"steps": 2, "asks": True}))
+def order_in(folder: Path, **job: Any) -> Order:
+    """The order of the only rank of a job."""
+    spec = folder / "job.json"
+    spec.write_text(json.dumps({"steps": 2} | job))
     settings = TrainSettings(str(spec), "job", epochs=1, total_batch=4)
+    return Order(settings, local_rank=1, endpoints=("127.0.0.1:1",))
+
+
+def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
     may_answer = threading.Event()
 
     def answer(rank: int, ask: Ask, alive: Callable[[], bool]) -> None:
         may_answer.wait(DEADLINE_S)
         raise ValueError("no answer to that")
 
-    order = Order(settings, local_rank=1, endpoints=("127.0.0.1:1",))
-    shard_server = Mock(answer=answer)
-    crew = WorkerGroup([order], shard_server, lambda rank, line: None, STAND_IN)
+    order = order_in(tmp_path, asks=True)
+    crew = WorkerGroup([order], Mock(answer=answer), lambda rank, line: None, STAND_IN)
     said = list[FromRank | int]()
 
     def waits() -> bool:
@@ -453,11 +457,21 @@ def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
         crew.close()
 
 
+def test_a_rank_that_sends_an_invalid_message_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = order_in(tmp_path, gate=1, invalid="a word")
+    workers = WorkerGroup([order], Mock(), lambda rank, line: None, STAND_IN)
+    try:
+        wait_until(lambda: bool(workers.receive(0.05)) and not workers.running)
+        assert "SIGKILL" in workers.ranks[0].ending()
+    finally:
+        workers.close()
+    assert "killing rank 0: a rank sent an invalid message 'saved': " in caplog.text
+
+
 def test_a_rank_that_hung_because_it_was_suspended_is_reported_as_such(tmp_path: Path) -> None:
-    spec = tmp_path / "job.json"
-    spec.write_text(json.dumps({"steps": 2, "gate": 1}))
-    settings = TrainSettings(str(spec), "job", epochs=1, total_batch=4)
-    order, server = Order(settings, local_rank=1, endpoints=("127.0.0.1:1",)), Mock(waiting="")
+    order, server = order_in(tmp_path, gate=1), Mock(waiting="")
     workers = WorkerGroup([order], server, lambda rank, line: None, STAND_IN)
     run = WorkerRun(workers, 0, lambda rank, message: None)
     (rank,) = workers.ranks
