@@ -106,7 +106,7 @@ class RendezvousSession:
         self._sent_facts: NodeInfo | None = None
         self._last_beat_s = 0.0
         self._back_s: float | None = None  # when board or node came back; None: never away
-        self._logged: set[tuple[str, str]] = set()  # nodes with invalid facts, and the errors
+        self._logged: set[str] = set()  # present nodes whose invalid facts were logged
         self._reports: dict[tuple[int, int], Mapping[str, Any]] = {}
         self._events: list[Mapping[str, Any]] = []
         self._view = RendezvousView()
@@ -251,6 +251,7 @@ class RendezvousSession:
     def _read_board(self, fence: Leads | None) -> RendezvousView:
         nodes = self._board.nodes(self._job)
         facts = {node.node_id: self._facts_of(node) for node in nodes}
+        self._logged.intersection_update(facts)
         record = self._board.generation(self._job)
         return RendezvousView(
             facts=facts,
@@ -266,9 +267,9 @@ class RendezvousSession:
         try:
             return NodeInfo.from_json(node.facts)
         except WireError as error:
-            if (problem := (node.node_id, str(error))) not in self._logged:
-                self._logged.add(problem)
-                log.warning("node %s gets no ranks: %s", *problem)
+            if node.node_id not in self._logged:
+                self._logged.add(node.node_id)
+                log.warning("node %s gets no ranks: %s", node.node_id, error)
             return NodeInfo(leaving=True)
 
 
