@@ -43,8 +43,8 @@ def from_plain(kind: type[_T], value: Any, *, defaults: bool = False) -> _T:
         defaults: whether a missing member gets the default of its field, if there is one.
 
     Raises:
-        WireError: `value` does not describe such an object. The constructor of `kind` may raise
-            other errors.
+        WireError: `value` does not describe such an object; the text names the wrong field.
+            The constructor of `kind` may raise other errors.
     """
     try:
         rebuilt: _T = _read(kind, value, defaults)
@@ -58,11 +58,17 @@ def _read(hint: Any, value: Any, defaults: bool) -> Any:
         return value
     origin, args = _form(hint)
     if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
-        members = _members(hint)
-        if all(name in value or (optional and defaults) for name, _, optional in members):
-            given = [(name, member) for name, member, _ in members if name in value]
-            return hint(**{name: _read(member, value[name], defaults) for name, member in given})
-    elif isinstance(hint, type) and hasattr(hint, "_fields") and isinstance(value, list):
+        given: dict[str, Any] = {}
+        try:
+            for name, member, optional in _members(hint):
+                if name in value:
+                    given[name] = _read(member, value[name], defaults)
+                elif not (optional and defaults):
+                    raise WireError("it is missing")
+        except WireError as error:
+            raise WireError(f"{name}: {error}") from None
+        return hint(**given)
+    if isinstance(hint, type) and hasattr(hint, "_fields") and isinstance(value, list):
         if len(value) == len(hint._fields):
             return hint(*map(_read, _hints(hint).values(), value, repeat(defaults)))
     elif origin in (Union, types.UnionType):

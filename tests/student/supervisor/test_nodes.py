@@ -467,7 +467,7 @@ def test_a_rank_that_sends_an_invalid_message_is_killed(
         assert "SIGKILL" in workers.ranks[0].ending()
     finally:
         workers.close()
-    assert "killing rank 0: a rank sent an invalid message 'saved': " in caplog.text
+    assert "killing rank 0: a rank sent an invalid message 'saved': step: 'a word'" in caplog.text
 
 
 def test_a_rank_that_hung_because_it_was_suspended_is_reported_as_such(tmp_path: Path) -> None:
