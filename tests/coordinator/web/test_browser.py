@@ -79,7 +79,7 @@ def test_a_small_mesh_with_links_and_its_log(
     assert all("p4-01-2" in row.text for row in browser.all("#events li"))
     browser.one("#filter").send_keys("nobody")
     browser.until(lambda: browser.one("#events").text == "Nothing matches.")
-    script.teachers[S]["p4-01-3"].admission = "its content is another one"
+    script.teachers[S]["p4-01-3"].admission = "it does not answer at p4-01:1 (UNAVAILABLE)"
     browser.until(lambda: browser.state_of(f"{S} p4-01-3") == "refused")
     script.students[S]["imagenet-r50/0"].report.state = "starved"
     browser.until(lambda: browser.state_of(f"{S} imagenet-r50/0") == "starved")

@@ -37,7 +37,7 @@ def event(kind: str, subject: str) -> pb.Event:
         ({}, ("t",), "serving"),
         ({}, (), "idle"),
         ({"admission": ""}, (), "waiting"),
-        ({"admission": "another content"}, ("t",), "refused"),
+        ({"admission": "no answer"}, ("t",), "refused"),
         ({"state": "draining"}, ("t",), "draining"),
     ],
 )
