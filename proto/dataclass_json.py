@@ -1,9 +1,9 @@
 """Dataclasses and named tuples as JSON values, and back according to their type hints.
 
 A dataclass becomes an object with a member for each field, a named tuple or a set becomes a list,
-and a path becomes a string. Reading checks types: a value that does not fit its hint, or a missing
-member without a default that may be taken, raises WireError; keys of mappings are not checked.
-Unknown members are ignored, so that newer versions may add members.
+and a path becomes a string. Reading checks types: a value that does not fit its hint raises
+WireError. So does a missing member, unless defaults are allowed and its field has one. Keys of
+mappings are not checked. Unknown members are ignored, so that newer versions may add members.
 """
 
 from __future__ import annotations
