@@ -68,12 +68,18 @@ class TeacherChurn:
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     events: list[TeacherEvent] = field(default_factory=list, init=False)
+    _kill_from: int = field(init=False)
+    _kill_at_latest: int = field(init=False)
+    _replace_at_latest: int = field(init=False)
     _began: float = field(init=False)
     _suspended_at: float = field(default=0.0, init=False)
     _victim: str = field(default="", init=False)
     _next_step: Callable[[int, ReaderStats], bool] | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self._kill_from = 2 * self.batches // 5
+        self._kill_at_latest = 3 * self.batches // 5
+        self._replace_at_latest = 2 * self.batches // 3
         self._began, self._next_step = self.clock(), self._suspend
 
     def update(self, batch: int, stats: ReaderStats) -> None:
@@ -95,11 +101,11 @@ class TeacherChurn:
     # that raises is not repeated.
 
     def _suspend(self, batch: int, stats: ReaderStats) -> bool:
-        if batch < 2 * self.batches // 5 or not stats.teachers:
+        if batch < self._kill_from or not stats.teachers:
             return False
         in_flight = dict(stats.in_flight)
         victim = max(stats.teachers, key=lambda teacher: in_flight.get(teacher, 0))
-        if not in_flight.get(victim) and batch < 3 * self.batches // 5:
+        if not in_flight.get(victim) and batch < self._kill_at_latest:
             return False
         self._next_step = self._kill
         self._victim = victim
@@ -111,7 +117,7 @@ class TeacherChurn:
         if self.clock() - self._suspended_at < MAX_STATS_AGE_S:
             return False
         in_flight = dict(stats.in_flight).get(self._victim, 0)
-        if not in_flight and batch < 3 * self.batches // 5:
+        if not in_flight and batch < self._kill_at_latest:
             self._next_step = self._suspend
             self.resume(self._victim)
             return True
@@ -123,7 +129,7 @@ class TeacherChurn:
     def _replace(self, batch: int, stats: ReaderStats) -> bool:
         # Requests may be hedged already while their teacher is suspended, so hedges count too.
         resends = stats.resends + stats.hedges
-        if not resends and batch < 2 * self.batches // 3:
+        if not resends and batch < self._replace_at_latest:
             return False
         self._next_step = self._await_replacement
         if resends:
