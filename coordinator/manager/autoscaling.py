@@ -129,6 +129,8 @@ class Autoscaler:
         stored = self._registry.desired(self._service)
         time_ms = self._registry.time_ms()
         self._term, self.desired = term, None
+        # Waits since this manager last led would look as if all were from the next seconds.
+        self._known_waits, self._unread = {}, []
         if stored is None:
             last = self._memory.now
             if last is None or now - last > _OLD_S:

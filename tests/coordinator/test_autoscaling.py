@@ -100,6 +100,27 @@ def test_another_leader_goes_on_with_the_same_freeze_window() -> None:
     assert world.now - began < world.autoscale.freeze_s + 2.0
 
 
+def test_waits_while_another_manager_led_start_no_teachers() -> None:
+    world = World(managers=2, autoscale=AutoscaleConfig(freeze_s=1.0))
+    names = [f"j{number}/0" for number in range(60)]  # more than have their turn at once
+    world.teacher(*(f"t{number}" for number in range(len(names))))
+    for name in names:
+        world.student(name, want=2, needed=2, t_t_seconds=0.01, t_s_seconds=0.0105)
+    world.run(GRACE_S + LEADER_TTL_S)
+    assert desired(world) == len(names)
+    first = world.leading[0]
+    (other,) = (manager for manager in world.managers if manager is not first)
+    for leading, sleeping in ((other, first), (first, other)):
+        leading.alive, sleeping.alive = True, False
+        for student in world.students:
+            student.fields["starved_seconds"] = 20.0  # before the other manager first reads it
+            student.subscribe(leading)
+        world.run(GRACE_S + LEADER_TTL_S)
+        assert world.leading == [leading]
+    assert desired(world) == len(names)
+    assert scaled(world) == []
+
+
 @pytest.mark.parametrize("same_manager", [True, False])
 def test_an_emptied_registry_ends_no_teacher(same_manager: bool) -> None:
     world = World(managers=2, autoscale=BRISK)
