@@ -9,7 +9,7 @@ All keys of one queue are in one hash slot of Redis Cluster, so that scripts can
 
 | key | type | holds |
 |---|---|---|
-| `edl:{queue:q}:specs` | hash, expires | job -> `number submitted_ms JSON`; `=number`: the last |
+| `edl:{queue:q}:specs` | hash, expires | job -> `number submitted_ms JSON`; `=number`, `=write` |
 | `edl:{queue:q}:wishes` | hash, expires | job -> its desired state (JSON) |
 | `edl:{queue:q}:progress` | hash, expires | job -> its progress (`ended JSON`) |
 | `edl:{queue:q}:runner` | hash, expires | the runner: holder, token, until_ms, facts (JSON) |
@@ -34,6 +34,7 @@ from ..scheduler.job_states import ElasticJobState
 from .store import Store, open_store
 from .store.records import (
     Change,
+    Condition,
     Delete,
     Facts,
     FieldIs,
@@ -41,6 +42,7 @@ from .store.records import (
     Leads,
     LeaseSet,
     MemberBeat,
+    Once,
     Put,
     TimelineEntry,
     check_ttl,
@@ -271,7 +273,8 @@ class QueueBoard:
             )
             dropped = others[: max(0, len(others) - ENDED_KEPT)]
             job_number = number(specs.get(_LAST_NUMBER, "")) + 1
-            unchanged = [
+            unchanged: list[Condition] = [
+                Once(self._specs),
                 FieldIs(self._specs, _LAST_NUMBER, specs.get(_LAST_NUMBER, "")),
                 FieldIs(self._specs, name, specs.get(name, "")),
                 FieldIs(self._progress, name, progress.get(name, "")),

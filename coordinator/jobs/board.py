@@ -23,6 +23,7 @@ from ..store.records import (
     Keep,
     Leads,
     MemberBeat,
+    Once,
     Put,
     ShardKeys,
     Stamp,
@@ -181,7 +182,7 @@ class JobBoard:
         current = self.store.fields(key, ["number"])[0] or ""
         if number < 1 or (current and current != str(number - 1)):
             return False
-        conditions: list[Condition] = [fence, FieldIs(key, "number", current)]
+        conditions: list[Condition] = [fence, Once(key), FieldIs(key, "number", current)]
         if history is not None:
             conditions.append(FieldIs(key, "history", _dump_history(history[0])))
             fields["history"] = _dump_history(history[1])
@@ -312,7 +313,8 @@ class JobBoard:
         current = self.store.fields(key, ["number"])[0] or ""
         if current not in ("", str(number)):
             return False
-        conditions = fence, FieldIs(key, "number", current), FieldIs(key, "outcome", "")
+        conditions: list[Condition] = [fence, Once(key), FieldIs(key, "number", current)]
+        conditions.append(FieldIs(key, "outcome", ""))
         changes: list[Change] = [Put(key, {"outcome": text}), Keep([key], KEEP_S)]
         return self.store.commit(conditions, changes) == 0
 

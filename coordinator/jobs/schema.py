@@ -8,7 +8,7 @@ All keys of one job are in one slot, so that scripts can use them together.
 | `edl:{job:j}:nodes` | zset, expires | node id -> deadline (ms, Redis time) |
 | `edl:{job:j}:node:<id>` | hash, expires | facts of a node (JSON), joined, incarnation |
 | `edl:{job:j}:leader` | hash, expires | the node that leads: holder, token, until_ms |
-| `edl:{job:j}:generation` | hash, expires | number, body, at_ms, history, outcome of the job |
+| `edl:{job:j}:generation` | hash, expires | number, body, at_ms, history, outcome, `=write` |
 | `edl:{job:j}:shards` | zset, expires | free shards: `epoch:start:stop` -> sort key |
 | `edl:{job:j}:held` | hash, expires | `=rank` -> number and shard of its last lease request |
 | `edl:{job:j}:filled` | hash, expires | epoch -> number of its shards |

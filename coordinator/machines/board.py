@@ -19,12 +19,14 @@ from ..store.records import (
     Append,
     Beat,
     Change,
+    Condition,
     Delete,
     FieldIs,
     Keep,
     Leadership,
     Leads,
     MemberBeat,
+    Once,
     Put,
     check_ttl,
     load_facts,
@@ -80,9 +82,9 @@ class MachineBoard:
         if _deployment_of(service, current) != before:
             return False
         text = json_of(replace(deployment, since_ms=self.store.time_ms()))
-        unchanged = FieldIs(DEPLOYMENTS, service, current)
+        conditions: list[Condition] = [Once(DEPLOYMENTS), FieldIs(DEPLOYMENTS, service, current)]
         changes: list[Change] = [Put(DEPLOYMENTS, {service: text}), _KEEP_DEPLOYMENTS]
-        return self.store.commit([unchanged], changes) == 0
+        return self.store.commit(conditions, changes) == 0
 
     def deployments(self) -> list[Deployment]:
         """Return all valid deployments, sorted by service."""

@@ -7,7 +7,7 @@ All keys are in one slot, so that scripts can use them together.
 | `edl:{edl:machines}:alive` | zset, expires | machine -> deadline (ms, Redis time) |
 | `edl:{edl:machines}:machine:<id>` | hash, expires | incarnation, report (JSON), joined |
 | `edl:{edl:machines}:orders` | hash, expires | machine -> its order (JSON) |
-| `edl:{edl:machines}:deployments` | hash, expires | service -> deployment (JSON) |
+| `edl:{edl:machines}:deployments` | hash, expires | service -> deployment (JSON); `=write` |
 | `edl:{edl:machines}:leader` | hash, expires | the manager that places: holder, token, until_ms |
 | `edl:{edl:machines}:facts` | stream, expires | makes Redis refuse agents of older versions |
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence, Sized
 from typing import Final
 
@@ -317,7 +316,7 @@ class Registry:
         changes.append(Keep([table, changed, admissions], _TABLE_S))
         fenced: list[Condition] = [
             fence,
-            Once(table, secrets.token_hex(8)),
+            Once(table),
             *_table_is_at(table, expected),
         ]
         return self.store.commit(fenced, changes) == 0
@@ -393,8 +392,9 @@ class Registry:
 
     def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
         """Write a plan as version `expected_version` + 1; False if the present version differs."""
-        unchanged = NumberIs(service_key(service, "plan"), "version", expected_version)
-        return self.store.commit([unchanged], _put_plan(service, plan, expected_version)) == 0
+        key = service_key(service, "plan")
+        conditions: list[Condition] = [Once(key), NumberIs(key, "version", expected_version)]
+        return self.store.commit(conditions, _put_plan(service, plan, expected_version)) == 0
 
     def move_plan(
         self, service: str, fence: Leads, epoch: Epoch, plan: Plan, entry: LogEntry
@@ -411,9 +411,9 @@ class Registry:
         Returns:
             Whether it was written: False if another manager leads, or table or plan has changed.
         """
-        unchanged = NumberIs(service_key(service, "plan"), "version", plan.version)
-        table = service_key(service, "assignment")
-        conditions: list[Condition] = [fence, *_table_is_at(table, epoch), unchanged]
+        key, table = service_key(service, "plan"), service_key(service, "assignment")
+        conditions: list[Condition] = [fence, *_table_is_at(table, epoch), Once(key)]
+        conditions.append(NumberIs(key, "version", plan.version))
         changes = [*_put_plan(service, plan, plan.version), self._append(service, entry)]
         return self.store.commit(conditions, changes) == 0
 
@@ -450,7 +450,8 @@ class Registry:
             if entry is not None:
                 changes.append(self._append(service, entry))
         # Only leaders write the count: if it has changed, another manager leads.
-        return self.store.commit([fence, FieldIs(key, "count", before)], changes) == 0
+        conditions: list[Condition] = [fence, Once(key), FieldIs(key, "count", before)]
+        return self.store.commit(conditions, changes) == 0
 
 
 def _superseded_as_unknown(beat: Beat) -> Beat:

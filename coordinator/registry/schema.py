@@ -18,8 +18,8 @@ together. The managers' keys share the slot of `edl:managers` in the same way.
 | `edl:{s}:assignment` | hash, expires | id -> row (JSON); `=term`, `=counter`, `=floor`, `=write` |
 | `edl:{s}:assignment:changes` | zset, expires | student id -> counter of its last change |
 | `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that passed; 0: no probes |
-| `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms |
-| `edl:{s}:desired` | hash, expires | desired number of teachers: count, reason, since_ms, at_ms |
+| `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms, `=write` |
+| `edl:{s}:desired` | hash, expires | desired teachers: count, reason, since_ms, at_ms, `=write` |
 | `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |
 | `edl:write-check` | list | always missing: RPUSHX tests whether writes are accepted |
 

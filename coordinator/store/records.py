@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -232,12 +233,16 @@ class RankIs:
 class Once:
     """Condition that makes a transaction idempotent: if this id was committed before, it succeeds.
 
-    For clients that repeat a call because its answer was lost. It must come before conditions on
-    values that the transaction itself changes.
+    For clients that repeat a call because its answer was lost, as the client of Redis does. It must
+    come before conditions on values that the transaction itself changes.
+
+    Attributes:
+        key: key of a document; its field `=write` has the latest id.
+        id: id of this transaction.
     """
 
     key: str
-    id: str
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 @dataclass(frozen=True, slots=True)
