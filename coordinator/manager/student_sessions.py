@@ -189,11 +189,12 @@ class StudentSession:
     def push_row(self, row: Row, term: int, teachers: Mapping[str, Member], live: int) -> bool:
         """Push the student's row of the table if it is new; return whether it was pushed.
 
+        It is also pushed if `live`, the number of live teachers, has become 0 or is no longer 0.
         For a teacher that the registry has lost, only the id is sent: a student that uses the
         teacher knows the rest.
         """
         members = [teachers.get(name) or Member(name) for name in row.teachers]
-        content = term, row, [facts_for_students(member) for member in members]
+        content = term, row, live > 0, [facts_for_students(member) for member in members]
         if content == self._sent_content:
             return False
         self._sent_content, self.pushed = content, row

@@ -237,9 +237,14 @@ class SubscriptionHub:
         self._epoch = table.epoch
 
     def _note_changes(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
-        """Queue a push to each student with a teacher of which a sent fact has changed."""
-        members = self._teachers.members.values()
+        """Queue a push to each student with a teacher of which a sent fact has changed.
+
+        If there is now a live teacher at all, or none any more, all students are told.
+        """
+        members, had_live = self._teachers.members.values(), self._live > 0
         self._live = sum(1 for member in members if member.facts and not member.draining)
+        if (self._live > 0) != had_live:
+            self._unpushed.update(self._sessions)
         changed_ids = {
             member.member
             for member in changed

@@ -8,13 +8,14 @@ from unittest.mock import Mock
 import pytest
 
 from edl.coordinator.manager.messages import MANAGER
+from edl.coordinator.manager.prober import Verdict
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.registry import Kind
 from edl.coordinator.store.records import WrongKeyType
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RedisUnavailable, RetryableError
 from edl.tests.stores import memory, renew
 
-from .world import GRACE_S, SERVICE, STEP_S, TTL_S, World
+from .world import GRACE_S, SERVICE, STEP_S, TTL_S, FakeProber, World
 
 
 @pytest.fixture
@@ -164,3 +165,21 @@ def test_a_teacher_that_is_given_up_does_not_count_as_live(world: World) -> None
     late = world.student("j/1")
     world.run(2, until=lambda: late.stream.teachers == ["a"])
     assert late.stream.assignments[-1].live_teachers == 1
+
+
+def test_a_student_is_told_of_teachers_that_are_not_assigned_to_it() -> None:
+    """Else its reader would say that no teacher is registered, although one is refused."""
+    world = World(prober=FakeProber(Verdict("never", "another instance answers")))
+    student = world.student("j/0")
+    world.run(GRACE_S + 1)
+    assert student.stream.assignments[-1].live_teachers == 0
+    world.teacher("a")
+    world.run(TTL_S, until=lambda: student.stream.assignments[-1].live_teachers == 1)
+    assert student.stream.teachers == []
+    world.teacher("b")  # how many there are is told with the next assignment
+    world.run(1)
+    assert student.stream.assignments[-1].live_teachers == 1
+    for name in ("a", "b"):
+        del world.teachers[name]
+        world.registry.leave("teachers", SERVICE, name)
+    world.run(TTL_S, until=lambda: student.stream.assignments[-1].live_teachers == 0)
