@@ -281,8 +281,9 @@ class _LogReader:
 
     def _events(self) -> Iterator[pb.Event]:
         """Yield the events of one manager that were not yielded before."""
-        # Later calls read all stored events, which include the missed ones.
-        last = 0 if self.begun else self.last
+        # Once events were yielded, read all stored ones, which include the missed ones. A manager
+        # that accepted the call may have failed before it sent any.
+        last = 0 if self.seen else self.last
         request = pb.WatchRequest(service=self.service, last=last, follow=True)
         for address in _managers(self.url):
             with open_channel(address, self.security, CHANNEL_OPTIONS) as channel:

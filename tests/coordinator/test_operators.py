@@ -122,6 +122,27 @@ def test_the_log_is_read_whole_or_its_latest_and_followed(mesh: Served) -> None:
     watcher.end(mesh.registry, "s")
 
 
+def test_a_manager_that_cannot_read_the_log_first_changes_nothing(
+    mesh: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(mesh.registry, "s", "old", "one")
+    failures, read = [errors.RedisUnavailable("slow")], mesh.registry.services_with_log
+
+    def fails_once() -> list[str]:
+        if failures:
+            raise failures.pop()
+        return read()
+
+    monkeypatch.setattr(mesh.registry, "services_with_log", fails_once)
+    watcher = Watcher(mesh.url, last=1)
+    wait_until(lambda: bool(watcher.texts))
+    say(mesh.registry, "s", "two")
+    wait_until(lambda: watcher.texts[-1] == "two")
+    assert watcher.texts == ["one", "two"]
+    assert not failures
+    watcher.end(mesh.registry, "all")
+
+
 def test_events_of_one_millisecond_are_all_told() -> None:
     """Also those of a service without a log before, and after the manager that told them died."""
     url = "memory://one-millisecond"
