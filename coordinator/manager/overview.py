@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
+from ...runtime.errors import RedisUnavailable
 from ..registry import DesiredCount, LogEntry, Plan, Registry, Row, Table
 from ..store.records import Member, WrongKeyType
 from .messages import number_of, report_from, teacher_from
@@ -51,6 +52,7 @@ class Overview:
         self._caches: dict[str, WatchCache] = {}
         self._cached: dict[tuple[str, int], tuple[float, pb.MeshStatus]] = {}
         self._unreadable: set[str] = set()
+        self._failure: tuple[float, RedisUnavailable] | None = None  # when the last read failed
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
         """Return the live members, and which teachers are assigned to which students.
@@ -64,12 +66,23 @@ class Overview:
             UnavailableError: the registry does not answer, or a key of `service` has another type.
                 In a status of all services, a service with such a key has only its name.
         """
+        asked_s = self._clock()
         with self._lock:
             began_s = self._clock()
             until_s, status = self._cached.get((service, max_members), (0.0, None))
             if status is not None and began_s < until_s:
                 return status
-            status = self._read(service, max_members)
+            # Calls that waited while a read failed fail with it: else each in turn would wait for
+            # a registry that hangs.
+            if self._failure is not None and asked_s < self._failure[0]:
+                raise self._failure[1]
+            try:
+                status = self._read(service, max_members)
+            except WrongKeyType:  # of this service
+                raise
+            except RedisUnavailable as error:
+                self._failure = self._clock(), error
+                raise
             took_s = self._clock() - began_s
             self._cached = {
                 key: (until_s, cached)

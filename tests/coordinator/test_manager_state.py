@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
@@ -22,7 +24,7 @@ from edl.coordinator.store.records import Changes, Member
 from edl.runtime.errors import EdlError, Forbidden, LeaseSuperseded, RedisUnavailable
 from edl.scheduler.leadership import BEATS_PER_TTL
 from edl.tests.stores import FaultyStore, memory, of_service
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 TTL_S, LEADER_TTL_S = 6.0, 2.0
 LEASE_S = 30.0
@@ -50,6 +52,32 @@ class Mesh:
         assert self.registry.write(
             "s", of_service(self.registry, "me"), (0, 0), (7, 1), rows, log, admitted
         )
+
+
+def test_calls_that_waited_for_a_failed_read_do_not_read_in_turn() -> None:
+    """While Redis hangs, the last of many calls would wait as many timeouts."""
+    mesh, times, timed_out, reads = Mesh(), list[float](), threading.Event(), list[str]()
+
+    def clock() -> float:
+        times.append(len(times))
+        return times[-1]
+
+    def members(kind: str, _: str) -> list[Member]:
+        reads.append(kind)
+        assert timed_out.wait(DEADLINE_S)
+        raise RedisUnavailable("it hangs")
+
+    overview = Overview(mesh.registry, clock=clock)
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(5) as pool:
+        patch.setattr(mesh.registry, "members", members)
+        calls = [pool.submit(overview.status) for _ in range(5)]
+        wait_until(lambda: len(times) == 6)  # all have come, and one of them reads
+        timed_out.set()
+        for call in calls:
+            with pytest.raises(RedisUnavailable, match="it hangs"):
+                call.result(DEADLINE_S)
+    assert len(reads) == 1
+    assert overview.status().redis_time_ms
 
 
 def test_a_service_is_led_on_after_its_last_member() -> None:
