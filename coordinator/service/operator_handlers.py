@@ -29,7 +29,7 @@ from ..manager.overview import own_part
 from ..manager.student_sessions import owns
 from ..registry import LogEntry, Registry
 from ..registry.schema import check_service
-from ..store.records import log_position
+from ..store.records import WrongKeyType, log_position
 from .call_guard import CallGuard, ConcurrencyLimit, Context, ManagerLimits, RefusedByGate
 
 _T = TypeVar("_T")
@@ -185,6 +185,7 @@ class WatchHandler:
         )
         self._stopped = asyncio.Event()
         self._answering = True
+        self._unreadable: set[str] = set()  # services whose log could not be read
 
     def stop(self) -> None:
         """End all streams."""
@@ -244,7 +245,16 @@ class WatchHandler:
             `sent`, updated for these entries, and the entries.
         """
         services = [service] if service else self._registry.services_with_log()
-        logs = {name: self._registry.events(name, sent.get(name, ""), last) for name in services}
+        logs: dict[str, list[LogEntry]] = {}
+        for name in services:
+            try:
+                logs[name] = self._registry.events(name, sent.get(name, ""), last)
+            except WrongKeyType as error:  # the logs of other services may be readable
+                if service:
+                    raise
+                if name not in self._unreadable:
+                    log.warning("service %s: its log is not sent: %s", name, error)
+                self._unreadable.add(name)
         read = {name: entries[-1].id for name, entries in logs.items() if entries}
         merged = [(name, entry) for name, entries in logs.items() for entry in entries]
         merged.sort(key=lambda item: log_position(item[1].id))  # stable within one service

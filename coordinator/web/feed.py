@@ -31,6 +31,7 @@ from ..manager.manager import Manager
 from ..manager.messages import event_message
 from ..manager.overview import state_of
 from ..registry import Registry
+from ..store.records import WrongKeyType
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class Feed:
         self._picture = Picture()
         self._events: deque[Message] = deque(maxlen=_LOG)
         self._seen: dict[str, str] = {}  # service -> id of its last read event
+        self._unreadable: set[str] = set()  # services whose log could not be read
         #: Messages for each viewer, and whether it has the whole mesh.
         self._viewers: dict[asyncio.Queue[str | None], bool] = {}
         self._has_viewers = asyncio.Event()
@@ -170,7 +172,13 @@ class Feed:
         new_events: list[pb.Event] = []
         for service in status.services:
             seen = self._seen.get(service.name, "")
-            events = self._source.events(service.name, seen, 0 if seen else _LOG_AT_FIRST)
+            try:
+                events = self._source.events(service.name, seen, 0 if seen else _LOG_AT_FIRST)
+            except WrongKeyType as error:  # all else is shown
+                if service.name not in self._unreadable:
+                    log.warning("service %s: its log is not shown: %s", service.name, error)
+                self._unreadable.add(service.name)
+                continue
             if events:
                 self._seen[service.name] = events[-1].id
                 new_events += events

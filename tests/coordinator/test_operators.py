@@ -15,6 +15,7 @@ from edl.coordinator import Registry
 from edl.coordinator.calling import client
 from edl.coordinator.operations import drain, upgrade
 from edl.coordinator.registry.schema import LogEntry, Plan
+from edl.coordinator.store.records import WrongKeyType
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security.credentials import ClientSecurity, ServerSecurity
 from edl.runtime import errors
@@ -141,6 +142,24 @@ def test_a_manager_that_cannot_read_the_log_first_changes_nothing(
     assert watcher.texts == ["one", "two"]
     assert not failures
     watcher.end(mesh.registry, "all")
+
+
+def test_a_log_that_cannot_be_read_hides_no_other(
+    mesh: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(mesh.registry, "odd", "hidden")
+    say(mesh.registry, "s", "one")
+    events = mesh.registry.events
+
+    def read(service: str, after: str = "", last: int = 0) -> list[LogEntry]:
+        if service == "odd":
+            raise WrongKeyType("another program wrote it")
+        return events(service, after, last)
+
+    monkeypatch.setattr(mesh.registry, "events", read)
+    assert [event.text for event in client.watch(mesh.url)] == ["one"]
+    with pytest.raises(errors.CoordinatorUnavailable, match="another program wrote it"):
+        list(client.watch(mesh.url, service="odd"))
 
 
 def test_events_of_one_millisecond_are_all_told() -> None:

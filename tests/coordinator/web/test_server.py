@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from edl.coordinator.store.records import WrongKeyType
 from edl.coordinator.web import feed, server
 from edl.coordinator.web.server import WebServer
 from edl.proto import coordinator_pb2 as pb
@@ -92,6 +93,25 @@ def test_the_feed_begins_with_the_whole_and_goes_on_with_changes_and_outages(
             patch.setattr(script, "status", away)
             assert any(message["error"] == "Redis does not answer" for message in stream)
         assert any(message["error"] == "" for message in stream)
+
+
+def test_a_log_that_cannot_be_read_hides_nothing_else(
+    serve: Serve, script: ScriptedMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = script.events
+
+    def read(service: str, after: str, last: int) -> Sequence[pb.Event]:
+        if service == "odd":
+            raise WrongKeyType("another program wrote it")
+        return events(service, after, last)
+
+    script.subscribe("odd", "j/0")
+    monkeypatch.setattr(script, "events", read)
+    with closing(messages(serve())) as stream:
+        first = next(stream)
+    assert first["error"] == ""
+    assert first["whole"]["services"].keys() == {S, "odd"}
+    assert {event["service"] for event in first["events"]} == {S}
 
 
 def test_pages_share_one_reading(serve: Serve, script: ScriptedMesh) -> None:
