@@ -231,9 +231,12 @@ class Arena:
         step = max(nbytes, GROWTH_BYTES, self.size_bytes // 2)
         step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE
         start = self.size_bytes
-        os.ftruncate(self.fd, start + step)
-        self._remap(start + step)
-        self._free_ranges.append((start, step))
+        # The file cannot shrink: enlarge it only if there is room for its mapping.
+        size = max(start + step, os.fstat(self.fd).st_size)
+        mmap.mmap(-1, size, mmap.MAP_PRIVATE, mmap.PROT_READ).close()
+        os.ftruncate(self.fd, size)
+        self._remap(size)
+        self._free_ranges.append((start, size - start))
         self._merge()
 
     def _grown_size(self, end: int) -> int:
