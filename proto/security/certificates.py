@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import ssl
@@ -254,6 +255,8 @@ def _elements(der: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int
 
 
 _T = TypeVar("_T")
+#: Seconds from a failed attempt to load changed files until the next attempt.
+_RETRY_S: Final = 1.0
 
 
 class Reloaded(Generic[_T]):
@@ -261,31 +264,43 @@ class Reloaded(Generic[_T]):
 
     A change that cannot be used (a missing, incomplete or unprotected file) is logged once, and the
     previous content stays in use, so that a mistake in a file locks no caller out. To revoke a
-    credential, write a valid file without it.
+    credential, write a valid file without it. Unusable files are read again after `_RETRY_S`: the
+    reason may have passed, such as a lack of descriptors.
 
     Args:
         paths: the files; a change of any of them reloads all.
         load: reads the files and returns the value to keep.
+        clock: returns seconds, monotonic.
 
     Raises:
         UsageError: the first `load` fails.
     """
 
-    def __init__(self, paths: tuple[Path, ...], load: Callable[[], _T]) -> None:
+    def __init__(
+        self,
+        paths: tuple[Path, ...],
+        load: Callable[[], _T],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._paths = paths
         self._load = load
+        self._clock = clock
         self._lock = threading.Lock()
+        self._retry_s = math.inf  # time of the next attempt after a failed one
+        self._problem = ""  # of the last failed attempt
         self._versions = _file_versions(paths)  # before reading, to notice a change in between
         self._value = load()
 
     def current(self) -> _T:
         """Return the content of the files; reload them if they have changed."""
         versions = _file_versions(self._paths)
-        if versions == self._versions:
+        if versions == self._versions and self._clock() < self._retry_s:
             return self._value
         with self._lock:
             if versions != self._versions:
-                self._versions = versions
+                self._versions, self._problem = versions, ""
+                self._reload()
+            elif self._clock() >= self._retry_s:
                 self._reload()
             return self._value
 
@@ -293,8 +308,12 @@ class Reloaded(Generic[_T]):
         try:
             self._value = self._load()
         except UsageError as error:
-            log.error("%s; the previous content stays in use", error)
+            self._retry_s = self._clock() + _RETRY_S
+            if (problem := str(error)) != self._problem:
+                self._problem = problem
+                log.error("%s; the previous content stays in use", problem)
         else:
+            self._retry_s = math.inf
             log.info("reloaded: %s", ", ".join(map(str, self._paths)))
 
 

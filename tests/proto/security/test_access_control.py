@@ -9,6 +9,7 @@ import pytest
 
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.security.access_control import AccessControl, Caller, read_token, read_tokens
+from edl.proto.security.certificates import Reloaded
 from edl.proto.security.client_connections import open_channel
 from edl.proto.security.credentials import (
     ClientSecurity,
@@ -318,3 +319,29 @@ def test_a_token_stays_on_this_machine_or_is_encrypted(address: str, tmp_path: P
         assert "--insecure" not in str(caught.value), "no command of operators has it"
     open_channel(address, ClientSecurity(None, token, insecure=True)).close()
     open_channel(address, None).close()
+
+
+def test_files_that_could_not_be_read_are_read_again(
+    tokens: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a token is withdrawn while the process has no descriptors left."""
+    clock, problem = [0.0], ""
+
+    def load() -> str:
+        if problem:
+            raise UsageError(problem)
+        return tokens.read_text()
+
+    reloaded = Reloaded((tokens,), load, clock=lambda: clock[0])
+    former = reloaded.current()
+    write_secret(tokens, "admin:ann qqq\n")
+    problem = "too many open files"
+    for clock[0] in (1.0, 1.5, 3.0, 5.0):
+        assert reloaded.current() == former
+    assert caplog.text.count(f"{problem}; the previous content stays in use") == 1
+    problem = ""
+    assert reloaded.current() == former, "not with every call"
+    clock[0] = 7.0
+    assert reloaded.current() == "admin:ann qqq\n"
+    write_secret(tokens, "viewer vvv\n")
+    assert reloaded.current() == "viewer vvv\n"
