@@ -181,13 +181,17 @@ class TeacherLifecycle:
             undo.pop_all()
 
     def load(self) -> bool:
-        """Answer probes, load the model and warm it up; returns False if a stop came first."""
+        """Answer probes, load the model and warm it up; returns False if a stop came first.
+
+        Raises:
+            EdlError: the model cannot be loaded, or the server has ended.
+        """
         self._server.start()
         self._batcher.start()
         self._pool.start()
-        while not self._pool.wait_loaded(_POLL_S):
-            if self._stop.requested:
-                return False
+        while not self._pool.wait_loaded(_POLL_S) and not self._stop.requested:
+            pass
+        self._raise_failure()  # which may have requested the stop
         return not self._stop.requested
 
     def enter(self) -> str:
@@ -209,7 +213,11 @@ class TeacherLifecycle:
                 on_superseded=self._fail,
                 on_drain=self._asked_to_drain,
             )
-            with_patience(heartbeat.start, self._stop)
+            try:
+                with_patience(heartbeat.start, self._stop)
+            except StartCancelled:
+                self._raise_failure()
+                raise
             self._heartbeat = heartbeat
         if self._server.url is not None:
             self._on_progress(f"HTTP on {self._server.url}/v2")
@@ -222,8 +230,7 @@ class TeacherLifecycle:
             self._on_progress(f"draining{self._drain_cause}")
             grace_s = self._config.grace_s
             drain(self._identity, self._recorder, self._server, self._heartbeat, grace_s)
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
 
     def close(self) -> None:
         """Release everything that is left, at once."""
@@ -280,6 +287,11 @@ class TeacherLifecycle:
 
     def _server_ended(self) -> None:
         self._fail(ProcessFailed("the gRPC server ended by itself: start another teacher"))
+
+    def _raise_failure(self) -> None:
+        """Raise the error that requested the stop, if it was an error."""
+        if self._failure is not None:
+            raise self._failure
 
     def _fail(self, error: EdlError) -> None:
         self._failure = self._failure or error

@@ -6,10 +6,12 @@ import gc
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +19,14 @@ from edl import __version__
 from edl.coordinator.heartbeat import Heartbeat
 from edl.coordinator.registry import Registry, connect
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.runtime.errors import AddressInUse
+from edl.runtime.errors import AddressInUse, ProcessFailed, RedisUnavailable
 from edl.runtime.lifecycle import Stop
 from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.jobs import PredictorReady
+from edl.teacher.pool import PredictorPool
 from edl.teacher.registration import TeacherView, kinds_fact, new_incarnation
+from edl.teacher.servers.server import TeacherServer
 from edl.teacher.serving import TeacherLifecycle, drain
 from edl.tests.teacher.bench import Bench, timing
 from edl.tests.teacher.fakes import SPEC
@@ -140,3 +144,36 @@ def test_a_teacher_that_cannot_listen_closes_its_memory() -> None:
             TeacherLifecycle(config, Stop(), None, lambda text: None)
     gc.collect()  # a map has a descriptor of its own
     assert memory_files() == before
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_server_that_ends_during_the_start_is_an_error(
+    is_loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the teacher would seem to have been stopped, and nobody would start another one."""
+    on_ended: list[Callable[[], None]] = []
+
+    class Server(TeacherServer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            on_ended.append(arguments[-1])
+
+    class SilentRegistry(Registry):
+        def register(self, *_: object, **__: object) -> None:
+            on_ended[0]()
+            raise RedisUnavailable("no answer", timed_out=True)
+
+    def start(pool: PredictorPool) -> None:
+        pool.ready_report = PredictorReady(SPEC, 0.001, 8)
+
+    def wait_loaded(_: PredictorPool, __: float) -> bool:
+        if not is_loaded:
+            on_ended[0]()
+        return is_loaded
+
+    monkeypatch.setattr(serving, "TeacherServer", Server)
+    monkeypatch.setattr(PredictorPool, "start", start)
+    monkeypatch.setattr(PredictorPool, "wait_loaded", wait_loaded)
+    teacher = TeacherLifecycle(CONFIG, Stop(), SilentRegistry(MemoryStore()), lambda text: None)
+    with closing(teacher), pytest.raises(ProcessFailed, match="ended by itself"):
+        teacher.enter() if teacher.load() else None
