@@ -136,11 +136,12 @@ def _variable(kind: str, tensor: TensorSpec) -> str:
     return "\n  ".join([f"{kind}_var {{", *lines]) + "\n}\n"
 
 
-#: Supported settings; all others must have their defaults.
+#: Supported settings; all others must have their defaults. `beat_relay` is set by an agent and is
+#: not needed: the sidecar sends its heartbeats to Redis.
 _SUPPORTED: Final = frozenset(
     {"service", "coordinator", "teacher_id", "advertise", "ttl_s", "grace_s", "insecure", "devices"}
     | {"model", "threads", "micro_batch", "inputs", "canary"}
-    | {"host", "port", "slots", "predictor", "server"}
+    | {"host", "port", "slots", "predictor", "server", "beat_relay"}
 )
 #: Flags with other names than their settings.
 _FLAGS: Final = {

@@ -49,6 +49,7 @@ def test_unsupported_options_are_refused(changed: dict[str, Any], flag: str) -> 
     check_settings(
         replace(PLAIN, predictor=predictor, devices=(Device("gpu:1"),), server=server, **more)
     )
+    check_settings(replace(PLAIN, beat_relay=Path("relay")))  # from the agent that starts it
     with pytest.raises(UsageError, match=flag):
         check_settings(replace(PLAIN, **changed))
 
