@@ -28,6 +28,7 @@ from .preprocess import (
     outputs_of_steps,
     preprocessed,
 )
+from .tensor_specs import check_dimensions
 
 #: All backends, in the order in which they are tried. To add a backend, add a module to this folder
 #: and its KIND to this line.
@@ -111,8 +112,7 @@ def open_backend(
         on_progress(describe_difference(opened, exact, precision))
     opened = OutputCheckedBackend(preprocessed(opened, preprocess, inputs), by_option=bool(outputs))
     for tensor in (*opened.spec.inputs, *opened.spec.outputs):
-        if not tensor.shape:
-            raise ModelError(f"{tensor.name!r} has no dimensions: the first must be the batch")
+        check_dimensions(tensor)
         if tensor.datatype == "BYTES":
             raise ModelError(
                 f"{tensor.name!r} is of BYTES, and a teacher works on numbers: encode text as "

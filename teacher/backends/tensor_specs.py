@@ -23,8 +23,19 @@ _IMAGE_SIDES = (224, 256)
 _LENGTHS = (32, 48)
 
 
+def check_dimensions(tensor: TensorSpec) -> None:
+    """Raise ModelError for a tensor without dimensions, as it cannot hold a batch."""
+    if not tensor.shape:
+        raise ModelError(f"{tensor.name!r} has no dimensions: the first must be the batch")
+
+
 def example_shape(tensor: TensorSpec, rows: int, *, longer: bool = False) -> tuple[int, ...]:
-    """Return the shape of `tensor` for `rows` samples, with a usual size for free dimensions."""
+    """Return the shape of `tensor` for `rows` samples, with a usual size for free dimensions.
+
+    Raises:
+        ModelError: the tensor is a single number.
+    """
+    check_dimensions(tensor)
     free = (_IMAGE_SIDES if len(tensor.shape) >= 4 else _LENGTHS)[longer]
     first, *others = tensor.shape
     return (rows if first == FREE else first, *(free if size == FREE else size for size in others))

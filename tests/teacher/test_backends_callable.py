@@ -173,3 +173,9 @@ def test_errors_are_translated() -> None:
 def test_weights_are_content(returned: Callable[[Any], str]) -> None:
     ids = [open_backend(returned((Table(s), [X]))).spec.content_id for s in (1.0, 1.0, 2.0)]
     assert ids[0] == ids[1] != ids[2]
+
+
+def test_an_input_without_dimensions_is_refused() -> None:
+    number = TensorSpec("scale", "FP32", ())
+    with pytest.raises(ModelError, match="'scale' has no dimensions"):
+        open_backend(f"{HERE}:double", inputs=[X, number])
