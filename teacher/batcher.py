@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -139,6 +140,7 @@ class Batcher:
 
     def start(self) -> None:
         """Start accepting requests."""
+        self._workers.submit(int)  # starts a thread, which takes all jobs if no other can start
         self._thread.start()
 
     def stop(self) -> None:
@@ -315,7 +317,8 @@ class Batcher:
             if len(requests) == 1 and requests[0].request.refs is not None:
                 jobs.append(job)
             else:
-                self._workers.submit(self._submit_jobs, [job])
+                with suppress(RuntimeError):  # the job is queued, but no further thread can start
+                    self._workers.submit(self._submit_jobs, [job])
         is_earlier = decision.look_again_s < self._next_check_s
         self._next_check_s = decision.look_again_s
         if is_earlier:

@@ -149,6 +149,25 @@ def test_a_device_has_one_job_ahead_and_no_more() -> None:
         assert b.released == 5
 
 
+def test_requests_are_labelled_if_no_more_threads_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As at the limit of processes of a container; no slot or device is lost, either."""
+    with Bench(slots=READ_AHEAD) as b:
+        start = threading.Thread.start
+
+        def start_others(thread: threading.Thread) -> None:
+            if thread.name.startswith("batch_"):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_others)
+        b.go.release(4 * READ_AHEAD)
+        for _ in range(4):
+            for future in [b.ask(array(2, 4)) for _ in range(READ_AHEAD)]:
+                np.testing.assert_array_equal(future.result(WAIT_S), array(2, 4) * 2)
+
+
 def test_merged_requests_get_their_own_rows() -> None:
     with Bench(rule=BatchRule(8)) as b:
         first = [b.ask(array(1, 4)) for _ in range(2)]  # these go at once, and fill the device
