@@ -362,6 +362,8 @@ def decode_labels(reply: HttpReply) -> LabelResponse:
 
 #: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.
 _BINARY_REFUSED_STATUSES: Final = (400, 406, 415, 422, 500, 501)
+#: The one of them that may have another cause: only a second failure counts as a refusal.
+_FAILED: Final = 500
 _NOT_READY: Final = (400, 503)
 #: The JSON object of a request, and the buffers that follow it.
 _Message = tuple[bytes, list[memoryview]]
@@ -376,8 +378,7 @@ class OipHttpClient:
         security: credentials for the server; None for no token.
 
     Attributes:
-        binary: whether the server accepts tensors as bytes; None until a request has been
-            answered with labels.
+        binary: whether the server accepts tensors as bytes; None until that is known.
 
     Raises:
         UsageError: the URL is invalid, or a file of `security` cannot be used.
@@ -385,6 +386,7 @@ class OipHttpClient:
 
     def __init__(self, url: str, model: str, security: ClientSecurity | None = None) -> None:
         self.binary: bool | None = None
+        self._has_failed = False  # for a binary body, with a status that may have other causes
         self._model = model
         self._path = f"/v2/models/{quote(model, safe='')}"
         self._pool = HttpConnectionPool(HttpConnector(url, security))
@@ -418,7 +420,9 @@ class OipHttpClient:
         except RequestRefused:  # JSON cannot carry the request: report the error of the binary one
             raise error_from_http(reply) from None
         answer = decode_labels(self._post(message, request, until_s))
-        self.binary = False
+        if reply.status != _FAILED or self._has_failed:
+            self.binary = False
+        self._has_failed = True
         return answer
 
     def close(self) -> None:

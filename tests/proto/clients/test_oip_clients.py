@@ -229,6 +229,35 @@ def test_body_format_follows_the_server(foreign: ForeignHttp, http_client: OipHt
     assert foreign.heads[4:] == [BYTES, JSON, JSON]
 
 
+class FailingHttp(ForeignHttp):
+    """A server that fails at the first `failures` batches in bytes."""
+
+    failures = 1
+
+    @property
+    def status(self) -> int:
+        fails = self.heads[-1] == BYTES and self.heads.count(BYTES) <= self.failures
+        return 500 if fails else 200
+
+    @status.setter
+    def status(self, _: int) -> None:
+        """Ignore the value that the base class sets."""
+
+
+@pytest.mark.parametrize(
+    ("failures", "heads"),
+    [(1, [BYTES, JSON, BYTES, BYTES]), (9, [BYTES, JSON, BYTES, JSON, JSON])],
+)
+def test_one_failure_is_no_refusal_of_bytes(failures: int, heads: list[str]) -> None:
+    foreign = FailingHttp()
+    foreign.failures = failures
+    with closing(OipHttpClient(foreign.address, MODEL)) as client:
+        for _ in range(3):
+            client.infer(ASKED, DEADLINE_S)
+    foreign.stop()
+    assert foreign.heads == heads
+
+
 def test_a_failure_is_not_hidden_because_json_cannot_carry_the_batch(
     foreign: ForeignHttp, http_client: OipHttpClient
 ) -> None:
