@@ -28,6 +28,7 @@ import numpy as np
 from ..proto.arena import Array
 from ..proto.channel import Channel
 from ..proto.dataclass_json import from_plain, to_plain
+from ..proto.forms import kind_of
 from ..proto.tensors import InferRequest
 from ..runtime import supervise
 from ..runtime.errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
@@ -266,12 +267,17 @@ def _fingerprint(
     tolerance: float,
 ) -> dict[str, Any]:
     loaded = load(config, on_progress)
-    if canary is not None:
-        names = [tensor.name for tensor in loaded.backend.spec.inputs]
-        user_samples = None if samples is None else load_samples(Path(samples), names)
-        make_canary(loaded, user_samples, tolerance, on_progress).save(Path(canary))
-        on_progress(f"canary written: {canary}")
     spec = loaded.ready.spec
+    if canary is not None:
+        names = [tensor.name for tensor in spec.inputs]
+        user_samples = None if samples is None else load_samples(Path(samples), names)
+        written = make_canary(loaded, user_samples, tolerance, on_progress)
+        written.save(Path(canary))
+        on_progress(f"canary written: {canary}")
+        # As a teacher with this canary finds them. Outputs that it does not keep are no floats.
+        kinds: dict[str, str] = dict.fromkeys([tensor.name for tensor in spec.outputs], "other")
+        kinds |= {name: kind_of([array]) for name, array in written.outputs.items()}
+        spec = spec.with_kinds({**kinds, **dict(config.output_kinds)})
     return {
         "content_id": spec.content_id,
         "numerics_id": spec.numerics_id,

@@ -78,7 +78,8 @@ def test_a_canary_of_given_samples(tmp_path: Path) -> None:
     samples, file = tmp_path / "samples.npz", tmp_path / "canary"
     x = np.random.default_rng(1).random((7, 4), np.float32)
     np.savez(samples, x=x)
-    fingerprint("good", "--canary", f"{file},samples={samples}")
+    said = fingerprint("good", "--canary", f"{file},samples={samples}")
+    assert "output_kind  logits=logits\n" in said
     np.testing.assert_array_equal(Canary.load(file).inputs["x"], x)
     np.savez(samples, x=x.astype(np.float64))
     with pytest.raises(RequestRefused, match="has datatype FP64, expected FP32"):
