@@ -46,6 +46,19 @@ def hash_of_files(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
+def versions_of(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
+    """Return a value for each file that changes when its content does; None for a missing file."""
+    versions = list[tuple[int, int, int] | None]()
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError:
+            versions.append(None)
+        else:
+            versions.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return versions
+
+
 def hash_of_code(name: str, thing: Any, arrays: Iterable[tuple[str, Array]]) -> str:
     """Return the SHA-256 of a factory's function or network: name, source code and arrays.
 

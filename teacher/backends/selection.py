@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,7 @@ from . import Backend, WrappedBackend, callable, named_models, onnx, paced, padd
 from .framework import describe_difference
 from .model_source import (
     BackendKind,
+    ModelFiles,
     ModelSettings,
     call_factory,
     check_named,
@@ -20,6 +22,7 @@ from .model_source import (
     hash_of_files,
     is_factory,
     is_named,
+    versions_of,
 )
 from .preprocess import (
     BUILT_IN_STEPS,
@@ -141,8 +144,7 @@ def _opener(
     if not is_factory(model):
         model_files = find_model(model, kinds)
         model_files.kind.require_installed(model)
-        assert model_files.kind.open_file is not None
-        return model_files.kind, partial(model_files.kind.open_file, model_files.file)
+        return model_files.kind, partial(_open_files, model_files)
     result = call_factory(model)
     for kind in kinds:
         # Networks are callable too, so `callable` comes last in `KINDS`.
@@ -155,6 +157,19 @@ def _opener(
         if expected
         else f"{result.name} is a factory, and this backend opens only files"
     )
+
+
+def _open_files(model_files: ModelFiles, settings: ModelSettings) -> Backend:
+    """Open a model's files; raises ModelError if they change before their content is hashed."""
+    kind, files = model_files.kind, [model_files.file]
+    assert kind.open_file is not None
+    with suppress(ModelError):  # opening the files gives the better error
+        files = kind.content_files(model_files.file)
+    before = versions_of(files)
+    backend = kind.open_file(model_files.file, settings)
+    if versions_of(files) != before:
+        raise ModelError(f"{model_files.file} changed while it was loaded: start this teacher anew")
+    return backend
 
 
 def _check_kind_of_named(model: str, kinds: Sequence[BackendKind]) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edl.runtime.errors import ModelError, UsageError
 from edl.runtime.extras import EXTRA_BY_PACKAGE
-from edl.teacher.backends import framework, onnx, paddle, torch
+from edl.teacher.backends import framework, onnx, paddle, selection, torch
 from edl.teacher.backends.model_source import (
     FOREIGN,
     BackendKind,
+    ModelSettings,
     find_model,
     hash_of_files,
     is_factory,
 )
 from edl.teacher.backends.selection import KINDS, check_model, open_backend
-from edl.tests.teacher.fakes import FakeBackend, double_and_sum
+from edl.tests.teacher.fakes import SPEC, FakeBackend, double_and_sum
 from edl.tests.teacher.same_network import NAME
 
 
@@ -164,3 +166,26 @@ def test_the_cost_of_a_precision_is_told_of_each_output() -> None:
     said = framework.describe_difference(FakeBackend(rounded), FakeBackend(), "bf16")  # type: ignore[arg-type]
     assert "sum differs by at most 0 " in said
     assert "double differs by at most 1e+06" in said
+
+
+def test_a_model_that_changes_while_it_is_loaded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its labels would be those of the former content, under the id of the new one."""
+    file = tmp_path / "net.model"
+    replacements = [b"replaced", b"longer than before"]
+
+    def open_file(opened: Path, _: ModelSettings) -> FakeBackend:
+        assert opened.read_bytes()
+        if replacements:
+            (tmp_path / "new").write_bytes(replacements.pop())
+            (tmp_path / "new").replace(file)
+        return FakeBackend(spec=replace(SPEC, content_id=hash_of_files([opened])))
+
+    kind = BackendKind("fake", files="a .model file", suffixes=(".model",), open_file=open_file)
+    monkeypatch.setattr(selection, "KINDS", (kind,))
+    file.write_bytes(b"original")
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"net\.model changed while it was loaded"):
+            open_backend(str(file))
+    assert open_backend(str(file)).spec.content_id == hash_of_files([file])
