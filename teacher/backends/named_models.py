@@ -23,7 +23,13 @@ from typing import Any, Final
 from ...proto.datatypes import FREE, TensorSpec
 from ...runtime.errors import ModelError
 from .framework import first_line, loading_errors
-from .model_source import NAMED_PACKAGES, ModelSettings, check_named, hash_of_files
+from .model_source import (
+    NAMED_PACKAGES,
+    ModelSettings,
+    check_named,
+    hash_of_files,
+    versions_of,
+)
 from .preprocess import content_with_step
 from .torch import LoadedNetwork
 
@@ -97,12 +103,15 @@ class _OpenedNetwork:
         files: weights and configuration, which its content hash covers.
         images: the images that it takes; None if it takes something else.
         by_keyword: whether it takes inputs by keyword; then some outputs may not be tensors.
+        versions: `versions_of` the first files, from before they were read; empty if they are
+            checked otherwise.
     """
 
     network: Any
     files: Sequence[Path]
     images: _Images | None
     by_keyword: bool = False
+    versions: Sequence[object] = ()
 
 
 def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
@@ -127,6 +136,9 @@ def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> Loaded
         raise ModelError(f"{package} cannot be imported: {first_line(error)}") from error
     with loading_errors(version, Path(model), package):
         opened = _OPENERS[prefix](name, settings.download)
+    content = hash_of_files(opened.files)
+    if versions_of(opened.files[: len(opened.versions)]) != list(opened.versions):
+        raise ModelError(f"{model} changed while it was loaded: start this teacher anew")
     network = opened.network.float().to(device).eval()
     declared = settings.inputs or settings.preprocessed_inputs()
     images, scaling, scale = opened.images, "", None
@@ -151,7 +163,7 @@ def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> Loaded
         platform="torch_module",
         call=call,
         inputs=inputs,
-        content_id=content_with_step(hash_of_files(opened.files), f"{package} {scaling}"),
+        content_id=content_with_step(content, f"{package} {scaling}"),
         preprocessing=(images.resizing, scaling) if images is not None and scaling else (),
         libraries=(version.replace(" ", "-"),),
     )
@@ -167,6 +179,7 @@ def _open_timm(name: str, download: bool) -> _OpenedNetwork:
             f"timm/{name}", name if "/" in name else _timm_repository(name), download
         )
     files = _model_files(folder)
+    versions = versions_of(files)
     network = timm.create_model(f"local-dir:{folder}", pretrained=True)
     config = resolve_model_data_config(network)
     channels, height, width = config["input_size"]
@@ -182,6 +195,7 @@ def _open_timm(name: str, download: bool) -> _OpenedNetwork:
             f"the model's images: {height} x {width}, a {config['crop_mode']} crop of a shorter "
             f"side of {side} ({config['interpolation']})",
         ),
+        versions=versions,
     )
 
 
@@ -215,6 +229,7 @@ def _open_transformers(name: str, download: bool) -> _OpenedNetwork:
     if not folder.is_dir():
         folder = _repository_folder(f"hf/{name}", name, download)
     files = _model_files(folder)
+    versions = versions_of(files)
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     architecture = next(iter(config.architectures or ()), "")
     network_class = getattr(transformers, architecture, None)
@@ -236,7 +251,7 @@ def _open_transformers(name: str, download: bool) -> _OpenedNetwork:
     if network.main_input_name == "pixel_values" and processor.is_file():
         files.append(processor)
         images = _images_of(json.loads(processor.read_text()), network.config)
-    return _OpenedNetwork(network, files, images, by_keyword=True)
+    return _OpenedNetwork(network, files, images, by_keyword=True, versions=versions)
 
 
 def _images_of(processor: Mapping[str, Any], config: Any) -> _Images:

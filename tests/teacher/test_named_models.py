@@ -293,3 +293,21 @@ def test_fingerprint_shows_the_preprocessing(vit: tuple[Any, Path]) -> None:
     finally:
         process.stop()
     assert line == "UINT8 / 255, minus (0.1, 0.2, 0.3), divided by (0.4, 0.5, 0.6)"
+
+
+def test_a_folder_that_changes_while_it_is_loaded_is_refused(
+    vit: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, original = vit
+    folder = Path(shutil.copytree(original, tmp_path / "vit"))
+    read = type(network).from_pretrained
+
+    def read_and_replace(*arguments: Any, **options: Any) -> Any:
+        opened = read(*arguments, **options)
+        shutil.copy(original / "config.json", folder / "new")
+        (folder / "new").replace(folder / "config.json")
+        return opened
+
+    monkeypatch.setattr(type(network), "from_pretrained", read_and_replace)
+    with pytest.raises(ModelError, match="changed while it was loaded"):
+        open_backend(f"hf/{folder}")
