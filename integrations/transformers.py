@@ -51,7 +51,8 @@ class DistilTrainerMixin:
     Raises:
         UsageError: `beta` is 0, or the Trainer has a hard loss of its own. `train` also raises it
             if there is no checkpoint to resume from, if the checkpoint has no state of the readers,
-            or if `alpha` is above 0 and the model returns no loss.
+            if the batches have no `soft_label`, or if `alpha` is above 0 and the model returns no
+            loss.
     """
 
     def __init__(
@@ -123,6 +124,11 @@ class DistilTrainerMixin:
     ) -> Any:
         """Return the loss of a batch; with `return_outputs` also the model's outputs."""
         if self._soft_label not in inputs:
+            if model.training:  # else the model, which may ignore unknown inputs, learns without
+                raise UsageError(
+                    f"the batches have no {self._soft_label!r}, they have {', '.join(inputs)}: name"
+                    " the teachers' output with the soft labels as soft_label="
+                )
             return super().compute_loss(  # type: ignore[misc]
                 model, inputs, return_outputs, num_items_in_batch=num_items_in_batch
             )

@@ -61,7 +61,14 @@ def test_the_loss_is_alpha_hard_plus_beta_soft(tmp_path: Path) -> None:
     assert outputs["logits"] is x
     assert set(batch) == {"x", "labels", "logits"}, "the caller's batch is not changed"
     del batch["logits"]
-    assert trainer.compute_loss(trainer.model, batch) == HARD, "as in evaluation"
+    assert trainer.compute_loss(trainer.model.eval(), batch) == HARD, "as in evaluation"
+
+
+def test_a_training_without_soft_labels_is_refused(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, DistillLoss(0.25, 0.75))
+    batch = {"x": torch.zeros(ROWS, CLASSES), "scores": torch.zeros(ROWS, CLASSES)}
+    with pytest.raises(UsageError, match=r"no 'logits', they have x, scores: name .* soft_label="):
+        trainer.compute_loss(trainer.model, batch)
 
 
 def test_a_hard_loss_needs_labels(tmp_path: Path) -> None:
