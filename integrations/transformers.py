@@ -33,7 +33,8 @@ class DistilTrainerMixin:
     """Adds teachers to a Trainer: `class MyTrainer(DistilTrainerMixin, Trainer): pass`.
 
     The loss of a training batch is `alpha` times the model's own loss plus the soft term of
-    `distill_loss`. Evaluation has no soft labels and is unchanged. Checkpoints contain the states
+    `distill_loss`. A batch that the reader delivers without soft labels (`no_teacher="hard_only"`)
+    has no soft term. Evaluation has no soft labels and is unchanged. Checkpoints contain the states
     of the readers of all ranks; a run that continues from a checkpoint trains each remaining sample
     of the epoch once. `ignore_data_skip` is set, because the reader continues at its position by
     itself.
@@ -135,7 +136,9 @@ class DistilTrainerMixin:
         inputs = dict(inputs)
         soft_label = inputs.pop(self._soft_label)
         outputs = model(**inputs)
-        loss = self._soft_loss(outputs[self._logits], None, soft_label)
+        loss: Any = 0.0
+        if soft_label is not None or not self._alpha:  # None: there was no teacher
+            loss = self._soft_loss(outputs[self._logits], None, soft_label)
         if self._alpha:
             if (model_loss := outputs.get("loss")) is None:
                 raise UsageError(

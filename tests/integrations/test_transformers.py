@@ -60,6 +60,7 @@ def test_the_loss_is_alpha_hard_plus_beta_soft(tmp_path: Path) -> None:
     torch.testing.assert_close(loss, 0.25 * HARD + 0.75 * 4 * divergence)
     assert outputs["logits"] is x
     assert set(batch) == {"x", "labels", "logits"}, "the caller's batch is not changed"
+    assert trainer.compute_loss(trainer.model, {**batch, "logits": None}) == 0.25 * HARD
     del batch["logits"]
     assert trainer.compute_loss(trainer.model.eval(), batch) == HARD, "as in evaluation"
 
