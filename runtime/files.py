@@ -38,16 +38,23 @@ def check_writable(path: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` after the body has succeeded.
 
+    A symbolic link stays, and the file that it names is replaced. A device or pipe, such as
+    /dev/null, is yielded itself: renaming a file would remove it.
+
     Raises:
         UsageError: the file cannot be written, or the body raised an OSError.
     """
-    # Not `path.with_name`, which refuses "/". The name is random because containers that share the
-    # folder may have equal process ids.
-    part = path.parent / f".{os.urandom(8).hex()}-{path.name}"
     try:
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            yield path
+            return
+        target = Path(os.path.realpath(path))
+        # Not `target.with_name`, which refuses "/". The name is random because containers that
+        # share the folder may have equal process ids.
+        part = target.parent / f".{os.urandom(8).hex()}-{target.name}"
         try:
             yield part
-            part.replace(path)
+            part.replace(target)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:

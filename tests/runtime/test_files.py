@@ -44,3 +44,30 @@ def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UsageError, match="cannot write /: "), replacing(Path("/")):
         pass
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    file, link = tmp_path / "disk/a", tmp_path / "a"
+    link.symlink_to(file)
+    for text in ("new", "newer"):  # the link names no file yet, and then one
+        with replacing(link) as part:
+            part.write_text(text)
+        assert link.readlink() == file
+        assert file.read_text() == text
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_pipe_is_written_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    check_writable(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with replacing(pipe) as part:
+            part.write_text("text")
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
