@@ -157,6 +157,8 @@ def _in_background(mesh: MeshRun, options: list[str]) -> None:
 
     with stop_on_signals() as stop:
         code = run_in_background(mesh.file, mesh.directory, options, typer.echo, stop)
+    if code == 0:  # all students have ended already; `edl apply` goes on with its next document
+        return
     if code is not None:
         raise typer.Exit(code if code >= 0 else 128 - code)
     typer.echo(f"in the background; logs in {mesh.logs}")

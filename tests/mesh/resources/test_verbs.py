@@ -11,6 +11,7 @@ import pytest
 from edl.cli import command_line
 from edl.coordinator.machines import Deployment, MachineBoard
 from edl.coordinator.machines.schema import Report
+from edl.mesh.up import mesh_run
 from edl.proto import coordinator_pb2 as pb
 from edl.tests import cli_output
 from edl.tests.coordinator.scripted_manager import Served, served
@@ -127,6 +128,19 @@ def test_a_mesh_is_applied_as_edl_up_starts_it(edl: Operator, tmp_path: Path) ->
     shown = edl("apply", "-f", file, "--dry-run")
     assert shown == cli_output.output_of(command_line("up"), "up", file, "--dry-run")
     assert shown.count("edl teacher serve") == 2
+
+
+def test_a_mesh_that_has_ended_is_followed_by_the_next_document(
+    edl: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh, service = tmp_path / "mesh.yaml", tmp_path / "service.yaml"
+    mesh.write_text("kind: mesh\nstudents: {quick: {command: 'true'}}\n")
+    service.write_text(SERVICE)
+    codes = [1, 0]  # of 'edl up', which ends before this process sees that the mesh is up
+    monkeypatch.setattr(mesh_run, "run_in_background", lambda *_: codes.pop(0))
+    assert cli_output.run(command_line("apply"), "apply", "-f", mesh).exit_code == 1
+    edl("apply", "-f", mesh, "-f", service)
+    assert edl.deployment.service == "resnet"
 
 
 def test_machines_are_shown_and_drained(edl: Operator) -> None:
