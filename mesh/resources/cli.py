@@ -184,9 +184,23 @@ def apply(
         else (path, spec)
         for path, spec in read_documents(files)
     ]
+    for path, spec in documents:
+        _check(path, spec, jobs)
     services = ServiceKind(context)
     for path, spec in documents:
         _apply(path, spec, jobs, services, dry_run)
+
+
+def _check(path: Path, spec: Spec, jobs: JobKind) -> None:
+    """Raise UsageError for a mesh or job that could not be applied; change nothing."""
+    from ..jobs.spec import QueuedJobSpec
+    from ..up.cli import mesh_run_of
+    from ..up.spec import MeshFile
+
+    if isinstance(spec, QueuedJobSpec):
+        tuple(jobs.plan(spec))
+    elif isinstance(spec, MeshFile):
+        mesh_run_of(path)
 
 
 def _apply(path: Path, spec: Spec, jobs: JobKind, services: ServiceKind, dry_run: bool) -> None:

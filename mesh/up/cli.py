@@ -62,7 +62,7 @@ def up(
     from ...runtime.supervise import end_with_parent
     from .plan import command_lines
 
-    mesh = _mesh_run(file, logs, keep)
+    mesh = mesh_run_of(file, logs, keep)
     if dry_run:
         for line in command_lines(mesh.plan):
             typer.echo(line)
@@ -123,7 +123,12 @@ def down(
             typer.echo(f"{name} was not up")
 
 
-def _mesh_run(file: Path, logs: Path | None, keep: bool) -> MeshRun:
+def mesh_run_of(file: Path, logs: Path | None = None, keep: bool = False) -> MeshRun:
+    """Return the mesh that `edl up` runs with these arguments.
+
+    Raises:
+        UsageError: the file, or something that it names, is missing or invalid.
+    """
     from .mesh_run import MeshRun
     from .plan import plan_of
     from .spec import read_mesh

@@ -176,6 +176,7 @@ def test_a_verb_that_a_kind_does_not_have_names_another(edl: Operator) -> None:
             "the only document of its file",
         ),
         (f"{SERVICE}---\n{SERVICE}x: 1\n", ":22: x: unknown key"),
+        ("kind: mesh\nservices: {a: {model: no.onnx}}\n", "services.a.model: there is no "),
     ],
 )
 def test_nothing_is_applied_if_a_file_has_a_mistake(

@@ -106,6 +106,16 @@ def test_a_refused_spec_does_not_replace_the_former_job(
     assert cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"] != former["metadata"]["uid"]
 
 
+def test_no_job_is_submitted_if_a_later_one_cannot_run_on_a_cluster(
+    cluster: Emulated, edl_job: Edl, tmp_path: Path
+) -> None:
+    later = tmp_path / "later.yaml"
+    later.write_text("{kind: job, name: b, command: x}")
+    with pytest.raises(UsageError, match="needs a container image"):
+        edl_job("apply", "-f", job_file(tmp_path), "-f", later)
+    assert cluster.client.list(DISTILL_JOB) == []
+
+
 def test_a_newer_job_is_left_alone_by_submit_scale_and_stop(cluster: Emulated) -> None:
     submitted(cluster, "succeeded")
 
