@@ -58,7 +58,7 @@ def edl_teacher(pretrained: bool = False, **_: Any) -> ServiceTeacher:
     addresses = os.environ.get(TEACHERS, "")
     return ServiceTeacher(
         service=os.environ[SERVICE],
-        coordinator=os.environ.get(COORDINATOR),
+        coordinator=None if addresses else os.environ.get(COORDINATOR),
         teachers=addresses.split(",") if addresses else (),
     )
 
@@ -75,13 +75,16 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--kd-service", required=True, metavar="NAME", help="service of the teachers"
     )
-    parser.add_argument(
+    mesh = parser.add_mutually_exclusive_group()
+    mesh.add_argument(
         "--kd-coordinator", metavar="URL", help=f"Redis URL of the mesh; default: ${COORDINATOR}"
     )
-    parser.add_argument(
+    mesh.add_argument(
         "--kd-teachers", metavar="HOST:PORT,...", help="addresses, in place of a coordinator"
     )
     options, rest = parser.parse_known_args(argv)
+    if options.kd_coordinator:
+        os.environ.pop(TEACHERS, None)
     variables = {
         SERVICE: options.kd_service,
         COORDINATOR: options.kd_coordinator,
