@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from ...scheduler.elastic_values import ElasticJob
 from ...scheduler.job_states import NodeEndings, ending_of, limits_of, state_of
 from ..cores import children_on
 from .spec import QueuedJobSpec
+
+log = logging.getLogger(__name__)
 
 #: Most lines of a job that are kept until `pass_lines`, and most characters of each.
 _KEPT_LINES: Final = 2000
@@ -83,7 +86,7 @@ class NodeGroup:
 
         Args:
             slot: slot of the node.
-            cores: cores of the slot; empty: any core.
+            cores: cores of the slot; empty, or if the system has none of them any more: any core.
             coordinator: Redis URL of the mesh.
             env: environment variables in addition to those of the job.
 
@@ -106,7 +109,12 @@ class NodeGroup:
             guard=not self._spec.trains,
             orphan_grace_s=_ORPHAN_GRACE_S,
         )
-        with children_on(cores) if cores else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            try:
+                if cores:
+                    stack.enter_context(children_on(cores))
+            except OSError:  # they were taken from this container or machine since the start
+                log.warning("%s runs on any core: cores %s are gone", command.name, list(cores))
             process = start(command, echo=lambda line: self._buffer_line(number, line))
         self._next_number += 1
         self.all.append(node := NodeProcess(number, slot, process))

@@ -93,8 +93,9 @@ class JobRunner:
         reserved, slots = self._scaler.slots.reserved_slots, self._config.cores
         own = {core for slot, cores in enumerate(slots) if slot not in reserved for core in cores}
         if own and own != self._own_cores:
-            pin_process(own)
             self._own_cores = own
+            with contextlib.suppress(OSError):  # the system has taken these cores away
+                pin_process(own)
 
     # --- the queue
 

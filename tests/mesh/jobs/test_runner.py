@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -11,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from edl.coordinator.job_queue import DesiredJobState, JobProgress, QueueBoard, QueuedJob, queue_key
+from edl.coordinator.job_queue import (
+    DesiredJobState,
+    JobProgress,
+    QueueBoard,
+    QueuedJob,
+    Runner,
+    queue_key,
+)
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.records import Leads, Put
 from edl.mesh.jobs.job_run import NodeGroup
@@ -34,11 +42,14 @@ WORKS = "sh -c 'echo up; while :; do sleep 0.05; done'"
 Running = AbstractContextManager[tuple[Stop, Future[None]]]
 
 
-def running(queue: QueueBoard, folder: Path, ttl_s: float = 30.0) -> Running:
+def running(
+    queue: QueueBoard,
+    folder: Path,
+    ttl_s: float = 30.0,
+    cores: tuple[tuple[int, ...], ...] = ((), ()),
+) -> Running:
     """A runner in a thread of its own, until the end of the `with`."""
-    config = JobRunnerConfig(
-        "r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s
-    )
+    config = JobRunnerConfig("r-1", "here", "redis://none:1", cores, folder / "fleet", ttl_s=ttl_s)
     return in_thread(JobRunner(queue, JobBoard(FaultyStore()), config).run)
 
 
@@ -247,6 +258,22 @@ def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
         assert "no program 'no-such-program'" in reaches(queue, "none", "failed").reason
         assert "submit it again" in reaches(queue, "old", "failed").reason
         assert "gone" in reaches(queue, "folder", "failed").reason
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system pins no processes")
+def test_jobs_go_on_if_the_system_takes_cores_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, gone = QueueBoard(FaultyStore()), os.cpu_count() or 1
+    cores = tuple((gone + number,) for number in range(3))
+    submit(queue, tmp_path, "a", WORKS)
+    with running(queue, tmp_path, cores=cores):
+        reaches(queue, "a", "running")
+        queue.reserve("r", 1, 60.0)
+        wait_until(lambda: (queue.runner() or Runner("", {}, 0.0)).facts.get("kept"))
+        submit(queue, tmp_path, "b", "true")
+        reaches(queue, "b", "succeeded")
+    assert f"a-1 runs on any core: cores [{gone}] are gone" in caplog.text
 
 
 def test_nodes_get_one_signal_and_their_own_time_when_the_fleet_ends(tmp_path: Path) -> None:
