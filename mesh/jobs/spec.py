@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self, get_args, get_origin, get_type_hints
 
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
@@ -137,11 +137,13 @@ class QueuedJobSpec:
             UsageError: the values are invalid in this version.
         """
         try:
-            return cls(**{**value, "folder": Path(value["folder"])})
+            spec = cls(**{**value, "folder": Path(value["folder"])})
+            _check_types(spec)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise UsageError(
                 f"this version cannot run the submitted job: {error}; submit it again"
             ) from None
+        return spec
 
     def arguments(self, own_folder: Path) -> tuple[str, ...]:
         """Return program and arguments of a node.
@@ -166,6 +168,18 @@ class QueuedJobSpec:
         if not any(word.split("=")[0] == "--checkpoint" for word in words):
             argv += ["--checkpoint", checkpoints]
         return argv
+
+
+def _check_types(spec: QueuedJobSpec) -> None:
+    """Raise ValueError for invalid numbers or variables, which `files.read` refuses in a file."""
+    for name, hint in get_type_hints(QueuedJobSpec, include_extras=True).items():
+        if get_origin(hint) is Annotated:
+            kind, rule = get_args(hint)
+            value = getattr(spec, name)
+            if type(value) not in (int, kind) or not rule.takes(value):
+                raise ValueError(f"{name}: expects a number{rule.bounds()}, got {value!r:.60}")
+    if invalid := [name for name, value in spec.env.items() if not isinstance(value, str)]:
+        raise ValueError(f"env: expects text, got another value of {invalid[0]!r:.60}")
 
 
 def checked_job(spec: QueuedJobSpec, path: Path, *, here: bool = True) -> QueuedJobSpec:

@@ -36,6 +36,7 @@ from edl.tests.stores import FaultyStore, memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
+VALID = QueuedJobSpec("a", command="true").to_json()
 WORKS = "sh -c 'echo up; while :; do sleep 0.05; done'"
 
 
@@ -253,10 +254,12 @@ def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
     queue = QueueBoard(FaultyStore())
     submit(queue, tmp_path, "none", "no-such-program --x", retries=0)
     assert queue.submit("old", {"name": "old", "image": "x:1"})
+    assert queue.submit("newer", {**VALID, "name": "newer", "priority": "high"})
     submit(queue, tmp_path / "gone", "folder", "true", retries=0)
     with running(queue, tmp_path):
         assert "no program 'no-such-program'" in reaches(queue, "none", "failed").reason
         assert "submit it again" in reaches(queue, "old", "failed").reason
+        assert "priority: expects a number" in reaches(queue, "newer", "failed").reason
         assert "gone" in reaches(queue, "folder", "failed").reason
 
 

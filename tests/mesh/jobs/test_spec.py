@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,17 @@ def test_a_spec_travels_as_json(tmp_path: Path) -> None:
         resources={"cpu": 2},
     )
     alone = QueuedJobSpec.from_json(json.loads(json.dumps(spec.to_json())))
-    for strange in ({"name": "a"}, {**spec.to_json(), "gpus": 3}, {**spec.to_json(), "train": "y"}):
+    other_values: list[dict[str, Any]] = [
+        {"gpus": 3},
+        {"train": "y"},
+        {"max_nodes": 2.5},
+        {"min_nodes": True},
+        {"priority": "high"},
+        {"retries": None},
+        {"grace_s": float("nan")},
+        {"env": {"A": ["x"]}},
+    ]
+    for strange in ({"name": "a"}, *({**spec.to_json(), **other} for other in other_values)):
         with pytest.raises(UsageError, match="submit it again"):
             QueuedJobSpec.from_json(strange)
     assert spec.fleet_note().endswith("for Kubernetes only: image, resources")
