@@ -1,7 +1,8 @@
 """Runs the teacher of a machine in a thread, one step after the other.
 
 The wanted deployment may change at any time. Then a download or the start of a teacher is aborted;
-a serving teacher is drained, and the next teacher starts when the drained one has ended.
+a serving teacher is drained, and the next teacher starts when the drained one has ended. A serving
+teacher is kept if only its options or the location of its model have changed.
 """
 
 from __future__ import annotations
@@ -183,8 +184,11 @@ class TeacherHost:
         return min((seconds for seconds in left_s if seconds > 0), default=None)
 
     def _check_wanted(self, deployment: Deployment) -> None:
-        """Raise InterruptedError if this deployment is no longer wanted."""
-        if self._stopping or not _same_teacher(deployment, self._wanted):
+        """Raise InterruptedError if this deployment is no longer wanted, or was changed."""
+        wanted = self._wanted
+        if self._stopping or wanted is None or not _same_teacher(deployment, wanted):
+            raise InterruptedError
+        if retry_key(wanted) != retry_key(deployment):  # perhaps because the start takes too long
             raise InterruptedError
 
     def _start_teacher(self, deployment: Deployment) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -71,6 +72,34 @@ def test_a_machine_is_idle_when_its_download_is_withdrawn(
         wait_until(lambda: host.status.state == "idle")
         assert host.is_empty
         assert host.status.service == ""
+    finally:
+        host.stop()
+
+
+def test_a_changed_deployment_is_tried_at_once_though_the_former_one_still_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[Deployment] = []
+
+    def fetch(
+        _: ModelCache, deployment: Deployment, check: Callable[[], None], *__: object
+    ) -> NoReturn:
+        fetched.append(deployment)
+        wait_until(check)  # ends by its exception
+        raise AssertionError
+
+    monkeypatch.setattr(ModelCache, "fetch", fetch)
+    host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))
+    host.start()
+    try:
+        first = Deployment("s", "https://slow/model", "0" * 64)
+        elsewhere = replace(first, model_url="https://near/model")
+        other_options = replace(elsewhere, options=(("micro-batch", "8"),))
+        for number, changed in enumerate((first, elsewhere, other_options), start=1):
+            host.set_wanted(changed)
+            wait_until(lambda number=number: len(fetched) == number)  # type: ignore[misc]
+            host.set_wanted(replace(changed, max=9))  # no reason to begin again
+        assert fetched == [first, elsewhere, other_options]
     finally:
         host.stop()
 
