@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import socket
@@ -28,6 +29,10 @@ _MAX_SCRAPES: Final = 16
 #: Most connections without a scrape, including health checks. A further connection closes the
 #: oldest, so that silent connections block nobody.
 _MAX_WAITING: Final = 32
+#: Errors of a system that has no descriptor or memory for another connection, and seconds before
+#: the next attempt.
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_EXHAUSTED_PAUSE_S: Final = 0.5
 #: Paths of the liveness and readiness probes.
 LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
@@ -111,6 +116,14 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         self.socket.close()
         self.socket, self.address_family = listener, listener.family
         self.server_activate()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:  # the connection stays ready: without a pause this spins
+                time.sleep(_EXHAUSTED_PAUSE_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

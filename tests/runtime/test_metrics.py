@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
+import os
 import random
 import socket
 import socketserver
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from threading import Event, Semaphore
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Metric
@@ -49,6 +53,26 @@ def scrape(
 def open_socket(server: MetricsServer) -> socket.socket:
     host, _, port = server.address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+
+
+def test_it_pauses_while_there_is_no_descriptor_for_a_connection(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection stays ready to be accepted, so that waiting for it takes no time."""
+    calls: list[str] = []
+    accept = socketserver.TCPServer.get_request
+
+    def get_request(listener: socketserver.TCPServer) -> object:
+        calls.append("accept")
+        if len(calls) < 5:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(listener)
+
+    monkeypatch.setattr(socketserver.TCPServer, "get_request", get_request)
+    clock = SimpleNamespace(sleep=lambda _: calls.append("pause"), monotonic=time.monotonic)
+    monkeypatch.setattr(metrics, "time", clock)
+    assert scrape(server)[0] == 200
+    assert calls[:5] == ["accept", "pause", "accept", "pause", "accept"]
 
 
 def test_it_serves_its_own_registry_on_loopback(server: MetricsServer) -> None:
