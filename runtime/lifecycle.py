@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from .errors import EdlError
 from .extras import EXTRA_BY_PACKAGE, install_command
@@ -246,13 +246,16 @@ def run_cli(
         code, line = _describe(error)
         if type(error).__name__ == "NoSuchOption":  # of Typer or click, see `_describe`
             line += _replacement_of(error, moved or {})
-        if debug:
-            traceback.print_exception(error)
-        print(
-            f"{name}: {escape_control_characters(' '.join(line.splitlines()))}",
-            file=sys.stderr,
-            flush=True,
-        )
+        try:
+            if debug:
+                traceback.print_exception(error)
+            print(
+                f"{name}: {escape_control_characters(' '.join(line.splitlines()))}",
+                file=sys.stderr,
+                flush=True,
+            )
+        except OSError:  # stderr is closed or its disk is full: the exit code still tells
+            _discard(sys.stderr)
         sys.exit(code)
 
 
@@ -314,8 +317,13 @@ def _nobody_reads_stdout() -> bool:
     poller.register(sys.stdout.fileno(), 0)  # poll always reports errors
     if not poller.poll(0):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    _discard(sys.stdout)
     return True
+
+
+def _discard(stream: TextIO) -> None:
+    """Discard what is written to a stream from now on, also by the flush at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _describe(error: BaseException) -> tuple[int, str]:

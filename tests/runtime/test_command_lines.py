@@ -176,7 +176,12 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 
 @pytest.mark.parametrize(
     ("closed", "command", "code"),
-    [(">&-", "good", 0), ("2>&-", "nope", 2), ("<&- >&- 2>&-", "good", 0)],
+    [
+        (">&-", "good", 0),
+        ("2>&-", "nope", 2),
+        ("2>/dev/full", "nope", 2),
+        ("<&- >&- 2>&-", "good", 0),
+    ],
 )
 def test_a_closed_output_is_discarded(closed: str, command: str, code: int) -> None:
     script = f'"$@" {closed}; echo $? >&3'
