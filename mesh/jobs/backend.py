@@ -19,7 +19,8 @@ from .spec import QueuedJobSpec
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _POLL_S: Final = 0.25
-#: Seconds without an answer of the backend after which following the logs of a job fails.
+#: Seconds without an answer of the backend after which following the logs of a job, or waiting for
+#: its end, fails.
 AWAY_S: Final = 60.0
 
 
@@ -101,16 +102,24 @@ def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> JobPr
     """Wait until a job ends; return its final progress.
 
     Raises:
-        UnavailableError: the job has not ended within `timeout_s`.
+        UnavailableError: the job has not ended within `timeout_s`, or the backend does not answer
+            for more than `AWAY_S`.
     """
-    deadline_s = time.monotonic() + timeout_s
-    while (end := backend.final_progress(job)) is None:
+    answered_s = time.monotonic()
+    deadline_s = answered_s + timeout_s
+    while True:
+        try:
+            if (end := backend.final_progress(job)) is not None:
+                return end
+            answered_s = time.monotonic()
+        except UnavailableError:
+            if time.monotonic() > min(deadline_s, answered_s + AWAY_S):
+                raise
         if time.monotonic() > deadline_s:
             raise UnavailableError(
                 f"job {job.name} has not ended in {timeout_s:g} s; 'edl get jobs' says why"
             )
         time.sleep(_POLL_S)
-    return end
 
 
 def follow_log(

@@ -9,7 +9,7 @@ import pytest
 from edl.coordinator.job_queue import JobProgress, QueueBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs import backend
-from edl.mesh.jobs.backend import AWAY_S
+from edl.mesh.jobs.backend import AWAY_S, wait_for_end
 from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.runtime.errors import RedisUnavailable
 from edl.tests.stores import FaultyStore
@@ -49,3 +49,29 @@ def test_logs_are_followed_through_an_outage_of_redis(monkeypatch: pytest.Monkey
     with pytest.raises(RedisUnavailable):
         list(QueueBackend(board).log_lines(job, follow=True))
     assert passed_s[0] > AWAY_S
+
+
+def test_the_end_of_a_job_is_waited_for_through_an_outage_of_redis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, passed_s = FaultyStore(), [0.0]
+    board = QueueBoard(store)
+    board.submit("a", {})
+    fence = board.lead("r", {}, 60.0)
+    assert fence is not None
+    (job,) = board.jobs()
+
+    def recover(_: float) -> None:
+        passed_s[0] += AWAY_S / 2
+        if passed_s[0] >= 2 * AWAY_S:
+            store.set_available(True)
+            board.write_progress(fence, "a", 1, JobProgress("succeeded"))
+
+    clock = SimpleNamespace(monotonic=lambda: passed_s[0], sleep=recover)
+    monkeypatch.setattr(backend, "time", clock)
+    store.set_available(False)
+    with pytest.raises(RedisUnavailable):
+        wait_for_end(QueueBackend(board), job, 10 * AWAY_S)
+    passed_s[0] = AWAY_S
+    store.set_available(False)
+    assert wait_for_end(QueueBackend(board), job, 10 * AWAY_S).state == "succeeded"
