@@ -16,7 +16,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from ..coordinator.jobs import JobBoard, open_board
+from ..coordinator.jobs import JobBoard
+from ..coordinator.store.memory_store import MemoryStore
 from ..proto.channel import Channel
 from ..runtime import errors
 from ..runtime.errors import EdlError, GenerationSuperseded, UnavailableError, WireError
@@ -159,7 +160,8 @@ class ShardServer:
         self._closed = threading.Event()
         self._error = ""
         if local:
-            self._board = open_board(None)
+            # Its clock stands still, so that nothing expires, however long the generation lasts.
+            self._board = JobBoard(MemoryStore(clock=lambda: 0.0))
             fence = self._board.lead(job, _NODE_ID, 3600.0)
             assert fence is not None  # no other process has this board
             self._board.publish(job, fence, generation, {})

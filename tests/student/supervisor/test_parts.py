@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 from edl.coordinator.jobs import Generation, GenerationRecord, JobBoard, NodeEndpoints, NodeInfo
+from edl.coordinator.jobs.schema import KEEP_S
+from edl.coordinator.store.memory_store import MemoryStore
 from edl.runtime.errors import (
     AddressInUse,
     CheckpointUnavailable,
@@ -280,6 +282,18 @@ def test_a_question_whose_answer_was_lost_gets_the_same_shard(
     desk.close()
     with pytest.raises(GenerationSuperseded):
         desk.answer(0, asks[0], lambda: True)
+
+
+def test_the_shards_of_a_node_alone_do_not_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(MemoryStore.__init__, "__defaults__", (lambda: now_s[0], "memory://"))
+    desk = ShardServer(Mock(), JOB, 1, local=True)
+    desk.answer(0, Ask(1, "fill", 0, shards=((0, 4), (4, 8))), lambda: True)
+    leased = []
+    for number in (2, 3):
+        leased.append(desk.answer(0, Ask(number, "lease", 0), lambda: True))
+        now_s[0] += 10 * KEEP_S
+    assert leased == [(0, 4), (4, 8)]
 
 
 # --- checkpoints and snapshots
