@@ -216,7 +216,10 @@ class DistributedGroup(ABC):
 
     @abstractmethod
     def _average(self, tensor: Any) -> None:
-        """Replace a tensor by the mean over all ranks."""
+        """Replace a tensor by the mean over all ranks, computed in float64.
+
+        So equal float32 values stay equal, and large ones, as in masks, do not overflow.
+        """
 
     @abstractmethod
     def _floats(self, rows: Sequence[tuple[float, float]]) -> Any:

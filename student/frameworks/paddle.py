@@ -57,7 +57,7 @@ class PaddleGroup(DistributedGroup):
         return wait
 
     def _average(self, tensor: Any) -> None:
-        total = tensor.astype("float32")
+        total = tensor.astype("float64")
         self._begin_sum(total)()
         tensor.set_value((total / self.world).astype(tensor.dtype))
 

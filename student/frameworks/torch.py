@@ -71,7 +71,7 @@ class TorchGroup(DistributedGroup):
         return wait
 
     def _average(self, tensor: Any) -> None:
-        total = tensor.float()
+        total = tensor.double()
         if total is tensor:
             total = tensor.clone()
         self._begin_sum(total)()

@@ -18,6 +18,7 @@ from edl.student import load_job
 from edl.student.checkpoint import Contents, Repository, open_checkpoint
 from edl.student.checkpoint.capture import TrainingObjects, capture, restore
 from edl.student.frameworks import Framework, framework_named, framework_of, framework_of_job
+from edl.student.frameworks.groups import Group
 from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
@@ -264,15 +265,31 @@ class TwoRanks:
     def wait(self) -> None: ...
 
 
+def join(ranks: TwoRanks, monkeypatch: pytest.MonkeyPatch) -> Group:
+    monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: ranks)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr("torch.distributed.all_reduce", ranks.all_reduce)
+    return TORCH.join(0, ["127.0.0.1:1", "127.0.0.1:2"], "cpu")
+
+
+def test_buffers_that_are_equal_on_all_ranks_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = join(TwoRanks(same_as_ours=True), monkeypatch)
+    limits = torch.finfo(torch.float32)
+    buffers = [
+        torch.tensor([limits.min, limits.max, 0.1]),
+        torch.tensor([0.1, 1e300], dtype=torch.float64),
+        torch.tensor([65504.0, 0.1], dtype=torch.float16),
+    ]
+    before = [one.clone() for one in buffers]
+    group.average(buffers)
+    assert all(map(torch.equal, buffers, before))
+
+
 @pytest.mark.parametrize("same_as_ours", [True, False])
 def test_gradients_are_summed_and_sparse_ones_stay_sparse(
     same_as_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranks = TwoRanks(same_as_ours)
-    monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: ranks)
-    monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **__: None)
-    monkeypatch.setattr("torch.distributed.all_reduce", ranks.all_reduce)
-    group = TORCH.join(0, ["127.0.0.1:1", "127.0.0.1:2"], "cpu")
+    group = join(TwoRanks(same_as_ours), monkeypatch)
     dense, unused = torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)
     signs = torch.nn.Embedding(5, 3, sparse=True)
     frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
