@@ -324,7 +324,7 @@ class Process:
         try:
             for line in lines:
                 self._echo(line)
-        except Exception:
+        except (Exception, SystemExit):  # without this thread, the child would never count as ended
             log.exception("output of %s is no longer passed on: the callback failed", self.name)
             self._echo = None
 

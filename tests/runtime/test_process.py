@@ -62,7 +62,10 @@ def test_a_log_that_cannot_be_closed_ends_nothing_else(caplog: pytest.LogCapture
     assert "the log of child may lack its end" in caplog.text
 
 
-def test_all_output_is_kept_logged_and_echoed_even_if_that_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_all_output_is_kept_logged_and_echoed_even_if_that_fails(
+    error: type[BaseException], tmp_path: Path
+) -> None:
     code = r"import os, sys; os.write(2, b'err\n'); os.write(1, b'a\r\n\xff\nlast'); sys.exit(3)"
     said = ["err", "a", "\ufffd", "last"]
     lines: list[str] = []
@@ -71,7 +74,7 @@ def test_all_output_is_kept_logged_and_echoed_even_if_that_fails(tmp_path: Path)
     def echo(line: str) -> None:
         lines.append(line)
         if line == "last":
-            raise ValueError(line)
+            raise error(line)
 
     for _ in range(2):
         process = start(python(code, log=log), echo=echo)
