@@ -1,6 +1,7 @@
 """Displays of a training: a live one for terminals, and plain lines for everything else.
 
-Any thread may call `line`; only one thread may call the other methods.
+Any thread may call `line`; only one thread may call the other methods. A training goes on if its
+output cannot be written: the disk is full, the terminal is closed, or no program reads the pipe.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from rich.console import Console, Group
@@ -80,10 +82,14 @@ class Terminal:
 
     def line(self, text: str) -> None:
         """Print a permanent line."""
-        print_plainly(self._console, text)
+        try:
+            print_plainly(self._console, text)
+        except OSError:
+            self._console.quiet = True  # else it keeps all text that it cannot print
 
     def close(self) -> None:
-        self._live.stop()
+        with suppress(OSError):
+            self._live.stop()
 
     def _render(self) -> Any:
         with self._lock:
@@ -224,4 +230,15 @@ def open_display(console: Console, job: str) -> Display:
     """
     if console.is_terminal and not console.is_dumb_terminal:  # a dumb terminal cannot redraw lines
         return Terminal(console, job)
-    return Plain(lambda text: print_plainly(console, text))
+    return Plain(lambda text: _write_line(console, text))
+
+
+def _write_line(console: Console, text: str) -> None:
+    """Write a line, or drop it if that fails.
+
+    `Console.print` would keep the text for its next call, and end this thread if the output is a
+    pipe that no program reads.
+    """
+    with suppress(OSError):
+        console.file.write(f"{text}\n")
+        console.file.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from dataclasses import replace
 
@@ -162,3 +163,41 @@ def test_elsewhere_there_are_plain_lines() -> None:
         "  teachers 3/4  buffer 25% of 12 B"
     )
     assert third == "a [bold]line[/bold] of another: 1:x:2"
+
+
+class Broken(io.StringIO):
+    """A file whose first write after each `fails` raises that error."""
+
+    error: OSError | None = None
+
+    def fails(self, error: OSError) -> None:
+        self.error = error
+
+    def write(self, text: str) -> int:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return super().write(text)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), BrokenPipeError()])
+def test_a_training_goes_on_if_a_line_cannot_be_written(error: OSError) -> None:
+    file = Broken()
+    display = open_display(Console(file=file), "digits")
+    display.line("before")
+    file.fails(error)
+    display.line("lost")
+    display.line("after")
+    display.close()
+    assert file.getvalue() == "before\nafter\n"
+
+
+def test_a_training_goes_on_if_its_terminal_is_closed() -> None:
+    file = Broken()
+    console = Console(file=file, force_terminal=True, color_system=None)
+    display = open_display(console, "digits")
+    file.fails(OSError(errno.EIO, "no terminal"))
+    display.line("lost")
+    display.line("lost, too")
+    display.close()
+    assert "lost" not in file.getvalue()
