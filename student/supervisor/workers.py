@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 RANK_MODULE: Final = "edl.student.rank"
 _KILL_S: Final = 10.0
+#: A longer pause between calls of `WorkerGroup.receive`, in seconds, is a suspended process.
+_PAUSE_S: Final = 1.0
 _INSPECT_POLL_S: Final = 0.05
 
 
@@ -156,6 +158,7 @@ class WorkerGroup:
                 thread = threading.Thread(target=run, args=(rank,), name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
+        self._received_s = time.monotonic()  # when `receive` returned last
 
     @property
     def running(self) -> list[RankProcess]:
@@ -169,6 +172,9 @@ class WorkerGroup:
             messages.append(self._messages.get(timeout=wait_s))
             while True:
                 messages.append(self._messages.get_nowait())
+        now_s = time.monotonic()
+        self._leave_out_pause(now_s, now_s - self._received_s - wait_s)
+        self._received_s = now_s
         for rank, message in messages:
             _record(rank, message)
         return messages
@@ -196,6 +202,18 @@ class WorkerGroup:
             thread.join(_KILL_S)
         for rank in self.ranks:
             rank.channel.close()
+
+    def _leave_out_pause(self, now_s: float, pause_s: float) -> None:
+        """Do not count a long pause of this process as silence of the ranks.
+
+        It was suspended, as by Ctrl-Z or `docker pause`: it could not read their reports, and they
+        may have been suspended as well.
+        """
+        if pause_s <= _PAUSE_S:
+            return
+        for rank in self.running:
+            rank.at_s = min(now_s, rank.at_s + pause_s)
+            rank.heard_s = min(now_s, rank.heard_s + pause_s)
 
     def _receive(self, rank: RankProcess) -> None:
         try:

@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -492,6 +494,29 @@ def test_a_rank_that_hung_because_it_was_suspended_is_reported_as_such(tmp_path:
     (failure,) = found[0].failures
     assert failure.how == "hang"
     assert failure.error.endswith("it was suspended")
+
+
+def test_a_rank_does_not_hang_because_its_supervisor_was_suspended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(pauses))
+    monkeypatch.setattr("edl.student.supervisor.workers.time", clock)
+    order, server = order_in(tmp_path, step_s=2 * DEADLINE_S), Mock(waiting="")
+    workers = WorkerGroup([order], server, lambda rank, line: None, STAND_IN)
+    run = WorkerRun(workers, 0, lambda rank, message: None)
+    (rank,) = workers.ranks
+    try:
+        wait_until(lambda: run.poll(0.05) is None and rank.ready is not None)
+        pauses.append(10 * order.settings.hang_s)
+        run.poll(0.0)
+        assert not rank.killed_for
+        for _ in range(4 * round(order.settings.hang_s)):
+            pauses.append(0.5)
+            run.poll(0.0)
+        assert rank.killed_for == "hang"
+    finally:
+        run.close()
 
 
 def test_the_plan_names_the_rows_of_a_rank_at_both_limits(tmp_path: Path) -> None:
