@@ -124,7 +124,7 @@ class NodeInfo(NodeState):
     Attributes:
         host: host name of the machine, for display.
         endpoints: host:port of each of its ranks in the next generation.
-        saved: step of the newest checkpoint on disk that the node knows; 0: none.
+        saved: step of the checkpoint of `generation`, once the node sees it; 0: not yet, or none.
         result: result of its ranks at the end of the job: step and metrics.
         recall: the generation that has to end, and why; only the leader sets it.
         says: what the leader waits for, as text; only the leader sets it.

@@ -312,6 +312,7 @@ class Supervisor:
             failures=(),
             ending="",
             snapshot=self._checkpoints.snapshot,
+            saved=0,
         )
         if takes_part:
             self._generation, self._starting_since_s = generation, time.monotonic()
@@ -320,13 +321,14 @@ class Supervisor:
     def _try_start(self, generation: Generation) -> None:
         """Start the ranks if the checkpoint of the generation is available."""
         checkpoint: Checkpoint | None = None
-        restored = generation.world.restored
+        restored, is_missing = generation.world.restored, False
         if generation.world.origin is not None:
             if not self._checkpoints.search_due:
                 return
             try:
                 history = (self._session.view.generation or generation).history
                 checkpoint = self._checkpoints.find(generation.world.origin, history)
+                is_missing = checkpoint is None and not generation.world.keeper
             except CheckpointUnavailable as error:
                 log.warning("%s; the next attempt follows", error)
             if checkpoint is None:
@@ -339,6 +341,10 @@ class Supervisor:
                         if info.generation == generation.number and info.saved >= restored
                     ]
                     raise_if_unreachable(self._checkpoints, restored, waited_s, self._node, nodes)
+                    if is_missing:  # it was removed or damaged after the leader had verified it
+                        place = self._checkpoints.url
+                        why = f"no node sees the checkpoint of step {restored} at {place} any more"
+                        self._report_failed_start(generation, why)
                 return
             self._session.update_facts(saved=restored)
         self._starting_since_s = 0.0
@@ -350,14 +356,17 @@ class Supervisor:
         try:
             workers = self._start_workers(orders, shard_server)
         except EdlError as error:
-            failure = RankFailure(
-                generation.number, self._node, orders[0].rank, error=str(error), restored=restored
-            )
-            self._report_result(RunResult("failed", (failure,)))
+            self._report_failed_start(generation, str(error))
             return
         self._worker_run = WorkerRun(workers, restored, self._on_rank_message)
         if self._leaving_since_s:
             self._worker_run.leave("this node leaves")
+
+    def _report_failed_start(self, generation: Generation, why: str) -> None:
+        self._starting_since_s = 0.0
+        rank, restored = generation.first_rank(self._node), generation.world.restored
+        failure = RankFailure(generation.number, self._node, rank, error=why, restored=restored)
+        self._report_result(RunResult("failed", (failure,)))
 
     def _orders(self, generation: Generation, checkpoint: Checkpoint | None) -> list[Order]:
         first = generation.first_rank(self._node)
@@ -398,7 +407,6 @@ class Supervisor:
             failures=result.failures,
             result=result.result,
             snapshot=self._checkpoints.snapshot,
-            saved=self._checkpoints.saved,
             endpoints=free_endpoints(self._host, self._settings.ranks_per_node),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -168,6 +169,31 @@ def test_a_job_without_a_place_for_checkpoints_survives_too(fleet: Fleet) -> Non
     (_, again) = fleet.events("generation")
     assert "SIGKILL" in again["why"]
     assert again["restored"] > 0
+
+
+def test_a_job_goes_on_if_the_checkpoint_of_its_generation_is_removed_before_it_starts(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = fleet.folder / "checkpoints"
+    fleet.job, fleet.means = {"gate": 25}, replace(MEANS, checkpoint_timeout_s=2.0)
+    node = fleet.start("a")
+    wait_until(lambda: newest_step(place) == 20)
+    publish = JobBoard.publish
+
+    def removing(board: JobBoard, *given: Any) -> bool:
+        published = publish(board, *given)
+        if board is fleet.board and published:
+            for folder in place.glob("step-000000000020-*"):
+                shutil.rmtree(folder)
+        return published
+
+    monkeypatch.setattr(JobBoard, "publish", removing)
+    node.kill(0)
+    wait_until(lambda: fleet.generation() == 3)
+    monkeypatch.undo()
+    fleet.open_gate()
+    fleet.finished()
+    assert [one["restored"] for one in fleet.events("generation")] == [0, 20, 20], "from memory"
 
 
 def test_three_crashes_on_one_step_end_the_job_even_if_no_checkpoint_can_be_written(
