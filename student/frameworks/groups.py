@@ -80,7 +80,6 @@ class DistributedGroup(ABC):
         self._waits_since_s: float | None = None
         self._meetings = 0
         self._parameters: Sequence[Any] | None = None
-        self._trainable: list[Any] = []
         self._buckets: list[list[Any]] = []
         try:
             self._store = self._open_store(endpoints)
@@ -123,17 +122,20 @@ class DistributedGroup(ABC):
         """
         if self._parameters is not parameters:
             self._parameters = parameters
-            self._trainable = [each for each in parameters if self._is_trainable(each)]
-            self._buckets = _buckets_of(self._trainable)
+            self._buckets = _buckets_of([each for each in parameters if self._is_trainable(each)])
         with self._together("the gradients of the other ranks"):
             with self.module.no_grad():
-                flags = self._floats([self._gradient_kind(each) for each in self._trainable])
-                waits = [self._begin_sum(flags)]
-                flat = [self._joined(bucket) for bucket in self._buckets]
-                waits += [self._begin_sum(gradients) for gradients in flat]
-                for wait in waits:
-                    wait()
-                kinds = dict(zip(map(id, self._trainable), flags.tolist(), strict=True))
+                flags = self._floats([self._gradient_kind(each) for each in parameters])
+                flags_summed = self._begin_sum(flags)
+                flat = self._summed(self._buckets)
+                flags_summed()
+                kinds = dict(zip(map(id, parameters), flags.tolist(), strict=True))
+                known = {id(each) for bucket in self._buckets for each in bucket}
+                unfrozen = [one for one in parameters if kinds[id(one)][0] and id(one) not in known]
+                if unfrozen:  # the job has unfrozen them since its first step
+                    buckets = _buckets_of(unfrozen)
+                    flat += self._summed(buckets)
+                    self._buckets += buckets
             for bucket, joined in zip(self._buckets, flat, strict=True):
                 parts = self.module.split(joined, [math.prod(each.shape) for each in bucket])
                 for parameter, part in zip(bucket, parts, strict=True):
@@ -184,6 +186,13 @@ class DistributedGroup(ABC):
             ) from error
         finally:
             self._waits_since_s = None
+
+    def _summed(self, buckets: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the gradients of each bucket, summed over all ranks, as flat tensors."""
+        flat = [self._joined(bucket) for bucket in buckets]
+        for wait in [self._begin_sum(gradients) for gradients in flat]:
+            wait()
+        return flat
 
     def _gradient_kind(self, parameter: Any) -> tuple[float, float]:
         """Return whether it has a gradient, and whether that is sparse, as 0 or 1."""

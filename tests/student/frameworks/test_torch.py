@@ -306,6 +306,23 @@ def test_gradients_are_summed_and_sparse_ones_stay_sparse(
     assert torch.equal(signs.weight.grad.to_dense(), factor * rows)
 
 
+def test_gradients_of_parameters_that_a_job_unfreezes_are_summed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = join(TwoRanks(same_as_ours=True), monkeypatch)
+    head, body = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).requires_grad_(False)
+    parameters = [*head.parameters(), *body.parameters()]
+    for _ in range(3):
+        for one in parameters:
+            one.grad = None
+        head(body(torch.ones(1, 2))).sum().backward()
+        before = [None if one.grad is None else one.grad.clone() for one in parameters]
+        group.sum_gradients(parameters)
+        for one, old in zip(parameters, before, strict=True):
+            assert one.grad is old is None or torch.equal(one.grad, 2 * old)
+        body.requires_grad_(True)
+
+
 def test_random_sequences_continue_and_those_of_other_ranks_differ() -> None:
     from edl.student.checkpoint.capture import random_state, set_random_state
 
