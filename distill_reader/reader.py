@@ -316,8 +316,11 @@ class DistilReader:
         Returns:
             One line for each event or action, the oldest first; empty if none is recorded, or if
             the engine does not answer in time.
+
+        Raises:
+            UsageError: `batch` is not an integer.
         """
-        return self._pipeline.engine.story(batch)
+        return self._pipeline.engine.story(integer("batch", batch))
 
     @property
     def engine_pid(self) -> int:

@@ -79,6 +79,17 @@ def test_the_story_of_a_batch_says_who_was_asked_and_what_came(teacher: Scripted
         assert reader.story(99) == []
 
 
+def test_the_number_of_a_story_may_be_of_numpy(teacher: ScriptedTeacher) -> None:
+    with reader_of(Batches(3), teacher) as reader:
+        assert len(list(reader)) == 3
+        number: Any = np.int64(1)
+        assert reader.story(number)
+        number = "1"
+        with pytest.raises(UsageError, match="batch is a whole number, not '1'"):
+            reader.story(number)
+        assert len(list(reader)) == 3
+
+
 def test_a_loader_that_fills_the_same_buffer_again_is_not_mislabelled(
     teacher: ScriptedTeacher,
 ) -> None:
