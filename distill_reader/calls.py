@@ -238,10 +238,11 @@ class Calls:
                 call.future.set_result(soft)
             else:
                 call.future.set_exception(error)
-        except SystemExit:  # of a callback; other answers need this thread
+        except BaseException as raised:  # by a callback, as by sys.exit; batches need this thread
             log.exception(
-                "a callback of a future called sys.exit, which does not end the program, because"
-                " the callback runs in a thread of the reader"
+                "a callback of a future raised %s, which does not end the program, because the"
+                " callback runs in a thread of the reader",
+                type(raised).__name__,
             )
         finally:
             self._answering.depth -= 1

@@ -193,6 +193,21 @@ def test_a_callback_may_close_the_pool(teacher: ScriptedTeacher) -> None:
         pool.label(x_of(1))
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(1), KeyboardInterrupt()])
+def test_an_error_of_a_callback_ends_no_thread(
+    start_teacher: StartTeacher, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    def call(_: Future[Any]) -> None:
+        raise error
+
+    gate = Gate()
+    with pool_of(start_teacher(gate)) as pool:
+        pool.submit(x_of(0)).add_done_callback(call)
+        gate.open.set()
+        check_labels(1, pool.label(x_of(1)))
+    assert f"a callback of a future raised {type(error).__name__}" in caplog.text
+
+
 # --- errors
 
 
