@@ -275,12 +275,15 @@ class Callbacks:
             self._changed.clear()  # before the stats are read: later ones wake it again
             after = self._stats()
             for name, arguments in calls_for(before, after):
-                self._call(name, arguments)
+                # A SystemExit would end only this thread, silently.
+                self._call(name, arguments, BaseException)
             before = after
 
-    def _call(self, name: str, arguments: tuple[Any, ...]) -> None:
+    def _call(
+        self, name: str, arguments: tuple[Any, ...], logged: type[BaseException] = Exception
+    ) -> None:
         for callback in self._callbacks:
             try:
                 getattr(callback, name)(*arguments)
-            except Exception:
+            except logged:
                 log.exception("%s of callback %r failed", name, callback)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from edl.distill_reader import Callback, ReaderStats
 from edl.distill_reader.stats import Callbacks, calls_for
+from edl.tests.waiting import DEADLINE_S
 
 NONE = ReaderStats()
 A_IS_OUT = {"ejected": ("a",), "ejected_for": ("failed",)}
@@ -64,6 +66,27 @@ def test_callbacks_close_if_the_system_refuses_their_thread(
     with pytest.raises(RuntimeError):
         callbacks.start()
     callbacks.close()
+
+
+def test_a_callback_that_calls_exit_does_not_end_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Exits(Callback):
+        def on_teacher_joined(self, teacher: str) -> None:
+            sys.exit(3)
+
+    class Waits(Callback):
+        def on_want_changed(self, want: int, before: int) -> None:
+            called.set()
+
+    called = threading.Event()
+    now = replace(NONE, teachers=("a",), want=2)
+    callbacks = Callbacks([Exits(), Waits()], lambda: now)
+    callbacks.start()
+    callbacks.notify()
+    assert called.wait(DEADLINE_S)
+    callbacks.close()
+    assert "on_teacher_joined of callback" in caplog.text
 
 
 @pytest.mark.parametrize(
