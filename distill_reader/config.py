@@ -25,7 +25,7 @@ from .options import (
     Timeouts,
     Trace,
 )
-from .setting_checks import check_fields, instance_of, path
+from .setting_checks import check_fields, instance_of, path, text
 from .store import LabelStore
 
 #: A field of a batch: its index in a tuple or list, its key in a dict.
@@ -156,7 +156,9 @@ class ReaderConfig:
         if self.timeouts.request_s <= 0:
             raise UsageError(f"request_s must be above 0, not {self.timeouts.request_s}")
         rows = self.limits.request_rows
-        if rows not in (None, "auto") and not (isinstance(rows, int) and rows >= 1):
+        if rows not in (None, "auto") and (
+            isinstance(rows, bool) or not isinstance(rows, int) or rows < 1
+        ):
             raise UsageError(
                 f"request_rows is None, 'auto' or a number of rows from 1, not {rows!r}"
             )
@@ -268,7 +270,10 @@ def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
         pairs = tuple(feeds.items())
     elif isinstance(feeds, Iterable) and not isinstance(feeds, str):
         pairs = tuple((None, key) for key in feeds)
-    fits = all(isinstance(name, str | None) and isinstance(key, int | str) for name, key in pairs)
+    fits = all(
+        isinstance(name, str | None) and isinstance(key, int | str) and not isinstance(key, bool)
+        for name, key in pairs
+    )
     if not pairs or not fits:
         raise UsageError(
             "feeds is a list of fields, as in feeds=[0] or feeds=['image'], or a dict from input to"
@@ -296,13 +301,13 @@ def security_of(
     fields = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
     ca, cert, key = (_existing_file(f"TLS({name}=...)", value) for name, value in fields.items())
     token = _existing_file("token_file", token_file)
-    files = TlsFiles(cert, key, ca)
+    files, server_name = TlsFiles(cert, key, ca), text("TLS(server_name=...)", tls.server_name)
     if not files.paths():
-        if tls.server_name:
+        if server_name:
             raise UsageError("TLS(server_name=...) is set without certificates: set ca= as well")
         if token is None:
             return None
-    return ClientSecurity(files if files.paths() else None, token, tls.server_name, insecure)
+    return ClientSecurity(files if files.paths() else None, token, server_name, insecure)
 
 
 def _existing_file(setting: str, value: str | Path | None) -> Path | None:

@@ -52,14 +52,17 @@ class LabelForms:
         """Convert the user's values. Each is for all outputs, or a dict by output; None: no value.
 
         Raises:
-            UsageError: a value of a wrong type.
+            UsageError: a value, or the name of an output, is of a wrong type.
         """
-        forms = tuple((name, text("label_form", value)) for name, value in _pairs(form))
+        forms = tuple(
+            (name, text("label_form", value)) for name, value in _pairs("label_form", form)
+        )
         temperatures = tuple(
-            (name, number("temperature", value)) for name, value in _pairs(temperature)
+            (name, number("temperature", value))
+            for name, value in _pairs("temperature", temperature)
         )
         expand = flag("expand_labels", expand)
-        return cls(forms, temperatures, expand, _pairs(soft_label_is))
+        return cls(forms, temperatures, expand, _pairs("soft_label_is", soft_label_is))
 
     def of(self, output: str) -> LabelForm | None:
         """Return the requested form of one output; None: the model's own."""
@@ -88,10 +91,15 @@ class LabelForms:
         return LabelForm.parse(_value(self.forms, output), _value(self.temperatures, output))
 
 
-def _pairs(value: T | Mapping[str, T] | None) -> ByOutput[T]:
+def _pairs(setting: str, value: T | Mapping[str, T] | None) -> ByOutput[T]:
     if value is None:
         return ()
-    return tuple(value.items()) if isinstance(value, Mapping) else ((None, value),)
+    if not isinstance(value, Mapping):
+        return ((None, value),)
+    for name in value:
+        if name is not None:  # stands for every output that is not named
+            text(f"an output in {setting}", name)
+    return tuple(value.items())
 
 
 def _value(pairs: Sequence[tuple[str | None, T]], output: str | None) -> T | None:

@@ -7,7 +7,7 @@ docs/how-to/label-store.md for the use of a store, and ADR-0011 for its design.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,7 +42,7 @@ class LabelStore:
         sample_ids: the argument, as a tuple.
 
     Raises:
-        UsageError: a wrong path or size, or the extra `store` is not installed.
+        UsageError: a wrong path, size or field, or the extra `store` is not installed.
     """
 
     path: str
@@ -59,10 +59,14 @@ class LabelStore:
             raise UsageError(
                 f"max_bytes of a label store is at least {MIN_BYTES} bytes, not {max_bytes}"
             )
-        if isinstance(sample_ids, str):
+        if isinstance(sample_ids, (str, bytes)) or not isinstance(sample_ids, Iterable):
             raise UsageError(f"sample_ids is a list of fields, as in sample_ids=[{sample_ids!r}]")
+        fields = tuple(
+            field if isinstance(field, str) else integer("an index in sample_ids", field)
+            for field in sample_ids
+        )
         if find_spec("xxhash") is None:
             raise UsageError(f"a label store needs xxhash: {install_command('store')}")
         object.__setattr__(self, "path", os.path.abspath(path))
         object.__setattr__(self, "max_bytes", max_bytes)
-        object.__setattr__(self, "sample_ids", tuple(sample_ids))
+        object.__setattr__(self, "sample_ids", fields)

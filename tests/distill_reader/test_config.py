@@ -125,6 +125,10 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"rank": True}, "rank is a whole number, not True"),
         ({"callbacks": [print]}, "subclasses of Callback, not <built-in function print>"),
         ({"limits": Limits(request_rows=0)}, "request_rows"),
+        ({"limits": Limits(request_rows=True)}, "request_rows"),
+        ({"label_form": {0: "float16"}}, "an output in label_form is text, not 0"),
+        ({"temperature": {0: 2.0}}, "an output in temperature is text, not 0"),
+        ({"soft_label_is": {0: "logits"}}, "an output in soft_label_is is text, not 0"),
         ({"service": {"a": 1, "b": 0}, "teachers": TEACHERS}, "weights above 0"),
         ({"service": {}, "teachers": (), "coordinator": "redis://h"}, "services with weights"),
         ({"service": {"a": 1, "b": 1}}, "name the teachers of each"),
@@ -138,9 +142,11 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"trace": "/nowhere/run.json"}, "the trace cannot be written.*nowhere"),
         ({"trace": Trace("run.json", 10)}, "max_bytes is at least"),
         ({"feeds": "image"}, r"feeds=\['image'\]"),
+        ({"feeds": [True]}, "feeds is a list of fields"),
         ({"token_file": "nowhere.pem"}, "no file 'nowhere"),
         *(({"tls": TLS(**{name: "nowhere.pem"})}, "no file 'nowhere") for name in TLS_FILES),
         ({"tls": TLS(server_name="head")}, "without certificates"),
+        ({"tls": TLS(server_name=1)}, "server_name=...\\) is text"),  # type: ignore[arg-type]
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -184,6 +185,14 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
         LabelStore(tmp_path, MIB)
     with pytest.raises(UsageError, match="list of fields"):
         LabelStore(tmp_path / "a", MIB, sample_ids="index")
+    fields: Any = 1
+    with pytest.raises(UsageError, match="list of fields"):
+        LabelStore(tmp_path / "a", MIB, sample_ids=fields)
+    for fields in ([0.5], [None], [True]):
+        with pytest.raises(UsageError, match="an index in sample_ids is a whole number, not"):
+            LabelStore(tmp_path / "a", MIB, sample_ids=fields)
+    fields = np.array([1])
+    assert json.dumps(LabelStore(tmp_path / "a", MIB, sample_ids=fields).sample_ids) == "[1]"
     with pytest.raises(UsageError, match="no directory"):
         LabelDatabase(LabelStore(tmp_path / "gone" / "a", MIB))
 
