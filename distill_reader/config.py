@@ -44,6 +44,7 @@ DEFAULT_PROFILES = "~/.local/state/edl-dist/profiles"
 RANK_VARIABLES = ("RANK", "PADDLE_TRAINER_ID")
 _MIN_TRACE_BYTES = 64 << 10
 _MAX_PRIORITY = 1000
+_LONGEST_REQUEST_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,14 @@ class ReaderConfig:
         if self.limits.buffer_bytes is None:
             return max(_DEFAULT_BUFFER_BYTES, self.upper_bytes)
         return self.limits.buffer_bytes
+
+    @property
+    def request_timeout_s(self) -> float:
+        """The timeout of a request to a teacher: `timeouts.request_s`, but at most 30 years.
+
+        A deadline that its clock cannot hold has passed already for gRPC.
+        """
+        return min(self.timeouts.request_s, _LONGEST_REQUEST_S)
 
     def shard(self) -> RankShard:
         """Return this rank's share: all of the source unless the reader divides it."""

@@ -315,7 +315,7 @@ class TeacherLink:
 
     def send(self, request: TeacherRequest) -> None:
         """Send a request; posts `RequestDone` or `LinkFailure`."""
-        pool, timeout_s = self._pool, self._config.timeouts.request_s
+        pool, timeout_s = self._pool, self._config.request_timeout_s
         if pool is None or not pool.enqueue(request, self._template, timeout_s):
             self._send_by_thread(request)
 
@@ -402,7 +402,7 @@ class TeacherLink:
         with self._in_flight as in_flight:
             response: LabelResponse | EdlError
             try:
-                response = client.infer(message, self._config.timeouts.request_s)
+                response = client.infer(message, self._config.request_timeout_s)
             except EdlError as error:
                 response = error
             pending = PendingRequest(request, template, message, started, inf, in_flight)
@@ -479,7 +479,7 @@ class TeacherLink:
         assert self._client is not None
         outputs = [with_requested_names(response, expected)[1]]
         while (step := reachability.believed_outputs(outputs)) == "ask":
-            again = self._client.infer(pending.message, self._config.timeouts.request_s)
+            again = self._client.infer(pending.message, self._config.request_timeout_s)
             outputs.append(with_requested_names(again, expected)[1])
         if step == "contradiction":
             first, *_, last = map(list, outputs)

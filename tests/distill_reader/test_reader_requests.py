@@ -284,6 +284,13 @@ def test_a_dtype_that_no_teacher_can_get_is_poison(teacher: ScriptedTeacher) -> 
         list(reader)
 
 
+def test_requests_may_take_as_long_as_they_want(teacher: ScriptedTeacher) -> None:
+    source = Batches(3)
+    timeouts = Timeouts(request_s=1e300, wait_s=DEADLINE_S)
+    with reader_of(source, teacher, timeouts=timeouts) as reader:
+        check_epoch(source, list(reader))
+
+
 def test_a_teacher_that_answers_no_message_at_all_is_lost(
     teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
