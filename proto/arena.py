@@ -19,6 +19,7 @@ import platform
 import threading
 from bisect import insort
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -190,7 +191,8 @@ class Arena:
             if self.fd < 0:
                 return
             if (size := os.fstat(self.fd).st_size) > self.size_bytes:
-                self._remap(size)  # later messages may refer to arrays in the added part
+                with suppress(OSError):  # the allocating process could not map it either
+                    self._remap(size)  # later messages may refer to arrays in the added part
             fd, self.fd = self.fd, -1
             os.close(fd)
 
@@ -231,12 +233,11 @@ class Arena:
         step = max(nbytes, GROWTH_BYTES, self.size_bytes // 2)
         step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE
         start = self.size_bytes
-        # The file cannot shrink: enlarge it only if there is room for its mapping.
-        size = max(start + step, os.fstat(self.fd).st_size)
-        mmap.mmap(-1, size, mmap.MAP_PRIVATE, mmap.PROT_READ).close()
-        os.ftruncate(self.fd, size)
-        self._remap(size)
-        self._free_ranges.append((start, size - start))
+        # The file is larger, and cannot shrink, if an earlier growth could not be mapped.
+        if os.fstat(self.fd).st_size < start + step:
+            os.ftruncate(self.fd, start + step)
+        self._remap(start + step)
+        self._free_ranges.append((start, step))
         self._merge()
 
     def _grown_size(self, end: int) -> int:
@@ -246,7 +247,10 @@ class Arena:
             with self._lock:
                 size = os.fstat(self.fd).st_size if self.fd >= 0 else 0
                 if self.size_bytes < end <= size:
-                    self._remap(size)
+                    try:
+                        self._remap(size)
+                    except OSError:  # the allocating process could not map all of it either
+                        self._remap(end)
         return self.size_bytes
 
     def _remap(self, size: int) -> None:

@@ -119,6 +119,25 @@ def test_growth_that_is_refused_leaves_it_usable(arena: Arena) -> None:
     assert arena.used_bytes == PAGE * 2
 
 
+def test_growth_that_cannot_be_mapped_leaves_it_usable(arena: Arena, theirs: Arena) -> None:
+    map_file, limit = mmap.mmap, 3 * GROWTH_BYTES
+
+    def map_little(fd: int, size: int) -> mmap.mmap:
+        if size > limit:
+            raise OSError("cannot map so much")
+        return map_file(fd, size)
+
+    with mock.patch("edl.proto.arena.mmap.mmap", map_little):
+        with pytest.raises(OSError, match="cannot map so much"):
+            arena.put([np.zeros(limit, dtype=np.uint8)])
+        (ref,) = arena.put([np.arange(PAGE * 2)]).arrays
+        assert same(theirs.get(ref), np.arange(PAGE * 2))
+        arena.close()
+        theirs.close()
+    assert (arena.fd, theirs.fd) == (-1, -1)
+    assert same(arena.get(ref), np.arange(PAGE * 2))
+
+
 def test_two_threads_of_the_attached_side_follow_together(arena: Arena, theirs: Arena) -> None:
     together = threading.Barrier(2, timeout=10)
 
