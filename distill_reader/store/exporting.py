@@ -150,7 +150,7 @@ def find_model_id(inventory: Inventory, name: str) -> ModelId:
             empty: the only model.
 
     Raises:
-        UsageError: no model has this name, or several have it.
+        UsageError: no model has this name, several have it, or the store is empty.
     """
     layouts = (group.layout for group in inventory.groups)
     models = {str(layout.model_id): layout.model_id for layout in layouts if layout is not None}
@@ -159,8 +159,9 @@ def find_model_id(inventory: Inventory, name: str) -> ModelId:
     chosen = [model for model in models.values() if name in ("", model.content_id)]
     if len(chosen) == 1:
         return chosen[0]
-    names = ", ".join(models) or "none"
-    raise UsageError(f"name one content of the store by --content; there are: {names}")
+    if not models:
+        raise UsageError("the store holds no labels that could be exported")
+    raise UsageError(f"name one content of the store by --content; there are: {', '.join(models)}")
 
 
 @dataclass(slots=True)

@@ -212,6 +212,14 @@ def test_export_with_the_ids_of_the_user(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays["y"][order], labels.astype(np.float32))
 
 
+def test_export_of_an_empty_store_names_the_cause(tmp_path: Path) -> None:
+    store = LabelStore(tmp_path / "labels", MIB)
+    LabelDatabase(store).close()
+    for options in ((), ("--content", "content-1")):
+        with pytest.raises(UsageError, match="holds no labels"):
+            run(app, "export", store.path, str(tmp_path / "out"), *options)
+
+
 def test_export_of_several_contents_wants_one_named(path: str, tmp_path: Path) -> None:
     with LabelDatabase(LabelStore(path, 64 * MIB)) as store:
         layout = layout_of(ModelId("other"), {"y": (None, None, [inputs_of([1])])})
