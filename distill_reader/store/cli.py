@@ -52,7 +52,8 @@ def inspect(
         bool,
         typer.Option(
             "--verify",
-            help="Check every row against its checksum instead; exit code 65 if any is damaged.",
+            help="Check every row against its checksum instead; exit code 65 if any is damaged. "
+            "Readers may drop new labels meanwhile.",
         ),
     ] = False,
     as_json: AsJson = False,
