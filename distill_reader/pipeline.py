@@ -199,7 +199,10 @@ class Pipeline:
             # Before it is taken: if this raises, the same batch is returned again.
             batch, ring_batch = labelled.batch(), labelled.ring_batch
             if convert is not None:
-                batch = convert(batch)
+                try:
+                    batch = convert(batch)
+                except StopIteration as error:  # would end the epoch
+                    raise UsageError("the conversion of a batch raised StopIteration") from error
             if self.stream.take(epoch, labelled, batch):
                 break
         self.engine.taken(ring_batch.number, ring_batch.parts.samples, step_s)

@@ -266,7 +266,8 @@ class DistilReader:
     def iterate(self, convert: Convert | None) -> Epoch:
         """Begin a new epoch like `iter(reader)`, and apply `convert` to each batch.
 
-        If `convert` raises, the batch counts as not taken, and the iterator returns it again.
+        If `convert` raises, the batch counts as not taken, and the iterator returns it again. A
+        StopIteration of `convert` does not end the epoch; iterating raises UsageError.
         """
         return Epoch(self, self._pipeline, self._pipeline.begin(), convert)
 

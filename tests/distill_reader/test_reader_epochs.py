@@ -63,6 +63,24 @@ def test_leaving_does_not_wait_for_the_source(teacher: ScriptedTeacher) -> None:
     assert numbers_of(batches) == [0, 1, 2]
 
 
+def test_a_stop_iteration_of_a_conversion_does_not_end_the_epoch(
+    teacher: ScriptedTeacher,
+) -> None:
+    source, noise = Batches(4), iter([1, 2])
+
+    def with_noise(batch: Any) -> Any:
+        next(noise)
+        return batch
+
+    with reader_of(source, teacher) as reader:
+        epoch = reader.iterate(with_noise)
+        batches = [next(epoch), next(epoch)]
+        with pytest.raises(UsageError, match="raised StopIteration"):
+            next(epoch)
+        noise = iter([3, 4])
+        check_epoch(source, [*batches, *epoch])
+
+
 def test_an_epoch_that_was_cut_short_does_not_seem_to_end(teacher: ScriptedTeacher) -> None:
     """As where somebody peeks at a batch from within the loop, or nests two loops."""
     source = Batches(20)
