@@ -39,6 +39,9 @@ TRANSACTION_BYTES = 8 << 20
 BUSY_S = 5.0
 _RETRY_S = 0.005
 _CACHE_KIB = 16 << 10
+#: SQLite's errors that do not mean damage. "PROTOCOL": other processes have kept locks for 10 s
+#: that are usually held for a moment.
+_TEMPORARY = ("FULL", "IOERR", "BUSY", "LOCKED", "PROTOCOL", "READONLY", "CANTOPEN", "PERM")
 _APPLICATION_ID = 0x45444C53  # "EDLS"
 _VERSION = 2
 
@@ -305,7 +308,7 @@ def translated(path: str) -> Iterator[None]:
     except sqlite3.ProgrammingError:
         raise  # a defect: a closed connection, or another thread's
     except (sqlite3.Error, UnicodeDecodeError) as error:  # a message may quote invalid text
-        if not _is(error, "FULL", "IOERR", "BUSY", "LOCKED", "READONLY", "CANTOPEN", "PERM"):
+        if not _is(error, *_TEMPORARY):
             raise StoreDamaged(
                 f"the label store {path} is broken ({error}): `edl store inspect --verify` shows"
                 " what can still be read; delete the file, and readers fill a new one"

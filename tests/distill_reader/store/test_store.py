@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader.store import LabelStore
-from edl.distill_reader.store.database import Database
+from edl.distill_reader.store.database import Database, translated
 from edl.distill_reader.store.rows import LabelRow, ModelId, ServiceModel
 from edl.distill_reader.store.store import PAUSE_S, LabelDatabase
 from edl.proto.forms import LabelForm
@@ -171,6 +172,13 @@ def test_a_log_that_cannot_be_read_is_no_bare_error_of_sqlite(settings_: LabelSt
             other.shrink()
         with pytest.raises(LabelStoreUnavailable):
             _ = other.page_bytes
+
+
+def test_locks_that_others_keep_are_no_damage() -> None:
+    error = sqlite3.OperationalError("locking protocol")
+    error.sqlite_errorname = "SQLITE_PROTOCOL"
+    with pytest.raises(LabelStoreUnavailable, match="cannot be used now"), translated("labels"):
+        raise error
 
 
 def test_settings_that_cannot_work(tmp_path: Path) -> None:
