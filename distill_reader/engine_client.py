@@ -29,6 +29,7 @@ from .batch_stream import BatchLabels, BatchStream, RingBatch, StreamSnapshot
 from .calls import CLOSED, Calls, PendingCall
 from .config import ReaderConfig
 from .ring import Ring, ViewTracker
+from .stats import ENGINE_COUNTERS
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class EngineClient:
         self._reply_arrived = threading.Condition()
         self._stats_requested = self._stats_received = 0  # numbers of the latest requests for stats
         self._story: tuple[int, list[str]] = (-1, [])  # batch, lines
+        self._counted_before: Message = {}  # counters of earlier engines
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._ending: errors.EdlError | None = None  # why the engine ends, as it has reported
         self._later = later
@@ -295,6 +297,7 @@ class EngineClient:
                 new.channel.send_all(self._repeat_calls())
                 new.channel.send("stats_request", number=self._stats_requested)
                 self._engine, self._ending = new, None
+            self._counted_before = {name: self.stats.get(name, 0) for name in ENGINE_COUNTERS}
             self.restarts += 1  # from now on `pid` is that of the new engine
             old.labels.close()
 
@@ -410,6 +413,8 @@ class EngineClient:
                 error = getattr(errors, message["error"])(message["text"])
                 self.calls.answer(message["number"], error)
             case "stats":
+                for name, count in self._counted_before.items():
+                    message[name] = message.get(name, 0) + count
                 self._warn_of_store(message)
                 with self._reply_arrived:
                     self.stats = message

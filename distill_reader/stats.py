@@ -18,7 +18,7 @@ CLOSE_GRACE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ReaderStats:
-    """Statistics of a reader at one moment; counters run over all its epochs.
+    """Statistics of a reader at one moment; counters run over all its epochs and engines.
 
     Attributes:
         yielded: batches that the source has yielded.
@@ -138,6 +138,23 @@ class ReaderStats:
 
     def __str__(self) -> str:
         return self.line()
+
+
+#: The counters that the engine counts; a new engine begins at 0.
+ENGINE_COUNTERS: Final = (
+    "resends",
+    "hedges",
+    "canaries",
+    "ejections",
+    "liars",
+    "starved_s",
+    "blocked_s",
+    "source_wait_s",
+    "store_hits",
+    "store_misses",
+    "store_dropped",
+    "partly_labelled",
+)
 
 
 def _frozen(value: Any) -> Any:

@@ -370,6 +370,17 @@ def test_requested_stats_are_awaited(engines: Engines, side: Side, dies: bool) -
     assert side.engine.requested_stats()["want"] == 7
 
 
+def test_counters_go_on_when_an_engine_dies(engines: Engines, side: Side) -> None:
+    for deaths in range(3):
+        side.engine.request_stats()
+        engines.say("stats", request=deaths + 1, want=7, resends=2, starved_s=0.5)
+        stats = side.engine.requested_stats()
+        assert (stats["want"], stats["resends"]) == (7, 2 * (deaths + 1))
+        assert stats["starved_s"] == 0.5 * (deaths + 1)
+        engines.die()
+        wait_until(lambda: side.engine.restarts == deaths + 1)  # noqa: B023
+
+
 def test_missing_stats_are_awaited_once(
     side: Side, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
