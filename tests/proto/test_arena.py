@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import mmap
 import os
@@ -71,21 +70,6 @@ def test_any_plain_dtype_can_lie_there_and_no_other(arena: Arena) -> None:
         with pytest.raises(WireError, match="cannot lie in shared memory"):
             arena.put([np.zeros(3), np.zeros(3, dtype=dtype)])
         assert arena.used_bytes == 0, "nothing is taken"
-
-
-def test_it_grows_after_a_growth_that_could_not_be_mapped(arena: Arena) -> None:
-    most_bytes, map_memory = 64 << 20, mmap.mmap
-
-    def map_little(fd: int, nbytes: int, *arguments: Any) -> mmap.mmap:
-        if nbytes > most_bytes:
-            raise OSError(errno.ENOMEM, "Cannot allocate memory")
-        return map_memory(fd, nbytes, *arguments)
-
-    with mock.patch.object(mmap, "mmap", map_little):
-        with pytest.raises(OSError, match="Cannot allocate memory"):
-            arena.allocate([(np.dtype(np.uint8), (2 * most_bytes,))])
-        arena.put([np.zeros(2 * GROWTH_BYTES, np.uint8)])
-    assert os.fstat(arena.fd).st_size == arena.size_bytes <= most_bytes
 
 
 def test_it_grows_and_the_other_side_follows(arena: Arena, theirs: Arena) -> None:
