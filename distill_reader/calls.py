@@ -239,6 +239,9 @@ class Calls:
             else:
                 call.future.set_exception(error)
         except BaseException as raised:  # by a callback, as by sys.exit; batches need this thread
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and isinstance(raised, KeyboardInterrupt):  # during `close`
+                raise
             log.exception(
                 "a callback of a future raised %s, which does not end the program, because the"
                 " callback runs in a thread of the reader",

@@ -178,7 +178,7 @@ class Pipeline:
 
         Raises:
             StopIteration: the epoch has ended, or another one has begun.
-            UsageError: the reader was made in another process.
+            UsageError: the reader was made in another process, or `convert` raised StopIteration.
             BaseException: what the source, `convert` or the engine raised.
         """
         self._check_process()

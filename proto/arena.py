@@ -235,6 +235,8 @@ class Arena:
         start = self.size_bytes
         # The file is larger, and cannot shrink, if an earlier growth could not be mapped.
         if os.fstat(self.fd).st_size < start + step:
+            # A process that may not map the whole file could not attach it: try that first.
+            mmap.mmap(-1, start + step, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ).close()
             os.ftruncate(self.fd, start + step)
         self._remap(start + step)
         self._free_ranges.append((start, step))

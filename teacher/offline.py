@@ -28,7 +28,7 @@ import numpy as np
 from ..proto.arena import Array
 from ..proto.channel import Channel
 from ..proto.dataclass_json import from_plain, to_plain
-from ..proto.forms import kind_of
+from ..proto.forms import OutputKind
 from ..proto.tensors import InferRequest
 from ..runtime import supervise
 from ..runtime.errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
@@ -50,8 +50,10 @@ def make_canary(
     samples: Mapping[str, Array] | None,
     tolerance: float,
     on_progress: Callable[[str], None],
-) -> Canary:
+) -> tuple[Canary, dict[str, OutputKind]]:
     """Label samples with the model, and check that a second run gives the same labels.
+
+    Returns the canary, and the kind of each output, by name.
 
     Args:
         loaded: the model.
@@ -74,8 +76,7 @@ def make_canary(
     except TeacherError as error:
         raise ModelError(f"the model fails on the samples of the canary: {error}") from error
     canary = Canary.from_answer(spec.content_id, tolerance, samples, outputs)
-    self_test(backend, canary, loaded.ready.micro_batch, on_progress)
-    return canary
+    return canary, self_test(backend, canary, loaded.ready.micro_batch, on_progress)
 
 
 #: Rates of at least this share of the best count as equal. Of equal sizes, the smallest is chosen,
@@ -271,12 +272,9 @@ def _fingerprint(
     if canary is not None:
         names = [tensor.name for tensor in spec.inputs]
         user_samples = None if samples is None else load_samples(Path(samples), names)
-        written = make_canary(loaded, user_samples, tolerance, on_progress)
+        written, kinds = make_canary(loaded, user_samples, tolerance, on_progress)
         written.save(Path(canary))
         on_progress(f"canary written: {canary}")
-        # As a teacher with this canary finds them. Outputs that it does not keep are no floats.
-        kinds: dict[str, str] = dict.fromkeys([tensor.name for tensor in spec.outputs], "other")
-        kinds |= {name: kind_of([array]) for name, array in written.outputs.items()}
         spec = spec.with_kinds({**kinds, **dict(config.output_kinds)})
     return {
         "content_id": spec.content_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -75,13 +76,13 @@ class Overview:
             # Calls that waited while a read failed fail with it: else each in turn would wait for
             # a registry that hangs.
             if self._failure is not None and asked_s < self._failure[0]:
-                raise self._failure[1]
+                raise copy.copy(self._failure[1])  # without the traceback of others
             try:
                 status = self._read(service, max_members)
             except WrongKeyType:  # of this service
                 raise
             except RedisUnavailable as error:
-                self._failure = self._clock(), error
+                self._failure = self._clock(), copy.copy(error)
                 raise
             took_s = self._clock() - began_s
             self._cached = {

@@ -314,11 +314,7 @@ class Registry:
             changes.append(Put(admissions, admitted))
         changes += [self._append(service, event) for event in events]
         changes.append(Keep([table, changed, admissions], _TABLE_S))
-        fenced: list[Condition] = [
-            fence,
-            Once(table),
-            *_table_is_at(table, expected),
-        ]
+        fenced: list[Condition] = [fence, Once(table), *_table_is_at(table, expected)]
         return self.store.commit(fenced, changes) == 0
 
     def table(self, service: str, since: Epoch | None = None) -> Table:

@@ -249,6 +249,7 @@ class WatchHandler:
         for name in services:
             try:
                 logs[name] = self._registry.events(name, sent.get(name, ""), last)
+                self._unreadable.discard(name)
             except WrongKeyType as error:  # the logs of other services may be readable
                 if service:
                     raise

@@ -179,6 +179,7 @@ class Feed:
                     log.warning("service %s: its log is not shown: %s", service.name, error)
                 self._unreadable.add(service.name)
                 continue
+            self._unreadable.discard(service.name)
             if events:
                 self._seen[service.name] = events[-1].id
                 new_events += events

@@ -410,6 +410,7 @@ class OipHttpClient:
         if self.binary is not None:
             message = _encoded(request, binary=self.binary)
             return decode_labels(self._post(message, request, until_s))
+        had_failed = self._has_failed  # of requests at the same time, all may fail by one cause
         reply = self._post(_encoded(request, binary=True), request, until_s)
         if reply.status not in _BINARY_REFUSED_STATUSES:
             answer = decode_labels(reply)
@@ -420,7 +421,7 @@ class OipHttpClient:
         except RequestRefused:  # JSON cannot carry the request: report the error of the binary one
             raise error_from_http(reply) from None
         answer = decode_labels(self._post(message, request, until_s))
-        if reply.status != _FAILED or self._has_failed:
+        if reply.status != _FAILED or had_failed:
             self.binary = False
         self._has_failed = True
         return answer

@@ -138,7 +138,7 @@ def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> Loaded
         opened = _OPENERS[prefix](name, settings.download)
     content = hash_of_files(opened.files)
     if versions_of(opened.files[: len(opened.versions)]) != list(opened.versions):
-        raise ModelError(f"{model} changed while it was loaded: start this teacher anew")
+        raise ModelError(f"{model} changed while it was loaded: try again")
     network = opened.network.float().to(device).eval()
     declared = settings.inputs or settings.preprocessed_inputs()
     images, scaling, scale = opened.images, "", None

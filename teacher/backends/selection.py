@@ -168,7 +168,7 @@ def _open_files(model_files: ModelFiles, settings: ModelSettings) -> Backend:
     before = versions_of(files)
     backend = kind.open_file(model_files.file, settings)
     if versions_of(files) != before:
-        raise ModelError(f"{model_files.file} changed while it was loaded: start this teacher anew")
+        raise ModelError(f"{model_files.file} changed while it was loaded: try again")
     return backend
 
 

@@ -141,12 +141,7 @@ class ServerTest:
             )
         try:
             batches = [probe_batch(inputs, self._config.rows, number) for number in range(PROBES)]
-        except (
-            ValueError,
-            MemoryError,
-            WireError,
-            ModelError,
-        ) as error:  # the server's specs may be invalid
+        except (ValueError, MemoryError, WireError, ModelError) as error:  # of invalid specs
             raise _unusable_inputs(inputs, str(error)) from None
         if not all(array.size for array in batches[0].values()):
             raise _unusable_inputs(inputs, "it would hold nothing")

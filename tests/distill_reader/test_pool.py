@@ -202,8 +202,10 @@ def test_an_error_of_a_callback_ends_no_thread(
 
     gate = Gate()
     with pool_of(start_teacher(gate)) as pool:
-        pool.submit(x_of(0)).add_done_callback(call)
+        future = pool.submit(x_of(0))
+        future.add_done_callback(call)
         gate.open.set()
+        check_labels(0, future.result(LONG_S))
         check_labels(1, pool.label(x_of(1)))
     assert f"a callback of a future raised {type(error).__name__}" in caplog.text
 

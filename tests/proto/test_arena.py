@@ -106,14 +106,15 @@ def test_growth_that_is_refused_leaves_it_usable(arena: Arena) -> None:
 def test_growth_that_cannot_be_mapped_leaves_it_usable(arena: Arena, theirs: Arena) -> None:
     map_file, limit = mmap.mmap, 3 * GROWTH_BYTES
 
-    def map_little(fd: int, size: int) -> mmap.mmap:
+    def map_little(fd: int, size: int, **options: int) -> mmap.mmap:
         if size > limit:
             raise OSError("cannot map so much")
-        return map_file(fd, size)
+        return map_file(fd, size, **options)
 
     with mock.patch("edl.proto.arena.mmap.mmap", map_little):
         with pytest.raises(OSError, match="cannot map so much"):
             arena.put([np.zeros(limit, dtype=np.uint8)])
+        assert os.fstat(arena.fd).st_size <= limit, "others can attach it"
         (ref,) = arena.put([np.arange(PAGE * 2)]).arrays
         assert same(theirs.get(ref), np.arange(PAGE * 2))
         arena.close()
