@@ -118,7 +118,7 @@ class ContextFile:
         named = {name: dict(given_fields(context)) for name, context in contexts.named.items()}
         document = {"current": contexts.current, "contexts": named}
         text = yaml.safe_dump(document, sort_keys=False)
-        with replacing(self.path.resolve()) as part:
+        with replacing(self.path) as part:
             part.touch(mode=0o600)
             part.write_text(text, encoding="utf-8")
 

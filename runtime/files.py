@@ -38,8 +38,8 @@ def check_writable(path: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` after the body has succeeded.
 
-    A symbolic link stays, and the file that it names is replaced. A device or pipe, such as
-    /dev/null, is yielded itself: renaming a file would remove it.
+    A symbolic link stays, and the file that it names is replaced; a link to itself is replaced. A
+    device or pipe, such as /dev/null, is yielded itself: renaming a file would remove it.
 
     Raises:
         UsageError: the file cannot be written, or the body raised an OSError.

@@ -186,9 +186,7 @@ class TeacherHost:
     def _check_wanted(self, deployment: Deployment) -> None:
         """Raise InterruptedError if this deployment is no longer wanted, or was changed."""
         wanted = self._wanted
-        if self._stopping or wanted is None or not _same_teacher(deployment, wanted):
-            raise InterruptedError
-        if retry_key(wanted) != retry_key(deployment):  # perhaps because the start takes too long
+        if self._stopping or wanted is None or _start_of(wanted) != _start_of(deployment):
             raise InterruptedError
 
     def _start_teacher(self, deployment: Deployment) -> None:
@@ -299,3 +297,8 @@ def _same_teacher(one: Deployment | None, other: Deployment | None) -> bool:
 def _describe_end(process: Process) -> str:
     ending = f"; its last line: {process.last_line}" if process.last_line else ""
     return f"{process.name} {describe_exit(process.returncode or 0)}{ending}"
+
+
+def _start_of(deployment: Deployment) -> tuple[object, ...]:
+    """Return what a start of a teacher depends on."""
+    return deployment.service, deployment.content_id, deployment.model_url, deployment.options

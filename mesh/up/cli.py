@@ -162,7 +162,7 @@ def _in_background(mesh: MeshRun, options: list[str]) -> None:
 
     with stop_on_signals() as stop:
         code = run_in_background(mesh.file, mesh.directory, options, typer.echo, stop)
-    if code == 0:  # all students have ended already; `edl apply` goes on with its next document
+    if code == 0 and not stop.requested:  # the students have ended; `edl apply` goes on
         return
     if code is not None:
         raise typer.Exit(code if code >= 0 else 128 - code)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from rich.console import Console, Group
+from rich.control import strip_control_codes
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -240,5 +241,5 @@ def _write_line(console: Console, text: str) -> None:
     pipe that no program reads.
     """
     with suppress(OSError):
-        console.file.write(f"{text}\n")
+        console.file.write(f"{strip_control_codes(text)}\n")
         console.file.flush()

@@ -58,7 +58,8 @@ class RankProcess:
         ready: its message that it is ready; None: it has not sent it.
         ready_s: when `ready` arrived; this and the other times by the monotonic clock.
         progress: its last report of a step, or of the evaluation after it; None: none yet.
-        at_s: when `progress` arrived; before that, when `ready` arrived or the process started.
+        at_s: when `progress` arrived; before that, when `ready` arrived or the process started. A
+            pause of the supervisor moves this and `heard_s` on.
         heard_s: when its last message arrived.
         last: its `Finished`, `Left` or `Failed` message; None: it has sent none.
         code: exit code; None: it runs.

@@ -80,12 +80,18 @@ def test_a_changed_deployment_is_tried_at_once_though_the_former_one_still_downl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[Deployment] = []
+    checks = 0
 
     def fetch(
         _: ModelCache, deployment: Deployment, check: Callable[[], None], *__: object
     ) -> NoReturn:
+        def count() -> None:
+            nonlocal checks
+            check()
+            checks += 1
+
         fetched.append(deployment)
-        wait_until(check)  # ends by its exception
+        wait_until(count)  # ends by the exception of `check`
         raise AssertionError
 
     monkeypatch.setattr(ModelCache, "fetch", fetch)
@@ -99,6 +105,8 @@ def test_a_changed_deployment_is_tried_at_once_though_the_former_one_still_downl
             host.set_wanted(changed)
             wait_until(lambda number=number: len(fetched) == number)  # type: ignore[misc]
             host.set_wanted(replace(changed, max=9))  # no reason to begin again
+            before = checks
+            wait_until(lambda before=before: checks > before + 1)  # type: ignore[misc]
         assert fetched == [first, elsewhere, other_options]
     finally:
         host.stop()
