@@ -7,7 +7,7 @@ docs/how-to/label-store.md for the use of a store, and ADR-0011 for its design.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,11 +59,15 @@ class LabelStore:
             raise UsageError(
                 f"max_bytes of a label store is at least {MIN_BYTES} bytes, not {max_bytes}"
             )
-        if isinstance(sample_ids, (str, bytes)) or not isinstance(sample_ids, Iterable):
+        try:
+            listed = None if isinstance(sample_ids, (str, bytes)) else tuple(sample_ids)
+        except TypeError:  # also of a numpy array without dimensions
+            listed = None
+        if listed is None:
             raise UsageError(f"sample_ids is a list of fields, as in sample_ids=[{sample_ids!r}]")
         fields = tuple(
             field if isinstance(field, str) else integer("an index in sample_ids", field)
-            for field in sample_ids
+            for field in listed
         )
         if find_spec("xxhash") is None:
             raise UsageError(f"a label store needs xxhash: {install_command('store')}")

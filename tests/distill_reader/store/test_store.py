@@ -193,9 +193,10 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
         LabelStore(tmp_path, MIB)
     with pytest.raises(UsageError, match="list of fields"):
         LabelStore(tmp_path / "a", MIB, sample_ids="index")
-    fields: Any = 1
-    with pytest.raises(UsageError, match="list of fields"):
-        LabelStore(tmp_path / "a", MIB, sample_ids=fields)
+    fields: Any
+    for fields in (1, np.array(1)):
+        with pytest.raises(UsageError, match="list of fields"):
+            LabelStore(tmp_path / "a", MIB, sample_ids=fields)
     for fields in ([0.5], [None], [True]):
         with pytest.raises(UsageError, match="an index in sample_ids is a whole number, not"):
             LabelStore(tmp_path / "a", MIB, sample_ids=fields)
