@@ -319,7 +319,10 @@ def test_gradients_of_parameters_that_a_job_unfreezes_are_summed(
         before = [None if one.grad is None else one.grad.clone() for one in parameters]
         group.sum_gradients(parameters)
         for one, old in zip(parameters, before, strict=True):
-            assert one.grad is old is None or torch.equal(one.grad, 2 * old)
+            if old is None:
+                assert one.grad is None
+            else:
+                assert torch.equal(one.grad, 2 * old)
         body.requires_grad_(True)
 
 

@@ -540,7 +540,7 @@ def test_a_rank_does_not_hang_because_its_supervisor_was_suspended(
         for _ in range(4 * round(order.settings.hang_s)):
             pauses.append(0.5)
             run.poll(0.0)
-        assert rank.killed_for == "hang"
+        assert [one.killed_for for one in workers.ranks] == ["hang"]
     finally:
         run.close()
 
