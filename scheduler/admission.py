@@ -11,7 +11,8 @@ labels are worse than none. Silence withdraws it after `STRIKES` consecutive che
 
 A `TokenBucket` limits the requests of one peer. It holds at most `burst` tokens and gains
 `per_second` each second. A request takes one token, and is refused if none is left. So at most
-`burst + per_second * t` requests pass in any t seconds, and a peer below the rate is never refused.
+`burst + per_second * t` requests pass in any t seconds. A peer that sends evenly, at less than the
+rate, is never refused.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Literal
 
 from .backoff import RandomLike, delay_s
 
-#: Most concurrent probes.
+#: Limit of concurrent probes.
 MAX_PROBES = 64
-#: Most concurrent probes of teachers that were probed before; the others are reserved for new ones.
+#: Limit of concurrent probes of teachers that were probed before; the rest is kept for new ones.
 MAX_REPEATED_PROBES = 48
 #: Seconds after which an unanswered probe counts as lost.
 PROBE_TIMEOUT_S = 15.0
@@ -34,7 +35,7 @@ _BASE_S, _CAP_S = 0.5, 30.0
 
 @dataclass(frozen=True, slots=True)
 class TeacherIdentity:
-    """What is admitted: another incarnation or address of a teacher is another identity."""
+    """One incarnation of a teacher at one address; each identity is admitted separately."""
 
     teacher_id: str
     incarnation: int
@@ -115,7 +116,10 @@ class Admission:
         return sum(not pending.why for pending in self._pending.values())
 
     def appeared(self, identity: TeacherIdentity, now: float) -> bool:
-        """Record a registered teacher; return whether it is admitted. If not, it will be `due`."""
+        """Record a registered teacher; return whether it is admitted.
+
+        A new identity that is not admitted becomes `due` for a probe.
+        """
         name = identity.teacher_id
         if self._remembered.pop(name, None) == identity.incarnation and identity.incarnation:
             self._admitted[name] = identity
@@ -138,7 +142,7 @@ class Admission:
         """Return the teachers to probe now, and mark them as being probed.
 
         New teachers come first, then those that have waited longest. Repeated probes never take all
-        of `MAX_PROBES`, so many unreachable teachers cannot keep out a new one.
+        of `MAX_PROBES`, so teachers that stay unreachable cannot keep out new ones.
         """
         running = running_repeated = 0
         ready: list[tuple[float, _PendingTeacher]] = []  # with the time since which each waits
@@ -176,7 +180,7 @@ class Admission:
             now: seconds of a monotonic clock, as in all methods.
 
         Returns:
-            The outcome; None: this identity is no longer waiting for a probe.
+            The outcome; None: this identity was admitted meanwhile, has gone, or was replaced.
         """
         pending = self._pending.get(identity.teacher_id)
         if pending is None or pending.identity != identity:
@@ -235,7 +239,8 @@ class HealthCheck:
     Attributes:
         registered: it is in the registry.
         strikes: consecutive silent checks while it is registered.
-        failures: consecutive failed tests while it is not registered.
+        failures: consecutive failed tests while it is not registered, and the check that withdrew
+            it.
         tested_s: end of the latest passed test; None: a test is due.
         next_check_s: when the next check is due.
     """
@@ -291,7 +296,7 @@ def after_check(
 
 
 def registration_failed(now: float, settings: HealthCheckSettings) -> HealthCheck:
-    """Return the state after the registry refused a server that passed its test: retest it."""
+    """Return the state of a server that passed its test but was not registered: a test is due."""
     return HealthCheck(next_check_s=now + settings.every_s)
 
 
@@ -308,7 +313,7 @@ class RateLimit:
 
     Attributes:
         per_second: tokens per second in the long run (> 0).
-        burst: most tokens at once, after a pause (>= 1).
+        burst: largest number of tokens, reached after a pause (>= 1).
     """
 
     per_second: float

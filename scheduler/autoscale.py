@@ -44,9 +44,9 @@ class AutoscaleConfig:
     Attributes:
         min: fewest teachers while any student exists.
         max: most teachers.
-        freeze_s: shortest time in seconds between two changes.
-        up_after_s: seconds for which more teachers must have been needed before the number rises;
-            if students starve, it rises without this wait.
+        freeze_s: shortest time in seconds between two changes; a lower `limit` applies at once.
+        up_after_s: seconds for which more teachers must have been needed before the number rises.
+            It rises without this wait if students starve, or if it is 0 or below `min`.
         down_after_s: seconds for which fewer teachers must have been enough before it falls.
         idle_to_zero_s: seconds without any student after which it falls to 0.
         price_per_teacher_hour: price of one teacher, in any currency; 0: free.
@@ -106,7 +106,7 @@ class ServiceLoad:
         serving: teachers that may be assigned.
         starting: further teachers that are starting, or not admitted yet.
         wanted: sum of the teachers that students want; see `StudentLoad.own_want`.
-        starving: students that starve now.
+        starving: number of students that starve now.
         starved_s: total seconds that students have waited for labels.
         blocked_s: total seconds that students paused pulling because they had enough labels.
         t_t_s: seconds per sample of the average teacher; 0: unknown.
@@ -237,8 +237,8 @@ def needed(view: ServiceLoad, memory: AutoscaleMemory) -> int:
 def enough(view: ServiceLoad, memory: AutoscaleMemory) -> int:
     """Return the largest useful number of teachers, as far as known; ignores the settings' bounds.
 
-    If labels are plentiful, this is above the number `needed` by a margin; else all that students
-    want.
+    If labels are plentiful, this is above the number `needed` by a margin; else it is the number
+    that students want.
     """
     ratio = view.ratio
     if ratio is None or memory.blocked_share < PLENTY or _starves(view, memory):
@@ -256,7 +256,7 @@ def _starves(view: ServiceLoad, memory: AutoscaleMemory) -> bool:
 def _observe(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> AutoscaleMemory:
-    """Update the averages and the runs of numbers with the current state."""
+    """Update the averages, `learned_min`, and the runs `above` and `below`."""
     span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
 
     def share(before: float, grown_s: float, over_s: float) -> float:
@@ -305,7 +305,7 @@ def _learn(view: ServiceLoad, memory: AutoscaleMemory) -> AutoscaleMemory:
 def _extend_runs(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> AutoscaleMemory:
-    """Extend the runs to which the current numbers belong, and end the others."""
+    """Add the current numbers to the runs `above` and `below`; end a run that they break."""
     if not view.students:
         return replace(memory, above=None, below=None)
     current = memory.desired or 0
@@ -328,7 +328,7 @@ def _range(view: ServiceLoad, memory: AutoscaleMemory, config: AutoscaleConfig) 
 def _target(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> tuple[int, str]:
-    """Return the right number, even if it may not change now, and the reason if it differs."""
+    """Return the right number, and why it differs from the desired one; ignores `freeze_s`."""
     current = memory.desired or 0
     if view.students == 0:
         since = now if memory.idle_since is None else memory.idle_since
@@ -408,7 +408,7 @@ class WaitTotals:
 
     Attributes:
         starved_s, blocked_s: as in `ServiceLoad`.
-        cut_off: as in `StudentLoad`; only for one student.
+        cut_off: as in `StudentLoad`; False in the totals of all students.
     """
 
     starved_s: float = 0.0
@@ -464,7 +464,7 @@ def load_of(
 def may_begin(*, recovering: bool, students: int, holding: int, teachers: int) -> bool:
     """Whether a leader may decide for the first time how many teachers a service should have.
 
-    While members return, perhaps to an emptied registry, it waits until all can be counted. A
+    While members return, perhaps to an emptied registry, the leader waits: it cannot count all. A
     service that has students, but no teachers, counts as new if no student holds a teacher: it has
     no members that could return.
 

@@ -4,7 +4,7 @@
 their order of arrival. It is sent as soon as a device has room and
 
 * its number of samples is a preferred size, or
-* the next request would exceed the largest size, or
+* it has the largest size, or the next request would exceed this size, or
 * its first request has waited for the longest delay.
 
 If several batches are ready, the one with the oldest first request goes first, so no shape starves.
@@ -81,7 +81,8 @@ class BatchRule:
         preferred: sizes in samples that are sent without waiting for more.
 
     Raises:
-        ValueError: a number is negative or not finite, or a preferred size is above the largest.
+        ValueError: a number is negative or not finite, or a preferred size is not between 1 and
+            `max_samples`.
     """
 
     max_samples: int = 0
@@ -130,8 +131,8 @@ class BatchingDecision:
     """What to do now, and when to decide again.
 
     Attributes:
-        batches: to be sent to their lanes, in this order.
-        expired: requests past their deadline.
+        batches: batches to send to their lanes, in this order.
+        expired: numbers of the requests past their deadline.
         look_again_s: time of the next decision if no event comes first; infinity: none is needed.
     """
 
@@ -221,7 +222,7 @@ def next_size(
     Args:
         times: seconds of each run so far, by size.
         sizes: candidates, ascending; the first one is always tried.
-        longest_s: larger sizes that would likely run longer are not tried.
+        longest_s: longest useful run; a size that would likely run longer is not tried.
         runs: number of runs of each size that may be the fastest, if there are several.
     """
     tried = [size for size in sizes if times.get(size)]

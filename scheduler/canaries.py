@@ -7,12 +7,12 @@ trusted teacher. After that, a sampled share of all requests is labelled by two 
 
 Answers to one request are judged together. The largest group of teachers that agree is believed,
 and teachers that disagree with this group are liars. If no group is the largest (two teachers
-differ), a third teacher decides. If another teacher is trusted, all teachers that answered go on
-trial and get a copy of its next request. Otherwise one of them is believed for now, because a
-stream must not stop. It is preferably a teacher that is not on trial, then one that has agreed with
-others before, then the one that joined first. The others stay on trial until a further teacher
-comes; they do not count as liars. Such a dispute is reported, and for each teacher that it keeps on
-trial the reader asks for one more teacher (`ComparisonPanel.judges`).
+differ), a third teacher decides. If there is a trusted teacher that has not answered this request,
+all that answered go on trial and get a copy of its next request. Otherwise one of them is believed
+for now, because a stream must not stop. It is preferably a teacher that is not on trial, then one
+that has agreed with others before, then the one that joined first. The others stay on trial until a
+further teacher comes; they do not count as liars. Such a dispute is reported, and for each teacher
+that it keeps on trial the reader asks for one more teacher (`ComparisonPanel.judges`).
 
 The first teacher of a pool is trusted without a comparison and compared with each later one. A
 teacher can be admitted without an agreement, for example because it is the last one left or the
@@ -66,9 +66,9 @@ class PanelMember:
     Attributes:
         order: order of joining; the lowest number joined first.
         trial: it is on trial.
-        agreed: it is proven: it has agreed with a proven teacher, or with any teacher while no
-            proven and trusted one was missing.
-        vouched: it has agreed only with unproven teachers, while a proven one did not answer.
+        agreed: it is proven: it has agreed with a proven teacher, or with any teacher on a request
+            that all proven, trusted teachers had answered.
+        vouched: it has agreed with unproven teachers while a proven one did not answer.
     """
 
     order: int
@@ -156,7 +156,7 @@ class ComparisonPanel:
         holder = self.members.get(teacher)
         if holder is None or holder.trial or len(self.members) < 2:
             return ()
-        # A teacher that has agreed only with unproven teachers is compared with proven ones alone.
+        # A teacher that has agreed with unproven teachers only is compared with proven ones only.
         unproven = [
             name
             for name, member in self.members.items()
@@ -196,8 +196,8 @@ class ComparisonPanel:
     def refused(self, teacher: str) -> ComparisonVerdict:
         """Admit one teacher from trial if the only trusted one refuses a request.
 
-        Another teacher shows whether the request or the trusted teacher is at fault. It is needed
-        now: a batch that all teachers refuse ends the training.
+        The admitted teacher shows whether the request or the trusted teacher is at fault. Without
+        it, a batch that only the trusted teacher refuses would end the training.
         """
         if self.trusted != [teacher] or len(self.members) < 2:
             return ComparisonVerdict()
@@ -234,15 +234,15 @@ class ComparisonPanel:
     def _is_proven(self, names: Sequence[str], believed: Collection[str]) -> bool:
         """Whether an agreement is proof: it includes a proven teacher, or no proven one is absent.
 
-        Otherwise newcomers that agree while a proven teacher is silent would never be compared
-        with it.
+        Without this rule, newcomers that agree while a proven teacher is silent would never be
+        compared with it.
         """
         proven = {name for name, member in self.members.items() if member.agreed}
         absent = proven.intersection(self.trusted).difference(names)
         return bool(proven.intersection(believed)) or not absent
 
     def _undecided(self, names: Sequence[str]) -> ComparisonVerdict:
-        """Let another trusted teacher decide, else believe the most credible of `names` for now."""
+        """Let a trusted teacher outside `names` decide; if none exists, believe one of `names`."""
         believed, disputed, members = "", tuple[str, ...](), self.members
         if not set(self.trusted) - set(names):
             believed, disputed = self._most_credible(names), tuple(sorted(names))
@@ -274,7 +274,10 @@ class ComparisonPanel:
 
 
 def _largest_group(names: Sequence[str], agree: Collection[frozenset[str]]) -> set[str]:
-    """Return the largest group that agrees; empty if it has one member or is not unique."""
+    """Return the teachers that agree with most others, and all that agree with one of these.
+
+    Empty if no two teachers agree, or if two of the teachers that agree with most others differ.
+    """
     agreeing = {
         name: {other for other in names if other == name or frozenset((name, other)) in agree}
         for name in names

@@ -38,8 +38,8 @@ class DeviceLink:
     """Network link of a device.
 
     Attributes:
-        bandwidth_bytes_per_s: in each direction, of all transfers together.
-        latency_s: one way.
+        bandwidth_bytes_per_s: limit in each direction, for all transfers together.
+        latency_s: delay of a transfer, one way.
         jitter: standard deviation of the time of a transfer, relative to it.
     """
 
@@ -257,6 +257,6 @@ class Distillation:
         """Return the seconds of a batch if the student's device also runs the teacher.
 
         Raises:
-            ValueError: the job has no rate of either model for the kind.
+            ValueError: the job has no student's or no teacher's rate for the kind.
         """
         return self.step_s(kind, rows) + self.rate("teacher", kind).batch_s(rows)

@@ -59,8 +59,8 @@ class ElasticShares:
     Attributes:
         pool, jobs, config: as in Args.
         nodes: nodes by job; 0 for jobs that do not run.
-        behind: by job that waits behind a job that has waited long: the name of the long waiter.
-        moved: by job that gave a node to a less fulfilled job: the name of the less fulfilled job.
+        behind: by waiting job that may not overtake another waiting job: the name of the latter.
+        moved: by job that gives nodes to less fulfilled jobs: the name of the latest recipient.
         limit: the resources that jobs may use.
     """
 
@@ -84,7 +84,7 @@ class ElasticShares:
         )
         self._memory, self._now = memory, now
         self._room = FreeResources(self.limit)
-        self._floors: dict[str, int] = {}  # the fewest nodes of each running job
+        self._floors: dict[str, int] = {}  # the fewest nodes of each admitted job
         self._admit()
         admitted = sorted((job for job in jobs if job.name in self._floors), key=_by_priority)
         for _, members in groupby(admitted, key=_by_priority):
@@ -117,7 +117,7 @@ class ElasticShares:
         """Admit the jobs with a minimum that fits, and reserve this minimum.
 
         A running job may have fewer nodes than its minimum if the minimum was raised. It is not
-        stopped, and gets the missing nodes before any job gets more than its minimum.
+        stopped for this. It gets the missing nodes before any job gets more than its minimum.
         """
         room, floors = self._room, self._floors
         first_in_line: str | None = None
@@ -244,7 +244,7 @@ def _by_priority(job: ElasticJob) -> int:
 
 
 def reason(shares: ElasticShares, job: ElasticJob, assigned: Mapping[str, int]) -> str:
-    """Explain the number of nodes that a job has from now on; `assigned`: these of all jobs."""
+    """Explain the number of nodes that a job has from now on; `assigned`: the numbers of all."""
     nodes = assigned[job.name]
     if nodes == 0:
         return _stopped(shares, job) if job.nodes > 0 else _waits(shares, job)

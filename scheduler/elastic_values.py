@@ -44,14 +44,14 @@ class ElasticJob:
         min_nodes: fewest nodes with which it runs (>= 1).
         max_nodes: most nodes that it can use (>= min_nodes). Equal to `min_nodes`: a fixed job.
             Gang scheduling starts a job with exactly this number.
-        nodes: number of nodes that were ordered last, started or not, without `leaving` ones; 0: it
+        nodes: its latest target number of nodes, started or not, without `leaving` ones; 0: it
             waits.
         leaving: number of nodes that were asked to leave and still use their resources.
         needs: resources of one node (>= 0).
         base: resources that the job needs besides those of its nodes (a master, parameter servers)
             while it has nodes.
-        priority: jobs of a higher priority are served first. For them, jobs of lower priorities
-            give the nodes above their minimum, and for their minimum all nodes.
+        priority: jobs of a higher priority are served first. Jobs of a lower priority give up all
+            nodes for a higher job's minimum, and those above their own minimum for its growth.
         submitted_s: time of submission, on the clock of `now`; the earlier job is served first.
         progress: share of its work that is done, 0..1; None: unknown.
         steady: False while its nodes form a new world: meanwhile the job changes only to make room,
@@ -104,9 +104,10 @@ class ElasticConfig:
             shares. It still makes room for a job that would not run otherwise, for a higher
             priority and for a reservation.
         rebalance_gap: nodes move between running jobs of one priority while their fulfilments
-            (nodes - min) / (max - min) differ by more than this; 1 or more: never.
-        patience_s: a job that waits longer than this is no longer overtaken by later jobs of its
-            priority that need less.
+            (nodes - min) / (max - min) differ by more than this; 1 or more: only to jobs below
+            their minimum.
+        patience_s: a job that waits longer than this is no longer overtaken by later jobs, of its
+            own or a lower priority, that need less.
     """
 
     mode: Literal["elastic", "gang"] = "elastic"
@@ -163,7 +164,7 @@ class FreeResources(dict[str, float]):
     """Remaining amount of each resource; it may be negative."""
 
     def fits(self, amounts: Mapping[str, float], times: int = 1) -> bool:
-        """Whether `times` the amounts are left; of a resource unknown to the pool nothing is."""
+        """Whether `times` the amounts are left; a resource that the pool lacks counts as 0."""
         return all(
             times * amount <= self.get(kind, 0.0) + _TOLERANCE * (1.0 + times * amount)
             for kind, amount in amounts.items()

@@ -13,7 +13,7 @@ from .backoff import RandomLike, RetryPause, retry_s
 
 #: Seconds after its start at which a process counts as healthy.
 HEALTHY_S = 30.0
-#: First and longest pause before a process is replaced that died before it was healthy.
+#: Base and cap of the random pauses (`retry_s`) after processes that died before they were healthy.
 BASE_S, CAP_S = 1.0, 60.0
 
 

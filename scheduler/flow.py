@@ -1,6 +1,6 @@
 """Algorithm 1 of the paper (hybrid scheduling): how much to pull, and how many teachers to ask for.
 
-`decide` runs on every event of the reader and at least a few times per second. Above the volume
+`decide` runs after every group of events and at least a few times per second. Above the volume
 `ut`, pulling from the source pauses; below `lt` it resumes. Comments name the lines of the paper.
 Details that the paper leaves open:
 
@@ -86,7 +86,7 @@ class FlowView(NamedTuple):
         queued: batches that wait for a teacher or the label store.
         unlabelled: batches queued or in flight.
         window_batches: number of batches that fill the windows of all usable teachers.
-        free_windows: requests that could be sent now; 0 also without a teacher.
+        free_windows: number of further requests that the windows of usable teachers allow now.
         idle: usable teachers with nothing in flight.
         teachers: number of teachers that are not revoked.
         waiting: the training loop is in a call of `next`, and the next batch has no labels yet; or
@@ -151,7 +151,7 @@ NOTHING_MEASURED = "nothing is measured yet"
 
 
 class FlowMemory(NamedTuple):
-    """State between two decisions; `decide` itself does not use the three sums of seconds."""
+    """State between two decisions; no decision depends on the first three fields."""
 
     starved_s: float = 0.0  # the student waited for labels
     blocked_s: float = 0.0  # pulling was paused

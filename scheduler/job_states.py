@@ -65,7 +65,7 @@ class NodeEndings:
         Args:
             ending: how it ended.
             pausing: it ended within `delay_s` after another node's failure. Nodes that fail
-                together count once, because they mostly have one cause: it must not use up all
+                together count once: they mostly have one cause, and this cause must not use up all
                 retries of a large job.
         """
         match ending:
@@ -87,7 +87,6 @@ class NodeEndings:
 
     @property
     def may_start_nodes(self) -> bool:
-        """Whether more nodes may be started."""
         return not (self.done or self.broken)
 
     @property

@@ -5,9 +5,9 @@ known: from the coordinator, or from the first answer of a teacher. If no teache
 model that the store has seen last is assumed: this allows a run with all teachers off.
 
 Rows are stored in the order of writing. A full store is swept from its head, so that whole pages
-become free. Rows there are evicted, except rows used later than the typical (median) row, which
-move to the end (a second chance, as in the CLOCK algorithm). So evicted rows were not used
-recently. Sorting all rows by use would rewrite the order at each read; for the same reason times of
+become free. Rows there are evicted, except rows used later than the typical (median) row. These
+move to the end (a second chance, as in the CLOCK algorithm) while chances are left; each evicted
+row earns one. Sorting all rows by use would write at each read; to save more such writes, times of
 use have a resolution of `USE_STEP_S`.
 """
 
@@ -63,7 +63,7 @@ def cache_step(view: CacheView) -> CacheStep:
 
 #: Uses within so many seconds of the recorded one are not recorded.
 USE_STEP_S = 300
-#: Most second chances that are saved up. Each evicted row adds one.
+#: Limit of the second chances that are saved up. Each evicted row adds one.
 MOST_CHANCES = 10_000
 
 

@@ -43,7 +43,7 @@ def next_term(time_ms: int, stored: int, *reported: int) -> int:
 
 
 def is_ahead(reported: tuple[int, int], epoch: tuple[int, int], time_ms: int) -> bool:
-    """Whether a reader follows a newer assignment than the table has: the table was rolled back.
+    """Whether a reader's assignment is newer than the table; if so, the table was rolled back.
 
     Args:
         reported: (term, counter) of the reader's assignment.
@@ -87,8 +87,8 @@ def registry_answered(
     """Record an answer; another registry, or a silence above `gap_s`, begins a new watch.
 
     If the registry's clock was set forward by more than `gap_s`, deadlines passed although no
-    heartbeat was missing. The new watch then begins two gaps later, because members compute
-    deadlines from the former time until they read the clock again.
+    heartbeat was missing. Then `since_s` is two gaps after `now`, because members compute deadlines
+    from the former time until they read the clock again.
 
     Args:
         watch: the state before.

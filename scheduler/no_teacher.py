@@ -3,7 +3,7 @@
 A policy decides about a student that waits while no teacher is usable:
 
 * "wait": it waits, with or without a time limit; at the limit an error is raised.
-* "fail": the same with a short wait, which covers a connection that is being made.
+* "fail": an error is raised after a short wait. The wait covers a connection that is being made.
 * "hard_only": after a short wait the student's next batch is delivered without soft labels, and so
   is each later batch as soon as the student needs it. Once a teacher is usable again, batches wait
   for labels. If this teacher leaves before it has labelled anything, batches are delivered at once
@@ -11,12 +11,12 @@ A policy decides about a student that waits while no teacher is usable:
 
 Only waiting counts: a student that evaluates for an hour after the last teacher left still waits
 its full time when it asks for a batch again. A teacher that joins, or is usable again after a
-failure, stops the clock; only labels reset it. So a teacher that always fails does not restart the
-wait.
+failure, stops the clock. Only used labels, or the end of the student's wait, reset it. So a teacher
+that always fails does not restart the wait.
 
 Labels of several services, an *ensemble*, are mixed by normalised weights. A batch is complete when
 every service has labelled it. A service is missing when it has had no usable teacher for a while;
-batches wait for a slow one. With `missing="wait"` batches wait for a missing service too. With
+batches wait for slow services. With `missing="wait"` they wait for missing services too. With
 "tolerate" the weights of the other services are scaled to a sum of 1, and each batch states their
 share of the original weight.
 """
@@ -177,7 +177,7 @@ def mixture(
         ensemble: the services.
         labelled: services that have labelled the batch.
         alone_since: for each service without a usable teacher, since when it has none.
-        now: seconds of the same clock.
+        now: seconds of the clock of `alone_since`.
     """
     present = [name for name in ensemble.shares if name in labelled]
     if len(present) == len(ensemble.shares):

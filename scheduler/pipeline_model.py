@@ -71,7 +71,6 @@ class PlannedMesh:
 
     @property
     def teachers(self) -> int:
-        """Number of teachers."""
         return int(sum(team.count for team in self.teams))
 
 
@@ -257,7 +256,7 @@ class StudentPipeline:
 
     @property
     def labelling_rate(self) -> float:
-        """Batches per second that would be labelled with an unlimited buffer."""
+        """Batches per second that all stages but the student's step allow, without jitter."""
         labelled = sum(group.rate for group in self.groups)
         return min(labelled, self.link_rate, self.source_rate, self.head_of_line, self.pauses)
 
@@ -292,7 +291,7 @@ class StudentPipeline:
         return throughput(self.labelling_rate, self.training_rate, variance, room)
 
     def stages(self) -> list[tuple[str, float, str]]:
-        """Return name, batches per second and remedy of each stage, always in this order."""
+        """Return name, batches per second and remedy of each stage, always in the same order."""
         groups = self.groups
         computing = sum(group.count / group.busy_s for group in groups)
         trips = sum(group.count / group.trip_s for group in groups)
@@ -369,8 +368,8 @@ class Prediction:
     Attributes:
         samples_per_s: of all students together.
         stages: the slowest stage, which is the bottleneck, first.
-        thresholds: `ut` and `lt` of the student with the fewest teachers, in batches.
-        first_batch_s: seconds from the first pull to the first labelled batch.
+        thresholds: `ut` and `lt` of the slowest student, in batches.
+        first_batch_s: seconds from sending the first batch to receiving its labels.
         lost: share of the slowest stage's rate that is lost by jitter, or by waiting for a student
             with fewer teachers.
     """

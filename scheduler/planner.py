@@ -319,7 +319,7 @@ def _store_estimate(
 def _needed(job: Distillation, mesh: PlannedMesh) -> int:
     """Return the `n` of Algorithm 1, line 1.
 
-    A batch has a fixed time, whatever its size. Each sample is counted with its share of it.
+    A batch has a fixed time, whatever its size. Each sample is counted with its share of this time.
     """
     rows = mesh.rows
     times = [

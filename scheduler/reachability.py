@@ -39,7 +39,7 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The attempts to connect to one teacher since its latest answer.
+    """The latest attempts to connect to one teacher.
 
     Attributes:
         failures: consecutive failures.
@@ -68,8 +68,8 @@ class Reachability(Generic[T]):
     Attributes:
         silent_since: since when an answer is outstanding and no teacher has sent anything; None:
             not silent.
-        is_cut_off: all attempts in this silence failed, also those to new teachers. So more
-            teachers may not help.
+        is_cut_off: an attempt to each teacher has failed in this silence, and none has succeeded
+            since. So more teachers may not help.
         attempts: by teacher; teachers without need of an attempt are missing.
     """
 
@@ -170,13 +170,13 @@ def pause_s(
 ) -> float:
     """Return the seconds until a teacher is probed again.
 
-    The first retry is immediate. A full teacher that states when it will have room is probed at
-    that time, however often it was full before: being full is no failure.
+    The first retry after a failure is immediate. A full teacher that states when it will have room
+    is probed at that time, however often it was full before: being full is no failure.
 
     Args:
         failures: consecutive failures before this one.
         rng: jitters the retries.
-        refused: the teacher rejects the reader.
+        refused: the teacher rejects the reader; it is never probed before `REFUSED_PAUSE_S`.
         room_in_s: seconds until a full teacher expects to have room; None: unknown.
     """
     if room_in_s is not None:

@@ -32,7 +32,7 @@ WARM_UP = 8
 #: some steps and then waits for the device, hence a mean. One pause for an evaluation or a
 #: checkpoint is left out.
 STEP_WINDOW = 64
-#: Latest answers of a teacher that its t_t is measured over: few, so that throttling shows soon.
+#: Number of latest answers over which a teacher's t_t is measured: few, to notice throttling soon.
 RECENT_ANSWERS = 5
 #: Fewest answers for the t_t of a teacher: the first one may be slow.
 FEWEST_ANSWERS = 2
@@ -179,7 +179,8 @@ BELIEVED_S = 30 * 86400.0
 ANSWERS, STEPS = 5, 8
 #: Fewest answers, and fewest steps, for writing a profile.
 SETTLED_STEPS = 64
-#: A profile is rewritten once a time has changed by this factor, or at this age in seconds.
+#: A profile is rewritten once a time has changed by this factor or the content has changed, and at
+#: this age in seconds.
 MOVED, STALE_S = 1.1, 3600.0
 #: Shortest time in seconds between two writes.
 SPACING_S = 30.0
@@ -267,7 +268,7 @@ def to_save(saved: StreamProfile | None, measured: Measured, wall: float) -> Str
     """Return the profile to write now; None: `saved` suffices, or measurements are too few.
 
     Args:
-        saved: the present profile.
+        saved: the stored profile; None: there is none.
         measured: measurements of this run.
         wall: seconds of the wall clock.
     """

@@ -49,7 +49,7 @@ EXAMPLES = {
 }
 
 
-#: Largest accepted magnitude, inverse of the smallest: anything beyond is a mistake.
+#: Largest accepted magnitude; its inverse is the smallest. Numbers beyond them are mistakes.
 LARGEST = 1e18
 
 

@@ -17,7 +17,7 @@ MOST = 1 << 14
 #: N-training uses no teacher; Online runs the teacher on the student's device; with the offline
 #: store teachers label only the first epoch; in the mesh they label each epoch.
 Method = Literal["N-training", "Online", "offline store", "mesh"]
-#: What a plan optimises. If a method keeps the deadline and the budget, only such methods count.
+#: What a plan optimises. Methods that break the deadline or the budget count only if all do.
 Aim = Literal["fastest", "cheapest"]
 
 
@@ -87,7 +87,8 @@ def judge(
         cluster: the devices.
         job: the distillation with its deadline and budget.
         ways: the estimates of all four methods.
-        mesh: the mesh of its estimate; None: a mesh is impossible.
+        mesh: the planned mesh that the estimate of "mesh" in `ways` describes; None: no mesh is
+            possible.
         aim: what to optimise.
     """
     by = {way.method: way for way in ways}
@@ -182,11 +183,12 @@ def _broken_limits(
         return []
     takes = f"takes {by[take].total_s / 3600:.3g} h"
     costs = f"costs {money(by[take].cost)} {cluster.currency}"
+    nothing = "no method with a teacher keeps"
     if job.budget is None:
-        return [f"nothing keeps the deadline: {take} {takes}"]
+        return [f"{nothing} the deadline: {take} {takes}"]
     if job.deadline_s is None:
-        return [f"nothing keeps the budget: {take} {costs}"]
-    return [f"nothing keeps both the deadline and the budget: {take} {takes} and {costs}"]
+        return [f"{nothing} the budget: {take} {costs}"]
+    return [f"{nothing} both the deadline and the budget: {take} {takes} and {costs}"]
 
 
 def crossover(cluster: Cluster, job: Distillation, mesh: PlannedMesh, rate: float) -> int | None:
