@@ -205,7 +205,10 @@ class AssignmentTable:
         return load
 
     def least_loaded(self, power: float, host: str) -> str | None:
-        """Return the least loaded teacher of a power that may be shared, preferably on the host."""
+        """Return the least loaded teacher of this power that may be shared.
+
+        Among equally loaded teachers, one on `host` is preferred.
+        """
         if self._least_loaded is None:
             least_loaded: dict[_PowerAndHost, tuple[float, str]] = {}
             self._least_loaded = least_loaded
@@ -262,7 +265,7 @@ class AssignmentTable:
         self._changed(teacher)
 
     def take(self, student: StudentAssignment, teacher: str) -> None:
-        """Take the teacher from the student. A teacher that no student holds is idle."""
+        """Take the teacher from the student. It becomes idle if no other student holds it."""
         holders = tuple(other for other in self.holders[teacher] if other is not student)
         student.held.remove(teacher)
         if holders:

@@ -45,7 +45,7 @@ def settle_contents(working: WorkingState) -> None:
 
 
 def _settled_plan(working: WorkingState) -> ContentPlan:
-    """Return the plan. Unless an operator declared it, replace a content that is not in use.
+    """Return the plan. If no operator declared it, replace a current content that is not in use.
 
     A content is in use if a student has labels of it. If no student has any labels, a content is in
     use if a teacher serves it.
@@ -87,9 +87,9 @@ def _settled(
         plan: the contents of the service.
         served: contents that a teacher serves.
         between_epochs: it waits between two epochs, and sends nothing until it gets an answer.
-        recovering: only students between epochs move, because a move takes their teachers. If the
-            plan was not made by an operator, no student with labels moves: members that would
-            change the prevailing content may still return.
+        recovering: only students between epochs move: others would lose their teachers. If no
+            operator made the plan, no student with labels moves: members that would change the
+            prevailing content may still return.
     """
     goal, at_once = plan.next or plan.current, bool(plan.next) and plan.at == "now"
     is_certain = plan.declared or bool(plan.next) or not recovering

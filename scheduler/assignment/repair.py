@@ -125,7 +125,7 @@ class ClaimQueue:
 
 
 class GiverQueue:
-    """All students with more than one teacher; the first would miss a teacher least."""
+    """Students with several teachers, none of them shared; the first would miss a teacher least."""
 
     def __init__(self, table: AssignmentTable) -> None:
         self._table = table
@@ -142,7 +142,7 @@ class GiverQueue:
         heappush(self._heap, (key, -student.arrival, len(student.held), student))
 
     def weakest(self) -> tuple[StudentAssignment, ClaimKey] | None:
-        """Return the first student, and its claim after it gave a teacher; do not remove it."""
+        """Return, but do not remove, the first student, and its claim after it gave a teacher."""
         while self._heap:
             key, _, _, student = self._heap[0]
             if len(student.held) > 1 and not student.shared:
@@ -190,7 +190,7 @@ def raise_whole_jobs(table: AssignmentTable) -> None:
 
 
 def _levels(table: AssignmentTable) -> dict[ClaimKey, dict[str, _JobLevel]]:
-    """Return by claim, and by job, the ranks that have it or that one teacher raised above it."""
+    """Return by claim, and by job, the ranks with this claim and those one teacher above it."""
     power = table.powers[0]
     levels: dict[ClaimKey, dict[str, _JobLevel]] = defaultdict(lambda: defaultdict(_JobLevel))
     for student in table.students:
@@ -227,9 +227,9 @@ def _concentrate(table: AssignmentTable, jobs: list[_JobLevel]) -> None:
             student.note(f"teacher {teacher} taken over from {giver.name}", teacher)
 
 
-#: Most rounds: two nearly always suffice. With the bound a rounding error cannot block a service.
+#: Limit of rounds: two nearly always suffice. With a limit no rounding error can block a service.
 ROUNDS = 20
-#: Most steps of one round, per student and teacher.
+#: Limit of the steps of one round, per student and teacher.
 STEPS_PER_MEMBER = 20
 
 #: Why a claim got another student's teacher, by its class.

@@ -63,13 +63,14 @@ class StudentReported:
     """A student reports what it needs and which teachers it holds.
 
     Attributes:
-        want: number of teachers that it asks for, including `unreachable` ones; 0: none now.
+        want: number of teachers that it asks for, with a replacement of each of the `unreachable`
+            ones; 0: none now.
         holding: its teachers; used only for an unknown student, so that a manager without a state
             moves no teachers.
         min: number of teachers guaranteed to it, as far as it asks for them.
         priority: students with a higher one are served first.
         needed: n = ceil(t_t / t_s); 0: unknown.
-        t_t_s, t_s_s: seconds per sample of its teachers and of its own step; 0: unknown.
+        t_t_s, t_s_s: seconds per sample of its average teacher and of its own step; 0: unknown.
         urgent: it starves, so its demand must rise at once.
         unreachable: number of its teachers that give it no labels.
         unavailable: ids of these teachers; older readers do not send them.
@@ -121,7 +122,11 @@ class ContentPlanned:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBegan:
-    """Teachers register again: until `RecoveryEnded` no student loses a teacher."""
+    """Teachers register again.
+
+    Until `RecoveryEnded` the rule takes no teacher from a student, except when it moves a student
+    to another content between two epochs.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +316,8 @@ class StudentEntry:
 
     Attributes:
         want: number of teachers that it asks for.
-        need: power that the rule gives it if possible: `demand`, plus that of its teachers that
-            give it no labels but count in its share.
+        need: power that the rule gives it if possible: `demand`, plus the power of its teachers
+            that give it no labels but count in its share.
         demand: the power that it asks for without replacements, debounced.
         unit: power of its average teacher: the unit of `want`.
         unavailable: teachers that give it no labels and do not count in its share.
@@ -363,7 +368,7 @@ class AssignmentState:
 
     Attributes:
         anchor: samples per second of the reference teacher; 0 until a speed is known.
-        recovering: no student loses a teacher.
+        recovering: members may still return; see `RecoveryBegan`.
     """
 
     teachers: Mapping[str, TeacherEntry] = field(default_factory=dict)

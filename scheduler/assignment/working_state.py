@@ -265,5 +265,5 @@ def _describe_change(entry: StudentEntry, known: StudentEntry | None) -> str:
 
 
 def _rule_inputs(entry: StudentEntry) -> tuple[object, ...]:
-    """Return the fields of a report that the rule depends on."""
+    """Return the fields whose changes make the rule run again."""
     return entry.need, entry.min, entry.priority, entry.unavailable
