@@ -22,7 +22,7 @@ from .state import (
 Verdict = Literal["poison", "again", "wait"]
 
 #: A batch is to blame if this many teachers refuse it, or if it crashes a lone teacher this often.
-#: A teacher that has labelled nothing may refuse this many requests.
+#: This many refusals eject a teacher that has labelled nothing, if a usable one has labelled.
 POISON_REFUSALS = 3
 
 

@@ -98,7 +98,7 @@ class Poison:
 
 @dataclass(frozen=True, slots=True)
 class LabelsRevoked:
-    """A batch that was `BatchLabelled`, `GoesUnlabelled` or `Poison` is labelled again.
+    """A batch that was `BatchLabelled`, `GoesUnlabelled` or `Poison` will be labelled again.
 
     Attributes:
         batch: its id.
@@ -128,12 +128,14 @@ Instruction = (
 
 @dataclass(frozen=True, slots=True)
 class TeacherJoined:
-    """A teacher can get requests. A known one gets new settings, and its failures are forgotten.
+    """A teacher can get requests. A known one gets new settings, and no longer rests.
+
+    Refusals from before its first label are forgotten.
 
     Attributes:
         teacher: its id.
-        window: most requests in flight (>= 1).
-        most_rows: most rows of a request (>= 1): batches are cut and joined to come close to it.
+        window: limit of requests in flight (>= 1).
+        most_rows: limit of rows per request (>= 1): batches are cut and joined to come close to it.
             None: a request has all waiting rows of one batch. Copies are not cut: they may have
             more rows.
         seconds_per_row: its measured device time per row; None: unknown.

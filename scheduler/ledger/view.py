@@ -18,7 +18,7 @@ class InFlight:
     Attributes:
         request: its number.
         spans: its rows.
-        attempt: attempt of the latest copy.
+        attempt: number of the attempt of its latest copy.
         teachers: teachers with a copy that still counts, sorted; empty once the request is answered
             or not wanted any more.
     """
@@ -44,7 +44,7 @@ class LedgerLoad(NamedTuple):
             known.
         window_batches: number of batches of the loop's latest size that fill the windows of usable
             teachers. Before the first batch, teachers with a limit of rows do not count.
-        free_windows: requests that could be sent now; 0 also without a usable teacher.
+        free_windows: number of further requests that the windows of usable teachers allow now.
         teachers: number of teachers that are not revoked.
         idle: number of usable teachers with nothing in flight.
     """
@@ -113,7 +113,7 @@ class LedgerView:
         return self._tables.withheld.keys()
 
     def awaits_store(self, batch: int) -> bool:
-        """Whether a batch waits for a search of the label store, in the ledger or before it."""
+        """Whether a batch waits for a search of the label store, also if it is not queued yet."""
         tables = self._tables
         return batch in tables.withheld or batch not in tables.batches
 
