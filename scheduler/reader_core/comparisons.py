@@ -26,7 +26,7 @@ class _ComparedRequest:
     Attributes:
         working: teachers that have the request in flight.
         planned: teachers that will get a copy.
-        copied: teachers that got a copy in memory of its own.
+        copied: teachers that got a copy; its rows are in separate memory.
         answered: teachers that have answered.
         agreeing: pairs of teachers that agree.
         judged: teachers that had answered at the latest judgement.
@@ -95,7 +95,8 @@ class Comparisons:
     def left(self, *names: str) -> list[ComparisonVerdict]:
         """Remove teachers and their answers.
 
-        Remove teachers that leave together by one call: then they are not compared with each other.
+        Pass all teachers that leave together. Otherwise the answers of those not yet removed would
+        be judged.
         """
         verdicts = [self.panel.leave(*names)]
         for name in names:

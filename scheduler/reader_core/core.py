@@ -43,7 +43,7 @@ class CoreConfig:
         service: name of the set of interchangeable teachers.
         flow: thresholds and bounds of Algorithm 1.
         window: bounds of the requests in flight per teacher.
-        request_rows: most rows of a request; "auto": found by measuring; None: a request is one
+        request_rows: limit of rows per request; "auto": found by measuring; None: a request is one
             batch.
         ordered: the student takes batches in the order of the source.
         deterministic: use only teachers of one numerics_id.
@@ -147,7 +147,7 @@ class ReaderCore:
         self._awaited = 0  # as the ledger knows it
         self._epoch_due = False  # `EpochDue` was emitted in this epoch
         self._looked_at = -inf
-        self._reported: tuple[object, ...] = ()  # at the latest decision, what reports contain
+        self._reported: tuple[object, ...] = ()  # what a report contains, as last decided
         #: The fields of each `Step`; objects are only made on demand.
         self._steps = deque[tuple[int, float, events.Event, list[Instruction]]](
             maxlen=config.remembered

@@ -22,7 +22,7 @@ from ..stream_stats import STEP_WINDOW
 from . import instructions as do
 from .events import DeliverUnlabelled, InvalidateBatch, LoopWaiting, Released
 
-#: Seconds of the loop's work that are released ahead, and bounds of their number of batches.
+#: Seconds of the loop's work that are released ahead, and bounds of this look-ahead in batches.
 AHEAD_S: Final = 0.1
 FEWEST_AHEAD, MOST_AHEAD = 2, 64
 
@@ -52,10 +52,10 @@ class Delivery:
         ordered: batches are delivered in the order of the source; else when they are complete.
         policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
-        loop_delivery: if this is the delivery of calls, the delivery of the training loop's
-            batches, whose `tick` is to be called first. For a call the trainer uses an offer at
-            once, so a batch is offered only when it is released. None: this is the delivery of the
-            training loop's batches.
+        loop_delivery: None: this object delivers the training loop's batches. Else it delivers the
+            batches of calls, and `loop_delivery` is the object for the loop; call the `tick` of
+            `loop_delivery` first. For a call the trainer uses an offer at once, so a batch is
+            offered only when it is released.
 
     Attributes:
         unlabelled_by_service: by service, the number of batches released without its labels.
@@ -83,7 +83,7 @@ class Delivery:
         self._no_teacher: NoTeacherPolicy = NoTeacherPolicy(
             ledgers, policy, self._ensemble, of_loop
         )
-        #: Incomplete batches, in order, with the services that have not labelled them.
+        #: Batches that are not offered, in order, with the services that have not labelled them.
         self._lacking: dict[int, set[str]] = {}
         self._without: dict[int, set[str]] = {}  # services that a batch goes without
         self._poison: dict[int, tuple[str, ...]] = {}  # reasons, by poison batch
@@ -277,8 +277,9 @@ class NoTeacherPolicy:
         ledgers: ledgers of the services, by name; only read.
         policy: the user's choice.
         ensemble: the services, and what to do if one of several is missing.
-        of_loop: the policy of the training loop's batches, if this is the policy of calls: it
-            records since when services have no teacher. None: this policy records it.
+        of_loop: the policy object of the training loop's batches, if this is the one of calls. The
+            loop's object records since when services have no teacher. None: this is the loop's
+            object.
 
     Attributes:
         loop_waits: the training loop waits for a batch.
@@ -313,7 +314,7 @@ class NoTeacherPolicy:
         """Deliver batches without labels that should not wait any longer, or give up.
 
         Args:
-            lacking: for each batch, in order, the services that have not labelled it; none: the
+            lacking: for each batch, in order, the services that have not labelled it; empty: the
                 batch waits for earlier batches.
             without: for each batch, the services whose labels it is delivered without.
             has_next: the loop can take a released batch.

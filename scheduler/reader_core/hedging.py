@@ -40,7 +40,7 @@ from ..ledger import Ledger
 from ..ledger import events as ev
 from .request_pacing import RequestPacing, Turnarounds, began
 
-#: Hedges that the budget gains per sent request, and most hedges that can be saved up.
+#: Hedges that the budget gains per sent request, and the limit of hedges that can be saved up.
 SHARE, BURST = 0.05, 8.0
 #: Patience for a request, and for one that the student waits for.
 PATIENCE, URGENCY = 3.0, 1.5
@@ -78,7 +78,7 @@ class BusyTeacher:
     Attributes:
         name: its id.
         flights: requests in flight, in the order of sending.
-        window: most requests in flight (>= 1).
+        window: limit of requests in flight (>= 1).
         answered_at: time of its latest answer; minus infinity: none.
         usable: it may get requests; a revoked teacher still has flights.
     """

@@ -97,7 +97,7 @@ class TeacherLinks:
 
     @property
     def is_shut_out(self) -> bool:
-        """Whether all assigned teachers that have answered reject the reader."""
+        """Whether a teacher rejects the reader, and no other one has finished its first probe."""
         return bool(self._refusing) and self.wanted.keys() <= self._refusing | self.unanswered
 
     def states(self) -> dict[str, int]:
@@ -172,7 +172,8 @@ class TeacherLinks:
     def connect(self, name: str, now: float, pause_s: float = 0.0) -> None:
         """Probe a teacher until it answers, first after a pause.
 
-        If it is being probed already, only a pause of 0 has an effect: probing starts again.
+        If a probe is planned or under way, only a pause of 0 has an effect: a planned probe becomes
+        due, and later pauses begin short again.
         """
         link = self._links[name]
         if link.is_idle or not pause_s:

@@ -139,8 +139,8 @@ class RequestPacing:
 
     Args:
         config: bounds of each window.
-        rows: most rows of a request; None: a request is one batch; "auto": find the best number for
-            each teacher.
+        rows: limit of rows per request; None: a request is one batch; "auto": find the best limit
+            for each teacher.
 
     Attributes:
         times: turnarounds of the teachers, for finding late requests.

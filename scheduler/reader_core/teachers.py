@@ -108,7 +108,7 @@ class TeacherStates:
 
     @property
     def silent_since(self) -> float | None:
-        """Since when no teacher can be reached; None: one can, or it is not known yet."""
+        """Since when all teachers are silent, if none can be reached; None: one can, or unknown."""
         return self._reach.silent_since if self._reach.is_cut_off else None
 
     def cut_off(self, now: float) -> tuple[bool, bool]:
@@ -190,7 +190,7 @@ class TeacherStates:
                 self._apply(copy)
 
     def _has_only_rested(self, name: str, most_rows: int | None) -> bool:
-        """Whether a teacher returns from a rest unchanged: in the pool, and with the same model.
+        """Whether a teacher that rested is still in the pool, with the same limit of rows.
 
         If so, the ledger keeps the refusals of this teacher. If it has labelled nothing, it gets a
         batch again that crashed its predictor only after all other batches.
@@ -299,7 +299,7 @@ class TeacherStates:
         self.close_if_leaving(name, now)
 
     def cancelled(self, event: ev.Cancelled, now: float) -> None:
-        """Handle a request that was not sent, or with labels that must not be used."""
+        """Handle a request that was not sent, or an answer with labels that must not be used."""
         self._pacing.ended(event.teacher, event.request)
         self._apply(event)
         self._judge(self.comparisons.ended(event.teacher, event.request), now)

@@ -5,7 +5,7 @@ current setting is measured, then a neighbour, then the current setting again, s
 the machine affects both. A larger setting must be clearly cheaper, as it needs more memory; a
 smaller setting may cost the same. After a step, the next one in the same direction is tried at
 once. When neither neighbour is better, the search rests. Each rest is twice as long as the last
-one, and ends early if the cost changes.
+one, up to `LONGEST_REST_S`, and ends early if the cost changes.
 
 A *window* has the fewest requests that keep a teacher busy, at least two. With one request in
 flight a teacher idles while its answer travels; two requests hide the transfer if it is shorter
@@ -219,7 +219,7 @@ class Window(NamedTuple):
 
     Attributes:
         climb: the search for the window with most rows per second.
-        size: most requests in flight now.
+        size: limit of requests in flight now.
         busy: share of the time between answers in which the device worked; None: unknown.
     """
 
@@ -284,14 +284,14 @@ class RequestSize(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Most rows of a request now."""
+        """Limit of rows per request now."""
         return self.climb.setting
 
     def answered(self, limit: int, used: int, device_s: float, now: float) -> RequestSize:
         """Return the size after an answer.
 
         Args:
-            limit: most rows of a request when the request was sent.
+            limit: value of `rows` when the request was sent.
             used: rows of the request (>= 1).
             device_s: seconds that the device worked on it; <= 0: unknown.
             now: seconds of a clock that does not go back.
