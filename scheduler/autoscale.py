@@ -42,8 +42,8 @@ class AutoscaleConfig:
     """Settings of one service's autoscaling.
 
     Attributes:
-        min: fewest teachers while any student exists.
-        max: most teachers.
+        min: lower limit of the number of teachers while any student exists.
+        max: upper limit of the number of teachers.
         freeze_s: shortest time in seconds between two changes; a lower `limit` applies at once.
         up_after_s: seconds for which more teachers must have been needed before the number rises.
             It rises without this wait if students starve, or if it is 0 or below `min`.
@@ -196,9 +196,9 @@ def decide(
         now: seconds of a clock that does not go back. Call this about once a second, or less often.
         config: the settings.
     """
-    if memory.desired is None:  # begin with the present teachers
-        present = min(view.serving + view.starting, config.limit)
-        memory = replace(memory, desired=present, reason="the teachers that exist")
+    if memory.desired is None:  # begin with the teachers that exist
+        existing = min(view.serving + view.starting, config.limit)
+        memory = replace(memory, desired=existing, reason="the teachers that exist")
     memory = _observe(view, memory, now, config)
     target, why = _target(view, memory, now, config)
     current = memory.desired or 0

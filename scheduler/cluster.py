@@ -187,9 +187,9 @@ class Distillation:
             be stored.
         source_samples_per_s: limit of the loader of one student; None: no limit.
         buffer_bytes: limit of the buffer of one reader; None: no limit.
-        window: fewest requests in flight per teacher.
-        window_max: most requests in flight per teacher: readers use more than `window` where the
-            transfer takes longer than the computation.
+        window: lower limit of the requests in flight per teacher.
+        window_max: upper limit of the same: readers use more than `window` where the transfer takes
+            longer than the computation.
         deadline_s: longest time of the training; None: no limit.
         budget: highest cost, in the cluster's currency; None: no limit.
 

@@ -59,8 +59,8 @@ class ElasticShares:
     Attributes:
         pool, jobs, config: as in Args.
         nodes: nodes by job; 0 for jobs that do not run.
-        behind: by waiting job that may not overtake another waiting job: the name of the latter.
-        moved: by job that gives nodes to less fulfilled jobs: the name of the latest recipient.
+        behind: for each waiting job that may not overtake another one: the name of this other job.
+        moved: for each job that gives nodes to less fulfilled jobs: the name of the last of these.
         limit: the resources that jobs may use.
     """
 

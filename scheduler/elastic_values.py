@@ -42,8 +42,8 @@ class ElasticJob:
     Attributes:
         name: unique among all jobs.
         min_nodes: fewest nodes with which it runs (>= 1).
-        max_nodes: most nodes that it can use (>= min_nodes). Equal to `min_nodes`: a fixed job.
-            Gang scheduling starts a job with exactly this number.
+        max_nodes: largest number of nodes that it can use (>= min_nodes). Equal to `min_nodes`: a
+            fixed job. Gang scheduling starts a job with exactly this number.
         nodes: its latest target number of nodes, started or not, without `leaving` ones; 0: it
             waits.
         leaving: number of nodes that were asked to leave and still use their resources.

@@ -45,7 +45,7 @@ TOLERATED = 0.02
 SOURCE_CREDIT_S = 1.0
 #: Seconds over which a surplus is measured before a teacher is returned.
 SURPLUS_WINDOW_S = 15.0
-#: A teacher is returned if on average at least 1 + this many idled.
+#: A teacher is returned if on average at least 1 + `SURPLUS_MARGIN` teachers idled.
 SURPLUS_MARGIN = 0.25
 #: Fewest batches to keep queued: one to send next, one that is being pulled.
 MIN_READ_AHEAD = 2
@@ -62,8 +62,8 @@ class FlowConfig:
     Attributes:
         upper_bytes: `ut` of Algorithm 1: above it no new batch is pulled.
         lower_bytes: `lt`: below it pulling resumes; 0 <= lt < ut.
-        teachers_min: fewest wanted teachers (>= 1).
-        teachers_max: most wanted teachers.
+        teachers_min: lower limit of the number of wanted teachers (>= 1).
+        teachers_max: upper limit of this number.
         buffer_bytes: limit of labelled and unlabelled batches together (>= ut); an unlabelled one
             counts as the largest batch so far. One batch is always allowed. None: no limit.
     """

@@ -98,13 +98,13 @@ class NodeEndings:
 def limits_of(
     endings: NodeEndings, min_nodes: int, max_nodes: int, *, node_limit: int | None, nodes: int
 ) -> tuple[int, int]:
-    """Return the fewest and the most nodes that a job may have now.
+    """Return the lower and the upper limit of a job's number of nodes now.
 
     Args:
         endings: the endings of its nodes.
-        min_nodes: fewest nodes, as submitted.
-        max_nodes: most nodes, as submitted.
-        node_limit: limit of nodes that was requested later; None: none was requested.
+        min_nodes: lower limit, as submitted.
+        max_nodes: upper limit, as submitted.
+        node_limit: upper limit that was requested later; None: none was requested.
         nodes: running nodes that were not asked to leave.
     """
     if not endings.may_start_nodes:  # the job ends: its nodes become fewer, never more

@@ -61,7 +61,7 @@ def cache_step(view: CacheView) -> CacheStep:
     return "recall" if view.remembered else "ask"
 
 
-#: Uses within so many seconds of the recorded one are not recorded.
+#: A use is recorded only if it is at least this many seconds later than the recorded one.
 USE_STEP_S = 300
 #: Limit of the second chances that are saved up. Each evicted row adds one.
 MOST_CHANCES = 10_000

@@ -79,9 +79,9 @@ def least_loaded(table: AssignmentTable, student: StudentAssignment) -> str | No
 
 
 def less_loaded(table: AssignmentTable, student: StudentAssignment) -> str | None:
-    """Return a teacher that the student should share instead of its overloaded present one.
+    """Return a teacher that the student should share instead of the overloaded one that it has.
 
-    The student then has more than now, and so have those that still share the present teacher.
+    The student then has more than now, and so have those that still share the overloaded teacher.
 
     Returns:
         None: there is none.

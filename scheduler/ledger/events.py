@@ -38,7 +38,7 @@ class Send(NamedTuple):
     """Send these rows to the teacher as one request.
 
     Attributes:
-        request: number; a hedge has that of the request it copies.
+        request: its number; a hedge has the number of the request that it copies.
         teacher: id of the teacher.
         spans: the rows; adjacent rows are one span.
         attempt: 1 the first time that these rows are sent; more for a resend or a hedge.

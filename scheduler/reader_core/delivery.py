@@ -1,10 +1,10 @@
 """Delivery of batches to the training loop: order, number released ahead, batches without labels.
 
 A batch is complete once each service has labelled it or left it unlabelled. Complete batches are
-offered to the trainer in order: it receives their labels, so these survive a restart of the engine.
-The training loop may take a batch once it is released. Only as many batches are released as the
-loop may consume before the engine learns of it. All others can be withdrawn if a teacher turns out
-to lie or the model is exchanged.
+offered to the trainer, in order if the stream is ordered. The trainer receives their labels, so the
+labels survive a restart of the engine. The training loop may take a batch once it is released. Only
+as many batches are released as the loop may consume before the engine learns of it. All others can
+be withdrawn if a teacher turns out to lie or the model is exchanged.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class Probed(NamedTuple):
     Attributes:
         teacher: its id.
         link: number of the connection.
-        most_rows: most rows that its model takes in one request; None: unknown.
+        most_rows: limit of rows that its model takes in one request; None: unknown.
         misfit: why the reader's settings do not fit its model; empty: they fit.
         kinds: the kinds that it publishes for the requested outputs.
     """

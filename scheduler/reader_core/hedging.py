@@ -44,7 +44,7 @@ from .request_pacing import RequestPacing, Turnarounds, began
 SHARE, BURST = 0.05, 8.0
 #: Patience for a request, and for one that the student waits for.
 PATIENCE, URGENCY = 3.0, 1.5
-#: Fewest seconds after which a request is late, and a teacher silent.
+#: Shortest times in seconds after which a request is late, and a teacher silent.
 FLOOR_S, SILENT_S = 0.1, 0.5
 #: A gap between two calls of `tick` that is longer, in seconds, does not count as waiting.
 ASLEEP_S = 0.5

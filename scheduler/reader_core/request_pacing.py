@@ -128,7 +128,7 @@ class _Teacher:
     window: Window
     size: RequestSize | None  # None: `most_rows` is fixed
     most_rows: int | None  # of a request; None: a request is one batch
-    model_rows: int | None  # most rows that the model takes; None: unknown
+    model_rows: int | None  # limit of rows that the model takes; None: unknown
     #: By request in flight: time of sending, and `most_rows` at that time.
     sent: dict[int, tuple[float, int | None]] = field(default_factory=dict)
     answered_at: float = -inf  # time of the latest answer

@@ -163,7 +163,7 @@ class HillClimb(NamedTuple):
         return self._replace(trial=trial, costs=(), since=now)
 
     def _compared(self, tried: float, again: float, now: float) -> HillClimb:
-        """Compare the cost of a trial with that of the step, the lower one before and after it."""
+        """Compare the cost of a trial with the lower of the step's costs before and after it."""
         step_cost = min(again, again if self.before is None else self.before)
         if tried < step_cost * (1 - self.rule.gain if self.up else 1 + ALLOWED_EXTRA_COST):
             step = self.step + (1 if self.up else -1)
@@ -218,7 +218,7 @@ class Window(NamedTuple):
     """The window of one teacher.
 
     Attributes:
-        climb: the search for the window with most rows per second.
+        climb: the search for the window with the most rows per second.
         size: limit of requests in flight now.
         busy: share of the time between answers in which the device worked; None: unknown.
     """
@@ -274,7 +274,7 @@ class RequestSize(NamedTuple):
         """Begin near the rows of the student's own batch.
 
         Args:
-            most_rows: most rows that the model takes (>= 1); None: unknown.
+            most_rows: limit of rows that the model takes (>= 1); None: unknown.
             batch_rows: rows of the student's batch.
             now: seconds of a clock that does not go back.
         """
