@@ -328,7 +328,7 @@ def _range(view: ServiceLoad, memory: AutoscaleMemory, config: AutoscaleConfig) 
 def _target(
     view: ServiceLoad, memory: AutoscaleMemory, now: float, config: AutoscaleConfig
 ) -> tuple[int, str]:
-    """Return the right number, and why it differs from the desired one; ignores `freeze_s`."""
+    """Return the right number, even if no change is allowed now, and why it differs from before."""
     current = memory.desired or 0
     if view.students == 0:
         since = now if memory.idle_since is None else memory.idle_since

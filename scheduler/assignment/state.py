@@ -63,8 +63,8 @@ class StudentReported:
     """A student reports what it needs and which teachers it holds.
 
     Attributes:
-        want: number of teachers that it asks for, with a replacement of each of the `unreachable`
-            ones; 0: none now.
+        want: number of teachers that it asks for, with replacements of `unreachable` ones; 0: none
+            now.
         holding: its teachers; used only for an unknown student, so that a manager without a state
             moves no teachers.
         min: number of teachers guaranteed to it, as far as it asks for them.
