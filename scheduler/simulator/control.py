@@ -36,7 +36,7 @@ class SimulatedControl:
         run: the run.
 
     Attributes:
-        scenario, clock, trace: of the run.
+        scenario, clock, trace: as in `run`.
         students: all students of the scenario, in its order.
         fleet: the teachers.
         points: the samples for curves so far.
@@ -155,7 +155,7 @@ class SimulatedControl:
     # -- faults
 
     def _on_disconnect(self, teacher: str) -> None:
-        """Let connected students notice at once that a teacher's process has ended."""
+        """Tell students with requests at a teacher at once that its process has ended."""
         for student in self._present:
             student.reader.disconnected(teacher)
 
@@ -215,7 +215,7 @@ class SimulatedControl:
     def _push(
         self, changes: tuple[rule.AssignmentChange, ...], draining: list[SimulatedTeacher]
     ) -> None:
-        """Deliver the leader's decisions to students, and confirm drains."""
+        """Deliver the leader's decisions to students; from now on they know of these drains."""
         for change in changes:
             student = self._by_name[change.student_id]
             if student.is_present:
@@ -260,7 +260,10 @@ class SimulatedControl:
             self.fleet.drain(self.fleet.teachers[name])
 
     def _check_progress(self) -> None:
-        """Raise ValueError if no student makes progress and no duration ends the run."""
+        """Raise ValueError if a run without a duration is stuck.
+
+        It is not stuck while a teacher starts or planned events are due.
+        """
         if self.scenario.duration_s is not None:
             return
         teachers_start = any(self.fleet.count(service, "starting") for service in self._leaders)
@@ -274,7 +277,7 @@ class SimulatedControl:
             )
 
     def _patience_s(self) -> float:
-        """Return the seconds without a trained batch after which none is expected."""
+        """Return the seconds without a trained batch after which the run counts as stuck."""
         scenario, students = self.scenario, self._present
         teachers = [teacher for teacher in self.fleet.teachers.values() if teacher.works]
         batch = max((s.group.batch for s in students), default=0)
@@ -404,8 +407,8 @@ def simulate(
 
     Args:
         scenario: the scenario.
-        seeding: makes a generator from a text that alone determines what it draws: pass the class
-            `random.Random`. There is no other randomness.
+        seeding: makes a random generator from a seed text; pass the class `random.Random`. There
+            is no other randomness.
         on_progress: called from time to time with the virtual seconds so far, and the finished
             share of the run (0 to 1; None: unknown).
         keep_batches: keep every request and step in the result.

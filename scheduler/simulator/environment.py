@@ -1,7 +1,8 @@
 """Shared parts of a simulated mesh: virtual time, random numbers, networks, and the event trace.
 
-Each kind of random number of each machine has a stream of its own. So the draws of one machine do
-not depend on those of others: with one more teacher, all others still draw the same numbers.
+Jitter and probes have a random stream of their own on each machine. So with one more teacher, all
+other machines still draw the same numbers. Lifetimes and heartbeat phases come from one stream per
+group of teachers. One stream per run draws the members that faults hit.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Generator(RandomLike, Protocol):
         """Shuffle a list in place."""
 
 
-#: Makes a generator from a text that alone determines it, such as the class `random.Random`.
+#: Makes a random generator from a seed text, as `random.Random` does; equal texts give equal
+#: generators.
 Seeding = Callable[[str], Generator]
 
 
@@ -103,11 +105,11 @@ class EventTrace:
 
     Args:
         clock: the virtual clock.
-        keep_batches: keep every request and step too; they are hashed in any case.
+        keep_batches: keep every answered request and every step, too. They are hashed in any case.
 
     Attributes:
         happenings: events of the control plane.
-        labelled, stepped: requests and steps, if they are kept.
+        labelled, stepped: answered requests and steps, if they are kept.
     """
 
     def __init__(self, clock: VirtualClock, keep_batches: bool = False) -> None:
@@ -155,7 +157,7 @@ class SimulationRun:
 
     Attributes:
         scenario: the scenario.
-        seeding: makes a generator from the seed, a machine's name and a purpose.
+        seeding: makes a random generator from a seed text.
         clock: the virtual clock.
         trace: records events.
     """
@@ -175,7 +177,7 @@ class SimulationRun:
 
 
 class NetworkPort:
-    """The network interface of one machine, with separate directions.
+    """The network interface of one machine; sending and receiving do not slow each other.
 
     Args:
         run: the run.
@@ -193,8 +195,9 @@ class NetworkPort:
     def arrives_at(self, to: NetworkPort, nbytes: float, now: float) -> float:
         """Book a transfer of `nbytes` that is sent now; return when it has arrived completely.
 
-        It passes both machines at the same time, at the speed of the slower machine, after earlier
-        transfers that this machine sends or that `to` receives.
+        The bytes leave this machine at its speed, after its earlier transfers. They enter `to` at
+        the speed of `to`, after the earlier transfers that `to` receives. The later end counts; the
+        greater latency of both machines is added to it.
         """
         begins = max(now, self._out_free_at)
         passed = begins

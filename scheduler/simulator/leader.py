@@ -1,7 +1,7 @@
 """The leading manager of one service, with the live mesh's rules of assignment and autoscaling.
 
 Events and reports arrive at any time; `assign` processes all of them at once, as a manager does. As
-in the live registry, a report is not news if only its measured times changed, by a tenth at most.
+in a live mesh, a report is not news if only its measured times changed, by a tenth at most.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SimulatedLeader:
         self._autoscale = autoscale
         self._memory = AutoscaleMemory()
         self._events: list[rule.AssignmentEvent] = []
-        self._reports: dict[str, rule.StudentReported] = {}  # latest event of each student
+        self._reports: dict[str, rule.StudentReported] = {}  # each student's latest event
         self._loads: dict[str, tuple[StudentLoad, WaitTotals]] = {}
         self._waits = WaitTotals()
 

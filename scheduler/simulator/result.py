@@ -18,12 +18,12 @@ class StudentResult:
             either if it did not happen.
         batches_per_s, samples_per_s: rates from `warm_up_s`, or from its arrival if that is later.
             They count finished steps; if the student is done, the time ends with its last step.
-        training_s: time in steps.
+        training_s: time in steps, including waits for other ranks.
         starved_s: time of waiting for labels.
         blocked_s: time in which pulling was paused because enough was labelled (Algorithm 1).
         source_wait_s: time of waiting for the source.
         resends, hedges: number of requests that were sent again, or also to a second teacher.
-        want: wanted number of teachers at the end.
+        want: number of teachers that it wanted at the end.
         most_volume: largest number of batches that were labelled and not taken.
     """
 
@@ -53,7 +53,8 @@ class TeachersResult:
         group: name of the group.
         started: number of teachers that ever served.
         lost: number of expired leases: of teachers that crashed, or hung for longer than the TTL.
-        there_s: teacher-seconds from serving until gone.
+        there_s: teacher-seconds from serving until gone; a hung teacher counts until its lease
+            expires.
         busy_s: lane-seconds of working devices.
         utilization: `busy_s` divided by the lane-seconds of `there_s`; 0 if there are none.
         batches: number of used batches that they labelled; a part of a batch is a fraction.
@@ -80,9 +81,9 @@ class MeshSample:
         serving: number of serving teachers.
         assigned: sum of the teachers assigned to students.
         wanted: sum of the students' wants.
-        desired: teachers that autoscaling wants; None: without it.
+        desired: number of teachers that autoscaling wants; None: it has not decided, or is off.
         volume: number of labelled batches that are not taken, of all students.
-        samples_per_s: rate of taken samples since the previous point.
+        samples_per_s: rate of trained samples since the previous point.
         starved: number of students that wait for labels.
     """
 
@@ -105,7 +106,7 @@ class SimulatedEvent:
         at_s: its time.
         kind: "join", "serve", "crash", "hang", "wake", "drain", "leave", "lost", "slow", "pace",
             "assign", "desired", "done". "pace": the speed of a group changed as planned.
-        subject: the student, teacher or service.
+        subject: the student, teacher, group or service.
         text: details, for display.
     """
 
@@ -117,7 +118,7 @@ class SimulatedEvent:
 
 @dataclass(frozen=True, slots=True)
 class LabelledRequest:
-    """A request at a teacher's device; kept only on demand.
+    """An answered request; kept only on demand.
 
     Attributes:
         teacher, student: the teacher that labelled it, and the student.
@@ -159,7 +160,7 @@ class SimulationResult:
         students, teachers: in the order of the scenario.
         points: the mesh at regular moments, for curves.
         happenings: the events of the mesh, in order.
-        labelled, stepped: every request and step, if they were kept.
+        labelled, stepped: all answered requests and all steps, if they were kept.
         trace_hash: hash of all events in order, batches included (16 hex digits).
         events: number of actions that the virtual clock executed.
     """

@@ -1,7 +1,7 @@
 """Scenarios of the simulator: students, teachers, links, and what happens to them.
 
 A scenario, which includes a seed, determines a run event by event. Times are virtual seconds since
-the beginning of the run. A batch has the `batch` samples of one step of its student.
+the beginning of the run. A student trains on one batch per step: on `batch` samples of its group.
 
 The jitter of a time is its standard deviation relative to its mean. The drawn times are log-normal
 with that mean, so jitter alone makes nothing slower on average.
@@ -40,7 +40,7 @@ class NetworkLink:
     Attributes:
         bandwidth_bytes_per_s: in each direction; None: only the latency counts.
         latency_s: one way, to another machine; the greater of both machines' values counts.
-        jitter: of that latency.
+        jitter: jitter of the latency.
     """
 
     bandwidth_bytes_per_s: BytesPerSecond | None = None
@@ -75,16 +75,16 @@ class StudentGroup:
         overhead_s: fixed time of each step.
         connection_s: additional time of each step per connected teacher, because the training
             process also polls, receives and copies. So unneeded teachers cost a little.
-        jitter: of the time of a step.
-        source_s: time that the source needs for a batch; it makes one after another.
+        jitter: jitter of a step's time.
+        source_s: time that the source needs for a batch; it makes one batch after another.
         batches: number of batches after which the student leaves; None: the scenario's.
-        request_samples: most samples of a request, cut and joined from batches; None: a request is
-            one batch.
+        request_samples: limit of the samples in a request; batches are cut and joined to reach it.
+            None: a request is one batch.
         upper, lower: `ut` and `lt` of Algorithm 1, in batches that are labelled and not taken.
         teachers_min, teachers_max: bounds of the wanted number of teachers; equal bounds fix it.
-        priority: students with a higher one are served first.
-        needs_labels: False: it trains on hard labels alone, without teachers (N-training; or
-            Online, where its own device labels: then `t_s_s` covers both models).
+        priority: of students in equal need, those with a higher priority are served first.
+        needs_labels: False: the students use no teachers. They train on hard labels alone
+            (N-training), or their own device labels (Online); `t_s_s` then covers both models.
         together: the students of the group are ranks of one job: a step ends when the slowest rank
             is done, because gradients are summed over all ranks.
         input_bytes, label_bytes: bytes of one sample to the teacher, and of its labels back.
@@ -92,7 +92,7 @@ class StudentGroup:
         service: the service that labels for it.
         join_s: arrival of the first student.
         join_every_s: time between arrivals.
-        leave_s: when all of them leave; None: each leaves when it is done.
+        leave_s: when those that are not done leave; None: each leaves when it is done.
         changes: changes of `t_s_s`, in the order of time.
     """
 
@@ -163,7 +163,7 @@ class TeacherGroup:
         count: number of teachers; with autoscaling only at first.
         batch_overhead_s: fixed time of each request.
         lanes: devices of one teacher; each works on its own request.
-        jitter: of the device's time.
+        jitter: jitter of the device's time.
         link: network of each teacher's machine; None: the scenario's.
         service: the service that it belongs to.
         join_s: when the first teacher serves.
@@ -172,8 +172,10 @@ class TeacherGroup:
         leave_per_minute: share of the present teachers that leave per minute, at random moments, as
             spot machines do; 0: none.
         leaves_by: how these teachers end.
-        back_after_s: time from the end of a teacher until a replacement is ordered; None: never.
-        price_per_hour: of each teacher from serving until gone, in any currency.
+        back_after_s: a replacement is ordered this long after a teacher crashed, hung for good or
+            began to drain; None: never. Drains by autoscaling have no replacement.
+        price_per_hour: price of each teacher from serving until gone, in any currency. A hung
+            teacher costs until its lease expires.
         changes: changes of `t_t_s`, in the order of time.
     """
 
@@ -212,11 +214,11 @@ class ScenarioFault:
     """A fault of some members of a group.
 
     Attributes:
-        at_s: its time.
+        at_s: time of the fault.
         group: name of a group of teachers or students. Students can "crash" (leave without notice),
             "drain" (leave with notice) or be "slow".
         kind: kind of the fault.
-        count: number of members, drawn at random; all present members if there are fewer.
+        count: number of members, drawn at random; all to which it can happen, if they are fewer.
         for_s: duration of "hang" and "slow"; None: until the end of the run.
         factor: with "slow", their work takes this many times as long.
     """
@@ -246,7 +248,8 @@ class Scenario:
         link: network of the machines of groups without a `link`.
         autoscale: settings of autoscaling, for each service; None: no autoscaling.
         faults: faults, in addition to those of the groups.
-        warm_up_s: from when rates are measured; everything else counts from the beginning.
+        warm_up_s: the students' rates are measured from this time on; everything else counts from
+            the beginning.
         sample_s: time between two points of the curves.
         ttl_s: duration of the lease of a teacher or student; it is renewed 2.5 times per TTL.
         look_s: time from an event until the leading manager decides; then it handles all events
@@ -254,8 +257,8 @@ class Scenario:
         report_s: time between two reports of a student; important changes are reported at once.
         connect_s: time from learning of a teacher until requests can be sent to it.
         window: initial number of requests in flight per teacher.
-        window_max: most requests in flight per teacher; above `window` only if it takes more to
-            keep the teacher busy.
+        window_max: limit of the requests in flight per teacher. There are more than `window` only
+            if the teacher would otherwise not be busy all the time.
     """
 
     students: tuple[StudentGroup, ...]
@@ -315,7 +318,7 @@ class Scenario:
 
     @property
     def quiet_from_s(self) -> float:
-        """Time of the last planned event, apart from starts of teachers; results may come later."""
+        """Time of the last planned event, apart from starts of teachers."""
         moments = [fault.at_s + (fault.for_s or 0.0) for fault in self.faults]
         for group in self.students:
             moments += [group.join_s + group.count * group.join_every_s, group.leave_s or 0.0]

@@ -52,7 +52,7 @@ class SimulatedReader:
 
     Attributes:
         core: the reader core.
-        most_volume: most bytes of batches that were labelled and not taken.
+        most_volume: largest number of bytes in batches that were labelled and not taken.
     """
 
     def __init__(
@@ -194,9 +194,9 @@ class SimulatedReader:
     def assign(self, teachers: Sequence[str], lost: Sequence[str]) -> None:
         """Apply a new assignment.
 
-        Teachers that are neither in `teachers` nor in `lost` are revoked: they finish their
+        Earlier teachers that are neither in `teachers` nor in `lost` are revoked: they finish their
         requests. Teachers in `lost` are dead as far as the coordinator knows: their requests go to
-        others.
+        other teachers.
         """
         self._handle(ev.Assigned(tuple(map(_peer, teachers)), frozenset(lost)))
         self.decide()
@@ -343,7 +343,7 @@ class SimulatedStudent:
         group: its group.
         number: its number in the group.
         teachers: all teachers ever, by name.
-        ranks: the ranks with which it steps; None: it is alone.
+        ranks: all ranks of its job; None: it trains alone.
         on_news: called when the coordinator should get a report at once.
         on_done: called after the last step.
 

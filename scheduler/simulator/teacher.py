@@ -3,7 +3,7 @@
 A request begins once it has arrived and a lane is free.
 
 A lease expires one TTL after the last heartbeat. Heartbeats are not simulated one by one: their
-times follow from the time of registration.
+times follow from the time of registration and a random phase.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ class SimulatedTeacher:
         run: the run.
         group: its group.
         number: its number in the group, in the order of starting.
-        on_idle: called when it is idle and all answers have arrived.
+        on_idle: called when it drains and is idle (see `is_idle`).
 
     Attributes:
         name: its id.
         state: its state; call `apply_state` after a change.
         slowdown: its work takes this many times as long as usual.
         leased: the registry has its lease.
-        lease_number: grows when it registers, or sends heartbeats again before its lease expired:
-            expiries that were planned before are then void.
-        registered_at: start of its lease.
+        lease_number: grows when it registers, and when it wakes from a hang before its lease has
+            expired. An expiry that was planned under an older number is ignored.
+        registered_at: time of its latest registration.
         beats_from: its heartbeats come at this time plus multiples of TTL / 2.5.
-        present_from: start of its present time in the mesh, which costs; None: it is not present.
-        earlier_s: seconds that it was present before that.
+        present_from: since when it has been in the mesh, which costs money; None: it is not in it.
+        earlier_s: seconds of its earlier stays in the mesh.
         drain_is_known: students know that it takes nothing new.
         batches: number of batches that it labelled and students used; a part of a batch is a
             fraction.
@@ -104,7 +104,8 @@ class SimulatedTeacher:
         self._waiting: deque[DeviceJob] = deque()
         self._running: list[DeviceJob] = []
         self._in_transit = 0  # number of requests and answers
-        self._stops = 0  # of the device; a stop makes the ends of jobs planned before void
+        # Stops of the device so far. An end of a job that was scheduled before a stop is ignored.
+        self._stops = 0
         self._busy_s = 0.0
 
     @property
@@ -118,7 +119,7 @@ class SimulatedTeacher:
 
     @property
     def present_s(self) -> float:
-        """Seconds that the teacher was present, until now."""
+        """Seconds that the teacher was in the mesh, until now."""
         since = self.present_from
         return self.earlier_s + (0.0 if since is None else self._clock.now - since)
 
@@ -161,7 +162,7 @@ class SimulatedTeacher:
             self._plan(job)
 
     def _plan(self, job: DeviceJob) -> None:
-        """Let the device work on a job until it is finished, unless the device stops."""
+        """Let the device work on a job until the job is finished or the device stops."""
         self._running.append(job)
         job.ends_s = self._clock.now + job.left_s
         self._clock.at(job.ends_s, partial(self._end, job, self._stops))
@@ -183,7 +184,7 @@ class SimulatedTeacher:
             self._on_idle(self)
 
     def apply_state(self) -> None:
-        """Apply a change of the state or the speed.
+        """Apply a change of the state.
 
         "serving": it works (again). "draining": it works; `on_idle` is called once it is idle,
         perhaps now. "hung": its device stops and keeps its work. "gone": its work is lost.
@@ -276,9 +277,9 @@ class TeacherFleet:
         return sum(t.leased and t.state != "draining" for t in self.of_service(service))
 
     def running(self, service: str) -> list[SimulatedTeacher]:
-        """Return the teachers that the fleet of a service takes for running and not draining.
+        """Return the teachers that autoscaling counts for a service.
 
-        It notices a crash at once, and a hang when the lease expires.
+        They are starting or serving, or they hang but still have a lease.
         """
         return [
             teacher
@@ -346,13 +347,13 @@ class TeacherFleet:
                 self._speed_changed(teacher)
 
     def slow(self, teacher: SimulatedTeacher, factor: float) -> None:
-        """Multiply the time of a teacher's work from now on."""
+        """Multiply the device time of the requests that a teacher begins from now on."""
         teacher.slowdown *= factor
         self._trace.record("slow", teacher.name, f"{teacher.slowdown:g} times its usual time")
         self._speed_changed(teacher)
 
     def _speed_changed(self, teacher: SimulatedTeacher) -> None:
-        teacher.apply_state()
+        """Let the teacher report its new speed with its next heartbeat."""
 
         def report() -> None:
             if teacher.leased and teacher.state == "serving":
@@ -369,12 +370,13 @@ class TeacherFleet:
     def end(
         self, teacher: SimulatedTeacher, how: TeacherEnding, for_s: float | None = None
     ) -> None:
-        """Let a teacher crash, hang or drain, and order a replacement if its group has them.
+        """Let a teacher crash, hang or drain, and order a replacement if its group gets any.
 
         Args:
             teacher: the teacher.
             how: what happens to it.
-            for_s: seconds that a hang lasts; no replacement is ordered. None: it does not end.
+            for_s: seconds after which a hang ends by itself; then no replacement is ordered. None:
+                a hang does not end.
         """
         self._trace.record(how, teacher.name)
         match how:
@@ -409,7 +411,7 @@ class TeacherFleet:
         self._trace.record("wake", teacher.name)
         teacher.apply_state()
         if teacher.leased:
-            teacher.lease_number += 1  # it sends heartbeats again before the lease expired
+            teacher.lease_number += 1  # it sends heartbeats again: the lease does not expire
         else:
             self._register(teacher)
 
@@ -446,7 +448,7 @@ class TeacherFleet:
         teacher.apply_state()
 
     def _end_process(self, teacher: SimulatedTeacher) -> None:
-        """End a teacher's process; connected students notice at once."""
+        """End a teacher's process; students with requests at it notice this at once."""
         self._set_state(teacher, "gone")
         self._stop_costs(teacher)
         teacher.apply_state()
@@ -474,7 +476,7 @@ class TeacherFleet:
     # -- time
 
     def _stop_costs(self, teacher: SimulatedTeacher) -> None:
-        """End the time for which the teacher costs."""
+        """End a stay of the teacher in the mesh: from now on it costs nothing."""
         teacher.earlier_s, teacher.present_from = teacher.present_s, None
 
     @property
