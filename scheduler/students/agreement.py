@@ -102,15 +102,15 @@ def decide(votes: Sequence[Vote]) -> StepDecision:
     )
 
 
-#: Rows only change if this shortens the slowest rank's step by this part.
+#: Rows change only if the slowest rank's step gets shorter by at least this fraction.
 WORTH: Final = 0.1
 #: Number of latest times per rank that are kept; their median is used.
 WINDOW: Final = 5
-#: Fewest times per rank before its rows may change.
+#: Rows change only once each rank has this many times.
 ENOUGH: Final = 3
-#: Times from before the last change stay lower bounds, which shrink by this factor per step: while
-#: a rank waits for others, its source works ahead, so a slow source is noticed again only when the
-#: rank gets more rows.
+#: Times from before the last change stay lower bounds, which shrink by this factor per step. With
+#: fewer rows, a rank with a slow source waits for others while its source works ahead, so its new
+#: times look short. Without the bounds it would get its old rows back at once.
 FLOOR_DECAY: Final = 0.98
 #: Speeds are rounded to multiples of the greatest speed divided by this.
 _SPEED_PARTS: Final = 1_000_000
@@ -203,7 +203,7 @@ class RowShares:
         return latest.rows
 
     def after_step(self, step: int, times: Sequence[float], free_from: int) -> Self:
-        """Return the shares after the times of `step`.
+        """Return the shares that follow from the times of `step`.
 
         Args:
             step: the finished step.

@@ -135,9 +135,9 @@ _BLAMELESS: Final = ("lost", "adrift")
 SAME_STEP: Final = 3
 #: The job stops after this many generations in a row that came no further.
 NO_PROGRESS: Final = 6
-#: Most failures that are remembered, more than any rule needs.
+#: Limit of the remembered failures; the rules need fewer.
 _REMEMBERED: Final = 24
-#: Most runs of positions in a text.
+#: Limit of the runs of positions that a text names.
 _SHOWN: Final = 12
 
 
@@ -218,7 +218,7 @@ class StopJob:
 def react_to_failures(
     failures: Sequence[RankFailure], nodes: Set[str], min_nodes: int
 ) -> ExcludeNode | StopJob | None:
-    """Return what to do after the latest generation of `failures`; None: restart its nodes.
+    """Return what to do after the latest generation of `failures`; None: restart the ranks.
 
     Args:
         failures: the job's failures in order; those of the last generation are new.

@@ -101,12 +101,12 @@ def differences(
 
 
 def since_checkpoint(saved: Fingerprint, own: Fingerprint) -> tuple[Difference, ...]:
-    """Return what has changed since a checkpoint with this fingerprint was written."""
+    """Return what, apart from `LENGTH`, has changed since the checkpoint of `saved` was written."""
     return differences(saved, own, LENGTH)
 
 
 def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
-    """Return what decides the order of a generation's data: the fields `ORDER`, "restarts_epoch".
+    """Return what decides the order of a generation's data: `ORDER` and "restarts_epoch".
 
     "restarts_epoch" is true if the epoch of the checkpoint starts again from its beginning, because
     its positions now stand for other samples.

@@ -2,7 +2,8 @@
 
 The checkpoints of an elastic training form a *history*: a line in which each continues the previous
 one. A save joins the history by a compare-and-set on the job board, which succeeds only while the
-generation that made the save is the current one. Later saves of earlier generations stay outside.
+generation that made the save is the current one. Saves that an earlier generation finishes too late
+stay outside.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class SaveSchedule:
     Attributes:
         every_steps: steps between saves; None: save by time only.
         every_s: seconds between saves; None: save by steps only. If both are set, the next save is
-            due as soon as one of them says so.
+            due as soon as one of the two intervals has passed.
         overhead: if both are None, the part of the time that saves may take, from 0 to below 1; 0:
             no saves.
 
@@ -55,8 +56,8 @@ class SaveSchedule:
             now_s: the time, on any clock.
             last_step: the step that was saved last, or at which this training began.
             last_s: time of that step.
-            costs_s: seconds by which recent saves delayed the training; empty: none is known, so
-                the first step is saved.
+            costs_s: seconds by which recent saves delayed the training; empty: unknown, so a
+                schedule by `overhead` saves at once.
         """
         if step <= last_step:
             return False  # nothing new
@@ -77,7 +78,8 @@ class CheckpointEntry:
         name: name of its folder.
         step: step of the training.
         digest: SHA-256 of its manifest, in hexadecimal; empty: it is not written yet.
-        sequence: position in the history, from 1; 0: a version without histories wrote it.
+        sequence: position in the history, from 1; 0: it is not written yet, or a version without
+            histories wrote it.
         generation: generation that saved it.
     """
 
@@ -110,7 +112,7 @@ def expected_digest(origin: CheckpointEntry, history: CheckpointHistory) -> str:
 
     Args:
         origin: the checkpoint from which the generation starts. Without a digest, a node must still
-            write it: it is then the first that the generation adds to the history.
+            write it, as the first checkpoint that the generation adds to the history.
         history: from the job board.
     """
     newest = history.newest

@@ -139,7 +139,7 @@ def shard_rows(total: int, world: int, batch: int) -> int:
 
 
 def cut(remaining: Ranges, size: int) -> list[Range]:
-    """Cut the remaining positions into shards of at most `size`, in order, without gaps in one."""
+    """Cut the remaining positions into shards of at most `size`, in order; no shard has a gap."""
     if size < 1:
         raise UsageError(f"a shard must have at least one row, not {size}")
     return [

@@ -14,8 +14,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
-#: How the learning rate follows the number of ranks. "keep": not, because the total batch is
-#: constant; "linear": in proportion to it; "sqrt": in proportion to its square root.
+#: How the learning rate follows the number of ranks. "keep": it stays, because the total batch is
+#: constant; "linear": in proportion to the number; "sqrt": to the square root of the number.
 RateScaling = Literal["keep", "linear", "sqrt"]
 
 
@@ -55,7 +55,7 @@ def pieces(rows: int, total: int, max_rows: int | None) -> list[BatchPiece]:
     Args:
         rows: rows of this rank in this step; 0: no pieces.
         total: rows of all ranks in this step.
-        max_rows: most rows of one forward pass; None: any number.
+        max_rows: limit of the rows in one forward pass; None: any number.
     """
     if rows == 0:
         return []

@@ -2,10 +2,11 @@
 
 A *world* is a numbered list of nodes, whose ranks train together: one generation. The leader
 *recalls* a world, which ends its ranks: at once when a rank fails, a node is lost, or all ranks
-wait for each other; at a safe point when a node wants to leave or a new node waits. When all living
-nodes of the world have ended their ranks, the next world is formed, within the limits. It starts
-from the newest checkpoint: one on disk, or a newer snapshot in the memory of a node (the *keeper*),
-which then writes it. `failures.py` decides what to do about a failure.
+wait for each other; at a safe point when a node wants to leave, a new node waits, or the job board
+or the keeper was lost. When all living nodes of the world have ended their ranks, the next world is
+formed, within the limits. It starts from the newest checkpoint: one on disk, or a newer snapshot in
+the memory of a node (the *keeper*), which then writes it. `failures.py` decides what to do about a
+failure.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class WorldLimits:
     """Limits that the user sets.
 
     Attributes:
-        min_nodes: fewest nodes of a world.
-        max_nodes: most nodes of a world.
+        min_nodes: smallest number of nodes of a world.
+        max_nodes: largest number of nodes of a world.
         gather_s: see `GATHER_S`.
         ranks: ranks of each node.
         rows: rows of a step, of all ranks; 0: unknown, or each rank reads its own.
@@ -52,7 +53,7 @@ class WorldLimits:
 
     @property
     def capacity(self) -> int:
-        """Most nodes of a world: each of its ranks needs a row of every step."""
+        """Largest number of nodes of a world: each of its ranks needs a row of every step."""
         with_rows = self.rows // self.ranks if self.rows else self.max_nodes
         # With too few rows for `min_nodes`, the ranks fail.
         return max(self.min_nodes, min(self.max_nodes, with_rows))
@@ -259,8 +260,8 @@ def has_members(world: World, members: Sequence[LiveNode]) -> bool:
 def expected_fingerprint(world: World | None, members: Sequence[LiveNode]) -> Fingerprint:
     """Return the fingerprint that a node needs to take part; empty: any.
 
-    It is that of the world while a node of the world lives, else that of the node that joined
-    first.
+    It is that of the world while a node of the world lives. Else it is that of the node that joined
+    first, without nodes that leave.
     """
     if world is not None and has_members(world, members):
         return world.fingerprint
