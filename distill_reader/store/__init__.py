@@ -18,7 +18,7 @@ from ..setting_checks import integer
 
 __all__ = ["LabelStore"]
 
-#: Minimum size of the file: room for the tables and a few rows.
+#: Minimum of `max_bytes`: room for the tables and a few rows.
 MIN_BYTES = 1 << 20
 
 
@@ -31,8 +31,8 @@ class LabelStore:
     Args:
         path: path of the file. It is created if missing, together with two other files, which have
             the suffixes `-wal` and `-shm`. It must be on a disk of this host, not on NFS.
-        max_bytes: maximum size of the file. If it is full, the oldest labels are evicted, except
-            recently used labels. The other files take up to 32 MiB more.
+        max_bytes: maximum size of the file. If it is full, the oldest labels are evicted; recently
+            used labels usually stay. The other files take up to 32 MiB more.
         sample_ids: fields of a batch that together identify a sample and its augmentation, as in
             `("index", "crop_seed")`. By default, the bytes of the teachers' inputs identify it.
 

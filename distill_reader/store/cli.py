@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 #: A size at which nothing is evicted, because the readers' `max_bytes` is unknown here.
-MOST_BYTES = 1 << 44
+NO_LIMIT_BYTES = 1 << 44
 
 StorePath = Annotated[
     str, typer.Argument(metavar="PATH", help="Path of the store, as in LabelStore(PATH, ...).")
@@ -52,7 +52,7 @@ def inspect(
         bool,
         typer.Option(
             "--verify",
-            help="Check every row against its checksum instead; exit code 65 if any is damaged. "
+            help="Only check every row against its checksum; exit code 65 if any is damaged. "
             "Readers may drop new labels meanwhile.",
         ),
     ] = False,
@@ -97,7 +97,7 @@ def disown(
     from .store import LabelDatabase
 
     Database(path).close()  # raises if there is no store, as `LabelDatabase` would create one
-    with LabelDatabase(LabelStore(path, MOST_BYTES)) as store:
+    with LabelDatabase(LabelStore(path, NO_LIMIT_BYTES)) as store:
         store.disown(teacher)
         stats = store.stats
     if stats.trouble or not store.writable:
@@ -120,7 +120,7 @@ def export(
     form: Annotated[
         list[Given] | None, FORM.option("Form of the labels, as in topk:8,temperature=2.")
     ] = None,
-    rows_per_file: Annotated[int, typer.Option(min=1, help="Most rows of one .npz.")] = 10_000,
+    rows_per_file: Annotated[int, typer.Option(min=1, help="Maximum rows of a .npz.")] = 10_000,
     as_json: AsJson = False,
 ) -> None:
     """Write keys, ids and labels to numpy files: labels-00000.npz and so on, and labels.json.

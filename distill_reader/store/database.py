@@ -2,7 +2,7 @@
 
 ```
 labels    id, key, data                    the data of rows; ids grow in the order of writing, and
-                                           the lowest are evicted first
+                                           eviction begins at the lowest
 keys      key, id, layout, used, made,     the id, layout, times, size, teachers and checksum of a
           nbytes, maker, sum               row
 layouts   layout, text                     encodings of rows
@@ -31,7 +31,7 @@ from ...runtime.errors import LabelStoreUnavailable, StoreDamaged, UsageError
 log = logging.getLogger(__name__)
 
 PAGE_BYTES = 8192
-#: The write-ahead log is merged into the file before it grows beyond this.
+#: If the write-ahead log is larger than this, it is merged into the file before a transaction.
 WAL_LIMIT_BYTES = 16 << 20
 #: A transaction adds at most about twice this to the log: changed pages, and rows.
 TRANSACTION_BYTES = 8 << 20

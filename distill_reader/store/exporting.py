@@ -195,7 +195,7 @@ class LabelExport:
         Raises:
             UsageError: the folder contains an export.
             StoreDamaged: the file is broken; damaged rows are skipped.
-            LabelStoreUnavailable: the folder cannot be written.
+            LabelStoreUnavailable: the folder cannot be written, or the store cannot be read now.
         """
         index = self.folder / "labels.json"
         try:

@@ -255,7 +255,7 @@ def pack(layout: Layout, arrays: Sequence[Array], maker: str = "") -> list[Label
 
 
 def unpack(rows: Sequence[LabelRow]) -> list[Array]:
-    """Return the inverse of `pack`, for rows of one layout."""
+    """Invert `pack`: return the arrays of rows of one layout."""
     layout = rows[0].layout
     raw = np.frombuffer(b"".join(row.data for row in rows), np.uint8)
     packed = raw.reshape(len(rows), layout.nbytes)

@@ -1,8 +1,9 @@
 """The label store, its counters, and the eviction of rows.
 
-When the file is full, the oldest rows are evicted until enough pages are free. Eviction counts
-pages, not bytes of rows, because a page becomes free only when its last row is deleted, and a
-change to a full file may itself need a page.
+When the file is full, the oldest rows are evicted until enough pages are free. A recently used row
+may get a second chance: it moves to the end of the file. Eviction counts pages, not bytes of rows,
+because a page becomes free only when its last row is deleted, and a change to a full file may
+itself need a page.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class StoreStats:
     Attributes:
         hits: requested rows that were found.
         misses: requested rows that were not found.
-        written: rows added, or extended by more forms.
+        written: rows added, or extended by labels in other forms (float16, top-k, ...).
         evicted: rows deleted to make room.
         damaged: rows that failed their checksum; each counts as a miss and is deleted.
         disowned: rows deleted because their teacher is not trusted.
@@ -62,7 +63,8 @@ class StoreStats:
 
 #: Pause after a disk error, in seconds.
 PAUSE_S = 60.0
-#: Times of use are written in batches of this size, in the order of keys, so each page only once.
+#: Times of use are written once there are this many, in the order of keys, so that each page is
+#: written only once.
 USES_PER_WRITE = 100_000
 _NOT_KEPT = "not kept until it can be written"
 _NOT_READ = "requested from teachers until it can be read"
@@ -212,7 +214,7 @@ class LabelDatabase:
                 spare *= 2
                 if not error.full or spare > self._evictor.pages // 4:
                     raise
-                self._evictor.evict_recently_used()
+                self._evictor.drop_second_chances()
             else:
                 self._count(written=written, evicted=evicted)
                 if done:
@@ -340,8 +342,9 @@ def _in_transactions(
 
 #: A row that is written or deleted changes up to four pages, besides its own bytes.
 ROWS_IN_A_TRANSACTION = TRANSACTION_BYTES // (4 * PAGE_BYTES)
-#: Bytes of rows examined in one transaction: all may be rewritten at the end of the file.
-_MOST_BYTES = TRANSACTION_BYTES // 4
+#: Limit of the bytes of rows examined in one transaction. In the worst case all of them get a
+#: second chance, so that they are written again.
+_EXAMINED_BYTES = TRANSACTION_BYTES // 4
 #: Sample size for the typical time of use.
 _SAMPLED_USES = 64
 
@@ -368,24 +371,24 @@ class Evictor:
         self.pages = max_bytes // PAGE_BYTES
         self._database = database
         self._table = LabelTable(database)
-        self._chances = label_cache.MOST_CHANCES  # recently used rows that may stay
+        self._chances = label_cache.MOST_CHANCES  # rows that may get a second chance
 
-    def evict_recently_used(self) -> None:
-        """Have the next call of `evict` spare no recently used rows at first."""
+    def drop_second_chances(self) -> None:
+        """Let `evict` also evict recently used rows, until evicted rows have added new chances."""
         self._chances = 0
 
     def evict(self, pages: int, used: Mapping[bytes, int]) -> Eviction:
-        """Evict rows until `pages` are free; a bounded number of rows per transaction.
+        """Evict rows until `pages` are free; each call examines a bounded number of rows.
 
         Args:
             pages: number of pages that must be free.
             used: times of use that are not in the file yet, in seconds since 1970.
 
         Returns:
-            `more` is True if there is not enough room yet. It is False if there is, or if no row is
-            left.
+            `more` is True if the call examined rows and there is not enough room yet. It is False
+            if there is enough, or if the store had no rows.
         """
-        gone, rows_left, bytes_left = 0, ROWS_IN_A_TRANSACTION, _MOST_BYTES
+        gone, rows_left, bytes_left = 0, ROWS_IN_A_TRANSACTION, _EXAMINED_BYTES
         typical_s: int | None = None
         while (lacking := self._database.used_pages + pages - self.pages) > 0:
             head = self._table.head(rows_left, bytes_left)
