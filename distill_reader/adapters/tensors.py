@@ -76,10 +76,10 @@ _SHARED: Final = frozenset(
 class PaddleKind:
     """A tensor of Paddle.
 
-    Arrays on the CPU become tensors without a copy, except for static programs, where a thread of
-    the executor frees the tensors. To free Python's memory, that thread needs the GIL while it
-    holds one of Paddle's locks; the next `from_dlpack` holds the GIL and waits for that lock: a
-    deadlock.
+    Arrays of the dtypes in `_SHARED` become tensors on the CPU without a copy. Static programs get
+    copies, because a thread of the executor frees their tensors. To free Python's memory, that
+    thread needs the GIL while it holds one of Paddle's locks; the next `from_dlpack` holds the GIL
+    and waits for that lock: a deadlock.
 
     Attributes:
         place: place of the tensor; None: Paddle's default place.

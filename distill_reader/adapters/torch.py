@@ -18,9 +18,10 @@ class TorchLoader(Loader):
     Lightning's `Trainer.fit`, or returned by `get_train_dataloader` of `transformers.Trainer`. It
     is not a DataLoader and has no sampler, because these trainers would replace the sampler.
 
-    Tensors share the reader's memory without a copy. The memory is reused after the last tensor is
-    dropped. Tensors of the source are returned on their device, with or without this loader. Text,
-    numbers and None are not changed.
+    Without `pin_memory`, tensors on the CPU share the reader's memory, unless their array has a
+    foreign byte order. The memory is reused after the last tensor is dropped. Tensors of the source
+    are returned on their device, with or without this loader. Text, numbers and None are not
+    changed.
 
     Args:
         reader: the reader.

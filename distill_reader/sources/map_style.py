@@ -202,7 +202,7 @@ class BatchLoader(Protocol):
         """Yield the batches of these ids, in order."""
 
     def keep(self, batches: Iterator[Any]) -> bool:
-        """Keep the workers of an iterator that has ended for the next epoch, if they persist.
+        """Keep the workers of an iterator that has ended, for the next epoch, if they persist.
 
         Args:
             batches: the iterator that `read` returned.
