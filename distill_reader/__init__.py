@@ -1,6 +1,6 @@
 """`DistilReader`: a data loader that adds soft labels of teachers to the user's batches.
 
-Importing this package is cheap: only the engine process loads gRPC, Redis and the scheduler. The
+Importing this package is cheap: only the engine process loads gRPC, Redis and the reader core. The
 public names below are imported when they are first used, so that the engine does not load modules
 that only the trainer uses.
 """

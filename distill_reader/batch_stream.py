@@ -125,8 +125,8 @@ class BatchStream:
             loop sets this to None once it has the batch. It does so by an assignment, because
             Ctrl-C could interrupt a call.
         epoch: number of the current epoch; only `begin` changes it.
-        data_epoch: epochs begun over the source, without the empty epochs that follow an epoch that
-            was left.
+        data_epoch: number of epochs begun, without those that only drop the batches of an epoch
+            that was left.
         delivered: batches taken, over all epochs.
         samples_delivered: rows of the batches taken.
         unlabelled: batches taken without soft labels.
@@ -164,7 +164,7 @@ class BatchStream:
         """Drop the current epoch and begin a new one; returns its number.
 
         Args:
-            empty: no batches will be pulled in the new epoch.
+            empty: the new epoch only drops batches, so `data_epoch` stays the same.
         """
         with self._lock:
             self._progress = self.progress
@@ -365,7 +365,7 @@ class BatchStream:
             The batch; None after the timeout.
 
         Raises:
-            StopIteration: the source has ended and every batch was taken.
+            StopIteration: the source has ended and every batch was taken, or the epoch was left.
             BaseException: what the source raised; once, after the source's last batch.
             EdlError: the batch or the stream has failed.
         """

@@ -238,7 +238,7 @@ class Calls:
                 call.future.set_result(soft)
             else:
                 call.future.set_exception(error)
-        except BaseException as raised:  # by a callback, as by sys.exit; batches need this thread
+        except BaseException as raised:  # a callback may call sys.exit; batches need this thread
             is_main = threading.current_thread() is threading.main_thread()
             if is_main and isinstance(raised, KeyboardInterrupt):  # during `close`
                 raise

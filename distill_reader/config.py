@@ -201,7 +201,7 @@ class ReaderConfig:
     def request_timeout_s(self) -> float:
         """The timeout of a request to a teacher: `timeouts.request_s`, but at most 30 years.
 
-        A deadline that its clock cannot hold has passed already for gRPC.
+        gRPC would treat a deadline beyond the range of its clock as one that has passed.
         """
         return min(self.timeouts.request_s, _LONGEST_REQUEST_S)
 

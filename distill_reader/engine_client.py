@@ -40,9 +40,9 @@ DEATHS_WINDOW_S = 60.0
 STOP_GRACE_S = 4.0
 #: Batches that follow each other within this time count as announced back to back.
 SOON_S = 0.002
-#: Timeout of a requested reply: a healthy engine takes 1 ms, but a new one starts for some seconds.
+#: Timeout of a requested reply. A healthy engine takes 1 ms, but a new one needs seconds to start.
 REPLY_TIMEOUT_S = 10.0
-#: Most messages that a caller of `_send` sends itself: a socket with room takes these at once.
+#: A caller of `_send` sends up to this many messages itself: a socket with room takes them at once.
 MAX_AT_ONCE = 64
 
 
@@ -187,11 +187,11 @@ class EngineClient:
             self._send_later()
 
     def reset(self, epoch: int, data_epoch: int, pulled: int) -> None:
-        """Have the engine forget every batch.
+        """Have the engine forget every batch, and announce the waiting calls again.
 
         Args:
             epoch: number of the stream's epoch that begins.
-            data_epoch: epochs begun over the source, this one included.
+            data_epoch: as in `BatchStream`.
             pulled: batches that came from the source, over all epochs.
         """
         with self._lock:  # after this, no batch of an older epoch is announced
@@ -221,7 +221,7 @@ class EngineClient:
             return self.stats
 
     def story(self, batch: int) -> list[str]:
-        """Return what the engine recorded of a batch, one event per line; none: no answer came."""
+        """Return what the engine recorded of a batch, one event per line; empty: no answer came."""
         self._send({"kind": "story", "batch": batch})
         with self._reply_arrived:
             self._await_reply(lambda: self._story[0] == batch)

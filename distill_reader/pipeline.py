@@ -1,6 +1,6 @@
 """The threads and buffers behind a `DistilReader`: source, ring, engine, stream.
 
-Nothing here refers to the reader, so that the reader can be garbage-collected while they work.
+Nothing here refers to the reader, so that it can be garbage-collected while the threads work.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Pipeline:
         self._pid = os.getpid()
         self._source = source
         self._begun: int | None = None  # the source's latest epoch; None after `resume`
-        self._epochs = threading.Lock()  # held while an epoch begins or ends; not by finalizers
+        self._epochs = threading.Lock()  # held while an epoch begins or ends, but not in finalizers
         open_standard_fds()
         with ExitStack() as undo:  # also after a Ctrl-C while the engine starts
             try:
@@ -196,7 +196,7 @@ class Pipeline:
                 self.engine.request_stats()  # `stats` then includes the whole epoch
                 raise
             waited_s += time.monotonic() - called_at
-            # Before it is taken: if this raises, the same batch is returned again.
+            # Not after `take`: if this raises, the next call must return the same batch.
             batch, ring_batch = labelled.batch(), labelled.ring_batch
             if convert is not None:
                 try:

@@ -72,7 +72,7 @@ class Puller:
             log.warning("the source has not returned from its next() for %.0f s", timeout_s)
 
     def close(self) -> None:
-        """Have the thread close the source and end, once its `next` has returned."""
+        """Have the thread close the source and end, once the source's `next` has returned."""
         with self._lock:
             self._closed = True
             self._epochs.put(None)

@@ -46,7 +46,7 @@ class ViewTracker:
         self._dropped: deque[weakref.ref[Array]] = deque()
 
     def views(self, record: Record) -> list[Array]:
-        """Return the arrays of `record` without a copy; the last view releases the record."""
+        """Return views of the arrays of `record`; when all are gone, the record is released."""
         # All arrays are slices of one array, `base`, over the whole record. numpy makes `base` the
         # base of each slice and of every view that a user makes of a slice. So `base` lives exactly
         # as long as any of them.

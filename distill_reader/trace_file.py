@@ -56,7 +56,7 @@ class TraceFile:
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path = path
         self._limit = max_bytes // 2
-        self._names: dict[tuple[Any, ...], bytes] = {}  # of tracks; each new file repeats them
+        self._names: dict[tuple[Any, ...], bytes] = {}  # of tracks; repeated in each new file
         self._buffer: list[bytes] = []
         self._buffered = self._size = 0
         self._fd = -1
@@ -139,7 +139,10 @@ def _line(event: TraceEvent) -> bytes:
 
 
 def _repair(fd: int) -> int:
-    """Cut off a partial event or the array's end, left by an earlier engine; returns the size."""
+    """Cut off a partial event, or the last event with the array's end; returns the file's size.
+
+    An earlier engine may have left either of them.
+    """
     size = os.fstat(fd).st_size
     tail = os.pread(fd, _BUFFER_BYTES, max(size - _BUFFER_BYTES, 0))
     kept = max(
