@@ -145,7 +145,8 @@ class BatchStream:
         self._progress = StreamProgress()
         self._last_taken: tuple[StreamPosition, int] | None = None  # taken; not yet in `_progress`
         self.undelivered: tuple[RingBatch, Any] | None = None
-        self._complete = False  # the source has ended the epoch; the training loop has not yet
+        # The source ended the epoch without an error, and the training loop was not told yet.
+        self._complete = False
         self._end: Mark | None = None  # the source's position after the epoch
         self.epoch = 0
         self.data_epoch = 0

@@ -53,7 +53,7 @@ class PendingCall:
         timeout_s: seconds that the call may take, for the text of errors.
         deadline: end of that time, by the monotonic clock.
         number: number of the batch; it changes when an engine starts or the reader begins an epoch.
-        has_room: whether the room reserved for the call is still reserved.
+        has_room: whether the call still holds the room that was reserved for it.
     """
 
     future: Future[Labels]

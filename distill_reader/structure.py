@@ -2,8 +2,8 @@
 
 A batch is a tuple, list, mapping or a single array. Its leaves are numpy arrays or tensors of
 Paddle or PyTorch; any other leaf (a name, a number, None) is kept by reference and returned as it
-is. Arrays are copied to shared memory: the returned batch is the labelled one even if the user's
-loader reuses its buffers.
+is. Arrays are copied to shared memory. So the returned batch has the values that teachers labelled,
+even if the user's loader reuses its buffers.
 
 Arrays at the top level of a batch are its fields, which can be fed to teachers. Nested arrays, such
 as a list of sentences of different lengths, are returned and never sent.

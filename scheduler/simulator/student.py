@@ -46,7 +46,7 @@ class SimulatedReader:
         name: name of the student.
         group: group of the student.
         limit: number of batches of its source; None: no end.
-        teachers: all teachers ever, by name.
+        teachers: every teacher that was ever ordered, by name.
         deliver: called with the number of a released batch.
         on_news: called when the coordinator should get a report at once.
 
@@ -342,7 +342,7 @@ class SimulatedStudent:
         run: the run.
         group: its group.
         number: its number in the group.
-        teachers: all teachers ever, by name.
+        teachers: every teacher that was ever ordered, by name.
         ranks: all ranks of its job; None: it trains alone.
         on_news: called when the coordinator should get a report at once.
         on_done: called after the last step.

@@ -228,7 +228,7 @@ class TeacherFleet:
         on_event: called with a service and an event for its assignment.
 
     Attributes:
-        teachers: all teachers ever, by name.
+        teachers: every teacher that was ever ordered, by name.
         started, lost: number of teachers that began to serve, and of expired leases, by group.
         draining: draining teachers, by name.
     """
