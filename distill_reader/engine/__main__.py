@@ -46,10 +46,11 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
         gc.set_threshold(GC_THRESHOLD)
         try:
             engine.run()
-        except MemoryRefused as error:  # its state is incomplete: the trainer starts a new engine
+        except MemoryRefused as error:
+            # The state of this engine is incomplete, so the trainer has to start another one.
             channel.send("ending", error=type(error).__name__, text=str(error))
             os._exit(1)
-    # Not a plain return: threads of gRPC may still wait for teachers that do not answer.
+    # A plain return could wait for threads of gRPC whose teachers do not answer.
     os._exit(0)
 
 

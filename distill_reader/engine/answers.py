@@ -65,7 +65,8 @@ def checked_labels(
 
     Raises:
         WrongInstance: another teacher or incarnation has answered.
-        BadAnswer: a missing output, or one with wrong rows, shape, dtype or values.
+        BadAnswer: another content has answered, or an output is missing, or has wrong rows, shape,
+            dtype or values.
         WireError: the parts of a top-k output contradict each other, or an output has another
             dtype than its stated form.
         RequestRefused: an output cannot have the requested form.
@@ -145,7 +146,7 @@ def check_inputs_finite(inputs: Mapping[str, Input]) -> None:
 
 
 def _check_instance(parameters: Mapping[str, Any], expected: ExpectedResponse) -> None:
-    # A foreign server names no instance; ids that a server names must be right.
+    # Foreign servers do not name their instance. If a server names its ids, they must be right.
     for key, requested in (
         ("teacher_id", expected.teacher_id),
         ("incarnation", str(expected.incarnation or "")),

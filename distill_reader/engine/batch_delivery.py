@@ -244,7 +244,7 @@ def poison_message(number: int, reasons: tuple[str, ...]) -> str:
 
 
 def _default_names(config: ReaderConfig) -> tuple[str, ...]:
-    """Return the names of labels until a batch is labelled: the model's names are unknown."""
+    """Return the names to use for labels before the first batch is labelled."""
     names: list[str] = []
     for name in config.fetches or ("soft_label",):
         form = config.labels.of(name)

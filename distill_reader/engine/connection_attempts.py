@@ -1,4 +1,4 @@
-"""Attempts to connect to teachers' machines, which show whether these are reachable."""
+"""Connects to teachers' machines to find out whether the machines are reachable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SocketAddresses = list[tuple[int, Any]]
 
 
 class ConnectionAttempts:
-    """Tries connections in threads. For the engine's thread.
+    """Tries connections in background threads. Its methods are for the engine's thread.
 
     Names are resolved while teachers are reachable, because DNS may fail when the network fails.
 
@@ -93,7 +93,7 @@ def _in_background(function: Callable[..., None], *arguments: Any) -> bool:
 
 
 def _socket_addresses(address: str) -> _SocketAddresses:
-    """Resolve a teacher's address; empty if its name is unknown.
+    """Resolve a teacher's address; empty if its name cannot be resolved.
 
     Raises:
         ValueError: no socket can be connected to this kind of address.

@@ -1,8 +1,8 @@
 """The engine: passes the trainer's batches to its members, and their labels to the trainer.
 
-It works in one thread; rosters, links and the label cache post calls to that thread's inbox. The
-`ReaderCore` of each member decides which rows go to which teacher, when to pull or pause, and how
-many teachers are wanted.
+A member has batches labelled by the teachers of one service. Its `ReaderCore` decides which rows go
+to which teacher, when to pull or pause, and how many teachers are wanted. The engine works in one
+thread; other threads, as of rosters, links and the label cache, post calls to its inbox.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class Engine:
                 self._on_batch(message, now)
             case "cancel":
                 self._drop_call(message["number"], message["why"])
-                # Release it now: if its labels were revoked before, teachers would label it again.
+                # Release the batch now: if its labels were revoked before the release, teachers
+                # would label it again.
                 self._call_delivery.execute(self._call_delivery.delivery.release())
             case "held":
                 self._on_held(message)

@@ -59,7 +59,7 @@ class MemberListener:
     Attributes:
         on_settled: a batch has labels, goes without them, must be labelled again, or is poison.
         on_outcome: a teacher's link has posted an outcome. Called with the member, the teacher, the
-            outcome, the time, and whether the outcome has valid labels.
+            outcome, the time, and whether the outcome has valid labels from an open link.
         on_failed: the stream has failed. Called with the error, and with True if it fails in every
             epoch, not only in this one.
         on_call_failed: the batch of a call cannot be labelled. Called with its number and an error.
@@ -142,9 +142,10 @@ class EnsembleMember:
         self.links: dict[int, TeacherLink] = {}
         self._connection_attempts = ConnectionAttempts(inbox, self.handle)
         self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
-        #: Requests that could not be sent; the ledger counts them as in flight until `tick`.
+        #: Requests that could not be sent; in flight for the ledger until `_free_windows`.
         self._unsent: list[ev.Cancelled] = []
-        #: Batches of the loop that could not be sent: it gets an error in their place.
+        #: Batches of the training loop that could not be sent: the epoch fails, so they must not be
+        #: delivered without labels.
         self._unfit: set[int] = set()
         #: Batches in the label cache that will be delivered without labels of this service.
         self._unwanted: set[int] = set()
@@ -241,7 +242,7 @@ class EnsembleMember:
             self.handle(ev.DeliverUnlabelled(number))
 
     def end_call(self, number: int, samples: int) -> None:
-        """Record that a call has ended with labels of `samples` rows; 0: without labels."""
+        """Record that a call has ended with labels of `samples`; 0: without labels."""
         self._forget(number)
         self.handle(ev.CallEnded(number, samples))
 
@@ -467,7 +468,7 @@ class EnsembleMember:
                     self.handle(ev.DeliverUnlabelled(batch.number))  # send no row of it again
 
     def _free_windows(self) -> None:
-        """Free the windows of requests that could not be sent; what follows may not fit either."""
+        """Free the windows of requests that could not be sent; the next ones may fail, too."""
         while self._unsent:
             self.handle(self._unsent.pop())
 

@@ -52,7 +52,7 @@ class Inbox:
             self._wake()
 
     def stop(self) -> None:
-        """End the engine's thread; may be called by a signal handler."""
+        """Make `next` return None after the earlier calls; a signal handler may call this."""
         self._calls.append(None)
         if self._asleep:
             self._wake()
@@ -64,7 +64,7 @@ class Inbox:
             timeout_s: seconds to wait; 0: do not wait.
 
         Returns:
-            At most `MAX_CALLS` calls; None once stopped.
+            At most `MAX_CALLS` calls, perhaps none; None once stopped.
         """
         if self._ended:
             return None
@@ -96,7 +96,7 @@ class Inbox:
     def listen(self, channel: Channel, handler: Callable[[Message], None]) -> None:
         """Queue a call of `handler` for each message of the trainer; `stop` at "stop" or hangup."""
         self.watch(channel, partial(self._receive, channel, handler))
-        self._receive(channel, handler)  # messages that were read before
+        self._receive(channel, handler)  # messages that the channel has read already
 
     def watch(self, connection: HasFileno, handler: Call) -> None:
         """Call `handler` in the engine's thread when the connection is readable."""

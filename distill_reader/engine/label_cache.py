@@ -95,7 +95,7 @@ class LabelCache:
         self._model: ServiceModel | None = None
         self._remembered: ServiceModel | None = None
         self._opened = self._content_unpublished = False
-        self._probing_batch: int | None = None  # sent to a teacher to learn the model's content
+        self._probing_batch: int | None = None  # its answer shall name the model's content
         requested = LabelSelection(config.fetches, config.labels)
         self._worker = LabelCacheThread(config.store, config.service, requested, inbox, self)
 
@@ -115,7 +115,7 @@ class LabelCache:
 
     @property
     def calls(self) -> int:
-        """Number of these batches that belong to calls."""
+        """Number of queued batches of calls that are not in the ledger yet."""
         return sum(queued.batch.is_call for queued in self._queued if not queued.in_ledger)
 
     @property
@@ -144,7 +144,7 @@ class LabelCache:
         return False
 
     def requeue(self, batch: BatchMetadata, now: float) -> None:
-        """Look up a batch of the ledger again, for the current model; later batches wait for it."""
+        """Look up a batch in the ledger again, for the current model; later batches wait for it."""
         if all(queued.batch.number != batch.number for queued in self._queued):
             queued = [*self._queued, _QueuedBatch(batch, now, in_ledger=True)]
             self._queued = deque(sorted(queued, key=lambda queued: queued.batch.number))
@@ -177,7 +177,7 @@ class LabelCache:
         """Start lookups that are due, and pass on batches that are ready.
 
         Args:
-            content_id: content that the coordinator assigns; empty: none.
+            content_id: content that the teachers must serve; empty: unknown.
             usable: number of teachers that requests can be sent to.
             now: time of the engine's clock.
         """
@@ -239,7 +239,10 @@ class LabelCache:
                     self._worker.submit(StoreRows(batch_keys.cut(span.start, span.stop), rows))
 
     def on_teacher_ready(self, peer: Peer, inputs: Sequence[str]) -> None:
-        """Learn the model from a teacher, if it publishes its content."""
+        """Learn the model from a teacher that publishes its content.
+
+        A deterministic reader also needs the teacher's numerics_id.
+        """
         if peer.content_id and (peer.numerics_id or not self._numerics.is_deterministic):
             model_id = self._model_id(peer.content_id, peer.numerics_id)
             self._learn(ServiceModel(model_id, tuple(inputs)))
@@ -267,7 +270,7 @@ class LabelCache:
     # --- the worker's events, in the engine's thread
 
     def on_opened(self, remembered: ServiceModel | None) -> None:
-        """Start lookups: the store is open, or cannot be used and finds nothing."""
+        """Start lookups: the store is open, or it has failed and lookups find nothing."""
         self._opened = True
         if remembered is not None and self._numerics.admits(remembered.model_id.numerics_id):
             self._remembered = remembered

@@ -322,7 +322,7 @@ class LabelCacheThread:
 
     Attributes:
         stats: counters of the store; replaced as a whole by the thread.
-        disk_bytes: size of the store's files, as of the latest command.
+        disk_bytes: size of the store's files, as of the latest command that left no rows unsaved.
     """
 
     def __init__(
@@ -364,7 +364,7 @@ class LabelCacheThread:
         except UsageError as error:
             self._inbox.post(self._listener.on_failed, error)
             return
-        except Exception as error:  # in any case, the engine must not wait for ever
+        except Exception as error:  # whatever failed, the engine must not wait for ever
             self._give_up(error)
         else:
             try:
@@ -445,7 +445,7 @@ class LabelCacheThread:
             if not self._unsaved.keys().isdisjoint(keys.keys):
                 self._write(store)
             batch, cached = keys, cached_labels(store.get_many(keys.keys), self._requested)
-            self.stats = store.stats  # before the labels are used
+            self.stats = store.stats  # before the engine's thread gets the labels
         except EdlError as error:  # the batch cannot be sent to teachers, or labels are invalid
             log.warning("rows of the label store are not used: %s", error)
         self._inbox.post(self._listener.on_lookup, batch, cached)
@@ -458,7 +458,7 @@ class LabelCacheThread:
                     self.stats = self.stats.plus(misses=rows, dropped=rows)
                     batch = BatchKeys(number, model_id, ())
                     self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)
-                case StoreRows(_, inserted):  # of a batch that was looked up before
+                case StoreRows(_, inserted):  # of a batch without a lookup since the failure
                     self.stats = self.stats.plus(dropped=len(inserted))
 
 

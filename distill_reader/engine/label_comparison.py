@@ -209,7 +209,7 @@ class _Top:
     classes: int
 
     def may_omit(self, other: _Top, shared: Array, limit: float) -> bool:
-        """Whether the values that only `other` has are too small to be among these values.
+        """Whether the values that only `other` has are at most the least value of this top.
 
         Args:
             other: greatest values by another teacher.

@@ -28,10 +28,10 @@ class AssembledLabels(NamedTuple):
 class LabelRecords:
     """The label records of one service in the arena. For the engine's thread.
 
-    A record is allocated when the first rows of its batch arrive. A record that was offered to the
-    trainer belongs to the trainer, which frees it, and is not written any more. If the trainer gets
-    averages of several services instead, records belong to the engine until their batches are
-    taken.
+    A record is allocated when the first rows of its batch arrive. Once a record is offered to the
+    trainer, the engine writes it no more, and frees it when the trainer says so. If the trainer
+    gets averages of several services instead, the engine keeps the records of a batch until the
+    batch is taken.
 
     Teachers of one content may send floats of different precision. Each output is delivered in the
     widest dtype that was received so far: narrower records are reallocated, so that no row loses a
@@ -43,7 +43,7 @@ class LabelRecords:
         mixed: the trainer gets averages of these labels and those of other services instead.
 
     Attributes:
-        discarded_responses: responses that were not used: late, not the first, or of an old model.
+        discarded_responses: number of responses that were not used; see the instruction `Discard`.
         is_mixed: the argument `mixed`.
     """
 
@@ -62,7 +62,7 @@ class LabelRecords:
         return sum(labels.record.nbytes for labels in self._kept.values())
 
     def check(self, done: RequestDone) -> None:
-        """Raise BadAnswer if names, shapes or dtypes differ from other rows of their batches."""
+        """Raise BadAnswer if the labels cannot be joined with those of other rows of a batch."""
         if not self._kept:  # the usual case if batches are not split
             return
         for span, batch, rows in self._parts(done.request):
@@ -107,7 +107,7 @@ class LabelRecords:
         return {name: self._arena.get(ref) for name, ref in zip(labels.names, refs, strict=True)}
 
     def offer(self, number: int) -> AssembledLabels | None:
-        """Pass the labels of a complete batch to the trainer; None: it has no labels."""
+        """Mark the labels of a complete batch as offered, and return them; None: it has none."""
         if (labels := self._kept.pop(number, None)) is not None:
             self._offered[number] = labels
         return self._offered.get(number)
@@ -129,7 +129,7 @@ class LabelRecords:
             self.drop(number)
 
     def forget(self, number: int) -> None:
-        """Forget a batch that the training loop took."""
+        """Forget an offered batch that was taken or is no longer needed."""
         labels = self._offered.pop(number, None)
         if labels is not None and self.is_mixed:
             self._arena.free(labels.record.offset)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .batch_delivery import BatchDelivery
     from .ensemble_member import EnsembleMember
 
-#: Number of latest responses for quantiles, and of latest seconds for rates.
+#: Quantiles are of this many latest responses, rates of this many latest seconds.
 ANSWERS: Final = 256
 HORIZON_S: Final = 5.0
 QUANTILES: Final = (0.5, 0.95, 0.99)
@@ -54,7 +54,7 @@ class TeacherTimes:
         return self._quantiles[teacher][q].value if teacher in self._quantiles else None
 
     def keep(self, teachers: Collection[str]) -> None:
-        """Forget all other teachers."""
+        """Forget all teachers but these."""
         for teacher in self._rates.keys() - set(teachers):
             del self._rates[teacher], self._quantiles[teacher]
 
@@ -73,7 +73,7 @@ class MemberSnapshot:
         report: its report to the coordinator.
         times: recent response times of its teachers.
         without_labels: number of batches delivered without its labels.
-        weight: weight of its labels in the latest averaged batch; None: nothing is averaged.
+        weight: weight of its labels in the latest averaged batch; None: no batch was averaged.
         now: time of the engine's clock.
     """
 
@@ -231,7 +231,7 @@ _BATCHES: Final = (
     MetricFamily(
         "gauge",
         "ensemble_weight",
-        "Weight of the labels of the service in the latest batch; 0: they are missing.",
+        "Weight of the labels of the service in the latest labelled batch; 0: they are missing.",
         _weight,
     ),
 )

@@ -4,7 +4,8 @@
 starts like a first run.
 
 Each service and job has its own file, so that different jobs do not overwrite each other's files.
-Readers of one job write nearly equal files, and the last write wins. Files are replaced atomically.
+The readers of a job share the file of a service: they measure nearly the same, and the last write
+wins. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .inbox import Inbox
 
 log = logging.getLogger(__name__)
 
-#: Maximum size of a profile.
+#: Maximum number of bytes that are read of a profile.
 MOST_BYTES = 4096
 
 
@@ -78,7 +79,7 @@ class ProfileFile:
 
 
 SAVE_EVERY_S: Final = 5.0
-#: Seconds that `ProfileRecorder.close` waits.
+#: Most seconds that `ProfileRecorder.close` waits.
 _END_S: Final = 1.0
 
 
@@ -89,7 +90,8 @@ class ProfileRecorder:
         config: settings for this service; without a folder of profiles, nothing is loaded or saved.
         inbox: inbox of the engine's thread.
         measured: returns the current measurements.
-        on_loaded: receives the loaded profile; None: there was no profile.
+        on_loaded: receives the profile; None: there is no valid one. Not called if the file cannot
+            be read.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class ProfileRecorder:
             self._to_write.put(new)
 
     def close(self) -> None:
-        """Save the profile a last time if it is due; waits for a second at most."""
+        """Save the profile if it has changed or is old; waits for a second at most."""
         if self._thread is not None:
             if self._check_at < inf:
                 self.save_if_due(self._check_at)

@@ -130,7 +130,7 @@ _WORST: Final = ("starved", "source_wait", "blocked", "steady")
 
 
 class TrainerReporter:
-    """Reports the reader to the trainer and the coordinator. For the engine's thread.
+    """Reports the reader's state to trainer, coordinator and metrics. For the engine's thread.
 
     Attributes:
         calls: number of calls that have ended, by outcome.
@@ -228,7 +228,7 @@ class TrainerReporter:
                 self.exporter.show(self._members, reports, self._batch_delivery, self.calls, now)
 
     def report_before_batch(self) -> None:
-        """Send stats if resends or kinds of labels have changed: the trainer needs them first."""
+        """Send stats if resends or kinds of labels have changed, so that they precede the batch."""
         current: list[tuple[int, Mapping[str, PublishedKind]]] = [
             (member.ledger.resends, member.core.model_switch.kinds.settled)
             for member in self._members

@@ -41,7 +41,7 @@ class BatchMetadata(NamedTuple):
         fields: the location of each field in the ring.
         rows: number of rows that can be sent separately; 1 if the batch cannot be split.
         kind: rows of batches of one kind can be sent in one request.
-        can_split: all fields to be fed have the same number of rows.
+        can_split: all fields to be fed have the same number of rows, at least one.
         generation: generation of the first field; it changes when the memory is reused.
         is_call: a call requests its labels, outside the training loop.
     """
@@ -112,8 +112,8 @@ def model_inputs(
             of the inputs, or the first fields if there are none with such a name.
 
     Raises:
-        UsageError: a named field or input does not exist, there are too few fields, or only some
-            inputs have a field with their name.
+        UsageError: a named field or input does not exist, there are too few fields, only some
+            inputs have a field with their name, or `inputs` and `feeds` are both empty.
     """
     if not feeds:
         if not inputs:
@@ -324,7 +324,10 @@ class RequestSender:
         link.send(request)
 
     def _check(self, inputs: Mapping[str, Input]) -> None:
-        """Raise UsageError if the inputs fit no teacher's model, once all have been probed."""
+        """Raise UsageError if all teachers were probed and the inputs fit no described model.
+
+        Models of foreign servers are not compared here.
+        """
         models = [link.model.inputs for link in self._links.values() if not link.peer.foreign]
         mismatches = [input_mismatch(specs, inputs) for specs in models if specs]
         if mismatches and all(mismatches) and not self._link_states.unanswered:

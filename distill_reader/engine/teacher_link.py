@@ -88,8 +88,8 @@ class PendingRequest(NamedTuple):
         message: the request as sent.
         sent_at: time of sending, by the monotonic clock.
         deadline: by the monotonic clock.
-        in_flight: requests in flight at the time of sending, this one included; over connections
-            of the pool, or by threads.
+        in_flight: requests in flight at the time of sending, this one included. A request of the
+            pool counts those of the pool; a request of a thread counts those of threads.
     """
 
     request: TeacherRequest
@@ -104,7 +104,8 @@ class ConnectionPool:
     """The connections to one teacher, over which the engine's thread sends without blocking.
 
     If a connection is lost, a credential has expired or shared memory fails, a thread repeats the
-    request over gRPC, to find the cause. All methods but `open` belong to the engine's thread.
+    request over gRPC. It gets the labels, or an error with the cause. All methods but `open` belong
+    to the engine's thread.
 
     Args:
         inbox: polls the sockets.
@@ -113,7 +114,7 @@ class ConnectionPool:
         send_by_thread: receives each request that a thread has to send.
 
     Attributes:
-        wants_connection: the latest request found no connection with room.
+        wants_connection: the latest request found no connection with room; True at first.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class ConnectionPool:
                 self._send_by_thread(answered.request)
             else:
                 self._post(self._to_outcome(answered, outcome))
-        # If its credentials have expired, a new connection sends the current credentials.
+        # If the connection's credentials have expired, a new one sends the current credentials.
         if any_refused or (connection.leaving and not pending):
             self._drop(connection)
 
@@ -262,8 +263,8 @@ class ConnectionPool:
 class TeacherLink:
     """The link to one teacher.
 
-    The engine's thread calls `send`, `check_deadlines` and `close`; probes, and requests that need
-    gRPC, run in threads of the link.
+    Its methods are for the engine's thread. Probes, and requests that the `ConnectionPool` does not
+    take, run in threads of the link.
 
     Args:
         config: settings of the member.
@@ -302,7 +303,8 @@ class TeacherLink:
         self._pool: ConnectionPool | None = None
         self._learned_outputs: tuple[str, ...] = ()  # if the server does not publish its outputs
         self._lock = threading.Lock()
-        self._unfinished = self._senders = 0  # requests, threads
+        self._unfinished = 0  # requests that sending threads have not finished
+        self._senders = 0  # sending threads
         self._in_flight = ConcurrencyCounter()
         self._make_template()
 
@@ -325,7 +327,7 @@ class TeacherLink:
             self._pool.check_deadlines(now)
 
     def _send_by_thread(self, request: TeacherRequest) -> None:
-        """Queue a request for the sending threads; starts another one if all are busy."""
+        """Queue a request for the sending threads; starts another thread if all are busy."""
         with self._lock:
             self._unfinished += 1
             if self._unfinished > self._senders:
@@ -364,7 +366,7 @@ class TeacherLink:
     def _probe(self) -> tuple[str, ...]:
         """Return the names of the model's inputs; connect first if there is no client yet."""
         if (client := self._client) is None:
-            # In this thread: reading the files of credentials may fail.
+            # Not in the constructor: reading the files of credentials may fail.
             peer = self.peer
             client = open_client(peer.protocol, peer.address, peer.model, self._config.security)
             self._client = client
@@ -471,7 +473,8 @@ class TeacherLink:
             The properties that responses of this model must have.
 
         Raises:
-            BadAnswer: the responses have different outputs.
+            BadAnswer: the responses have different outputs. The repeated requests may raise other
+                errors.
         """
         expected = self._template.expected
         if expected.outputs:  # learned since the request was sent

@@ -78,13 +78,13 @@ class RequestDone(NamedTuple):
 
     Attributes:
         request: the request.
-        labels: by name, as the training loop gets them; in the memory of the response.
+        labels: by name, as the training loop gets them; may be views of the response.
         device_s: seconds of work of the teacher's device.
         draining: the teacher is about to leave and asks for no more requests.
         seconds: seconds from the creation of the request to its labels.
         content_id: content of the model; empty: unknown.
         numerics_id: numerics of the labels; empty: unknown.
-        store_rows: rows for the label store; empty without a store.
+        store_rows: rows for the label store; empty without a store or a known content.
     """
 
     request: TeacherRequest

@@ -164,7 +164,7 @@ class _TracedBatch:
 
 
 class BatchTracer:
-    """Traces each batch and call when it ends, so that one file has all of its events.
+    """Traces each batch and call when it ends, so that one file has both ends of a slice.
 
     The slice "batch" of a batch contains the slice "ready", which begins when the batch has its
     labels. If the batch was pulled before this engine started, its slice begins when the engine
@@ -199,7 +199,7 @@ class BatchTracer:
         self._now = now
 
     def leave(self, outcome_of_calls: str = "left") -> None:
-        """Write all batches as "left", because the epoch or the stream ends, and all calls."""
+        """Write all batches, as "left", and all calls: the epoch or the stream ends."""
         for number, batch in self._batches.items():
             outcome = outcome_of_calls if batch.is_call else "left"
             self._draw(number, batch, max(self._now, batch.since), outcome)
@@ -333,7 +333,8 @@ class Timeline:
         self._writer = TraceWriter(file)
         self.batches = BatchTracer(self._writer)
         self._changes = StateTracer(self._writer)
-        self._traces_pulls = False  # False at first, for batches that an earlier engine has traced
+        #: False until "reset" or "resumed": an earlier engine has traced the pulls before.
+        self._traces_pulls = False
         self._loop_since: float | None = None  # since when the training loop works on a batch
         self._waits_since: float | None = None  # since when the training loop waits
         self._flushed_at = 0.0
