@@ -51,9 +51,8 @@ def open_roster(config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFail
     Args:
         config: settings with named teachers or a coordinator.
         on_assigned: called in any thread when the teachers change.
-        on_failed: called once if the teachers cannot change any more: a newer process of this
-            student has replaced this one, or a manager has another protocol version or refuses the
-            credentials.
+        on_failed: called once if no assignment can arrive any more; `coordinator.Subscription`
+            lists the errors that have this effect.
     """
     if config.coordinator is None:
         return NamedTeachers(config, on_assigned)
