@@ -37,7 +37,7 @@ _TRIM_THRESHOLD_BYTES = (1 << 31) - 1
 
 
 def tune_allocator() -> bool:
-    """Keep freed buffers of up to 1 GiB in this process; it then never shrinks below its peak.
+    """Keep freed buffers of up to 1 GiB in this process, which then stays near its peak size.
 
     Returns:
         Whether it had an effect: only with glibc.
@@ -87,8 +87,8 @@ class Record(NamedTuple):
 class Arena:
     """Growable shared memory cut into records. Safe to use from several threads.
 
-    Only the process that created an arena allocates and frees. Another process attaches to its
-    descriptor and reads the arrays whose references it receives.
+    Several processes may map an arena, but only one of them, its creator or another, may allocate
+    and free. The others read the arrays whose references they receive.
 
     Args:
         fd: a memory file; the arena owns and closes it.
@@ -96,8 +96,8 @@ class Arena:
 
     Attributes:
         fd: descriptor of the memory file; -1 after `close`.
-        size_bytes: bytes of the memory file, used or not.
-        used_bytes: bytes of all allocated records.
+        size_bytes: bytes of the memory file that this process has mapped, used or not.
+        used_bytes: bytes of all records that this process has allocated and not freed.
     """
 
     #: Name of the memory file in lists of open files.
@@ -128,7 +128,7 @@ class Arena:
 
     @classmethod
     def attach(cls, fd: int) -> Self:
-        """Map an arena that another process allocates from."""
+        """Map an arena that another process has created; to allocate from it, attach at once."""
         return cls(fd, os.fstat(fd).st_size)
 
     def put(self, arrays: Sequence[Array]) -> Record:
@@ -235,7 +235,8 @@ class Arena:
         start = self.size_bytes
         # The file is larger, and cannot shrink, if an earlier growth could not be mapped.
         if os.fstat(self.fd).st_size < start + step:
-            # A process that may not map the whole file could not attach it: try that first.
+            # A process has to map the whole file to attach. Before the file grows, test whether
+            # the system permits a mapping of the new size.
             mmap.mmap(-1, start + step, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ).close()
             os.ftruncate(self.fd, start + step)
         self._remap(start + step)

@@ -74,7 +74,10 @@ class Channel:
             return True  # closed: `send` returns at once
 
     def send(self, kind: str, **fields: Any) -> bool:
-        """Send one message; return False if the other process has ended."""
+        """Send one message; return False if the other process has ended.
+
+        Within `together` the message is only queued, and the result is True.
+        """
         return self.send_all([{"kind": kind, **fields}])
 
     def send_all(self, messages: Iterable[Message]) -> bool:
@@ -99,7 +102,9 @@ class Channel:
         return self._messages.popleft()
 
     def received(self) -> list[Message] | None:
-        """Return the messages that have arrived; None if the other process ended. Never blocks.
+        """Return the messages that have arrived. Never blocks.
+
+        Returns None once the other process has ended and all its messages were returned.
 
         Raises:
             WireError: a line is not a message.
@@ -157,7 +162,7 @@ class _BatchedSends(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         with self._channel._send_lock:
-            # If another thread is inside, its exit sends the messages of both.
+            # If another thread is inside, the first exit sends the queued messages of both.
             if self._channel._queued is None:
                 self._channel._queued = []
 

@@ -1,9 +1,10 @@
 """Dataclasses and named tuples as JSON values, and back according to their type hints.
 
-A dataclass becomes an object with a member for each field, a named tuple or a set becomes a list,
-and a path becomes a string. Reading checks types: a value that does not fit its hint raises
-WireError. So does a missing member, unless defaults are allowed and its field has one. Keys of
-mappings are not checked. Unknown members are ignored, so that newer versions may add members.
+A dataclass becomes an object with a member for each field, a named tuple or a frozenset becomes a
+list, and a path becomes a string. Reading checks types: a value that does not fit its hint raises
+WireError. A missing member also raises WireError, unless defaults are allowed and the field has a
+default. Keys of mappings are not checked. Unknown members are ignored, so that newer versions may
+add members.
 """
 
 from __future__ import annotations

@@ -94,10 +94,11 @@ def to_bytes(array: Array) -> memoryview:
     """Serialise the elements of an array.
 
     Returns:
-        The array's own memory if it is row-major and little-endian, else a copy.
+        The array's own memory if it is row-major, little-endian and not BYTES, else a copy.
 
     Raises:
-        WireError: the dtype has no datatype, or the elements do not fit into one message.
+        WireError: the dtype has no datatype, an object is not bytes, or the elements do not fit
+            into one message.
     """
     datatype = datatype_of(array.dtype)
     if array.nbytes > MAX_MESSAGE_BYTES:

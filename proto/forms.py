@@ -21,8 +21,8 @@ NAME.tail      [N, ...]     FP32: the mass of the other C - K classes
 
 Of equal values, the lower class comes first. With a temperature, `tail` is the sum of the omitted
 probabilities. Without one, it is the logarithm of the sum of the exponentials of the omitted
-logits, so `softmax([values, tail])` is exact at temperature 1. If the output is probabilities p,
-`topk:K` without a temperature sends the logits log p.
+logits, so `softmax([values, tail])` is exact at temperature 1, apart from rounding. If the output
+is probabilities p, `topk:K` without a temperature sends the logits log p.
 
 A server that does not know these parameters ignores them and answers in its own datatype.
 
@@ -51,7 +51,7 @@ OutputKind = Literal["logits", "probabilities", "log-probabilities", "other"]
 OUTPUT_KINDS: Final[tuple[OutputKind, ...]] = get_args(OutputKind)
 #: Values of the reader's setting `soft_label_is`.
 SoftLabelIs = Literal["logits", "probabilities"]
-#: Published kinds that fit each value; log-probabilities are valid logits.
+#: Published kinds that fit each value of `soft_label_is`; log-probabilities are valid logits.
 FITTING_KINDS: Final[Mapping[SoftLabelIs, tuple[OutputKind, ...]]] = {
     "logits": ("logits", "log-probabilities"),
     "probabilities": ("probabilities",),
@@ -283,8 +283,8 @@ def decode(
 
     The classes that `topk` omitted share the tail evenly: each of the C - K classes gets the
     probability `tail / (C - K)` or the logit `tail - log(C - K)`. The largest class stays the
-    largest, and a softmax at temperature 1 gives the exact probability of each kept class, and of
-    the omitted classes together.
+    largest. Apart from rounding, the probabilities, or the softmax of the logits at temperature 1,
+    are exact for each kept class, and for the omitted classes together.
 
     Args:
         name: name of the output.
@@ -353,7 +353,7 @@ def check_parts(
 
 def softmax(logits: Array, temperature: float) -> Array:
     """Return the probabilities of float32 logits [..., C] after division by `temperature`."""
-    with np.errstate(over="ignore"):  # classes so far below the largest get probability 0
+    with np.errstate(over="ignore"):  # an overflow gives -inf, and the class gets probability 0
         rows = logits - logits.max(axis=-1, keepdims=True)
         rows /= max(np.float32(temperature), _TINY)  # a tiny temperature is 0 in float32
     np.exp(rows, out=rows)

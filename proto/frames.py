@@ -12,8 +12,8 @@ outputs of the requests that follow. REQUEST carries the arrays of one batch, or
 shared memory. RESULT or ERROR answers a request. GOAWAY announces that the teacher accepts no more
 requests over this connection.
 
-A frame is a header of fixed size, a head, and a payload. Fields of the header have their sizes in
-bytes here:
+A frame is a header of fixed size, a head, and a payload. The line `header` gives the sizes of its
+fields in bytes:
 
 ```
 header   magic 4, kind 1, flags 1, head bytes 2, rows 4, number 8, payload bytes 8, seconds 8
@@ -131,7 +131,7 @@ DESCRIBED: Final = 2
 DRAINING: Final = 4
 SHARED_MEMORY_FAILED: Final = 8
 
-#: The most unanswered requests on one connection; a teacher does not read further requests.
+#: The most unanswered requests on one connection; a teacher reads more only after an answer.
 REQUESTS_PER_CONNECTION: Final = 8
 #: Limits of the JSON in a payload, the number of inputs or outputs, and the dimensions of an array.
 MAX_JSON_BYTES: Final = 64 << 10

@@ -76,7 +76,7 @@ def parse_object(data: memoryview) -> dict[str, Any]:
 
 
 def _check_nesting(body: bytes) -> None:
-    """Raise WireError for nesting that would overflow the parser's stack and abort Python."""
+    """Raise WireError for nesting that could overflow the parser's stack and abort Python."""
     if body.count(b"[") + body.count(b"{") <= _MAX_NESTING:
         return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
@@ -178,8 +178,9 @@ def array_to_json(array: Array) -> list[Any]:
 
 #: The HTTP header with the length of the JSON object, if bytes follow it.
 HEAD_LENGTH: Final = "Inference-Header-Content-Length"
-#: Parameters that say where the elements of a tensor are.
+#: Parameter of a tensor: the number of bytes behind the JSON object that hold its elements.
 BINARY_SIZE: Final = "binary_data_size"
+#: Parameters of a requested output, and of a request for all its outputs: send elements as bytes.
 BINARY: Final = "binary_data"
 BINARY_DEFAULT: Final = "binary_data_output"
 

@@ -3,9 +3,9 @@
 Protobuf's own parser copies every bytes field, and tensors are nearly all of a message. So this
 module returns the fields of tensors as views, and protobuf parses only the rest of the message.
 
-A field is a tag (field number * 8 + wire type, as a varint) and a value; the wire type determines
-the length of the value. Messages may be hostile: nothing is read beyond the end of a message, and
-the number of its fields is bounded before objects are made for them.
+A field is a tag (field number * 8 + wire type, as a varint) and a value. The wire type tells how to
+find the end of the value. Messages may be hostile: nothing is read beyond the end of a message, and
+a message with too many fields is refused.
 """
 
 from __future__ import annotations

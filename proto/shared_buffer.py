@@ -1,4 +1,4 @@
-"""Arrays that another process may read in place, each with a generation that changes when freed.
+"""Arrays that another process may read in place; each has a generation until it is freed.
 
 A tensor whose elements are not sent in its message lies in registered shared memory. Its parameters
 name the location. Three are of the system-shared-memory extension of the Open Inference Protocol,
@@ -150,8 +150,8 @@ class BufferLocation(NamedTuple):
 class SharedBuffer(Arena):
     """An arena whose arrays each have a generation, which changes when the array is freed.
 
-    The allocating process writes generations; a process that has attached compares them with the
-    generation in a request.
+    The allocating process writes generations; other processes compare them with the generation in a
+    request. Only one thread at a time may call `allocate` or `free`.
     """
 
     NAME: ClassVar = "edl-lent"

@@ -20,8 +20,9 @@ from ..security.credentials import ClientSecurity
 def input_mismatch(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:
     """Compare a batch with the inputs that a server declares for its model.
 
-    KServe and MLServer pass any tensor to the model and report its exception as an error of the
-    server, as if a second attempt could succeed. So a batch is compared before it is sent.
+    KServe and MLServer pass any tensor to the model and report the model's exception as an error of
+    the server, as if a second attempt could succeed. The comparison shows whether the batch is the
+    cause.
 
     Args:
         declared: inputs of the model; empty if the server does not declare any.

@@ -164,7 +164,7 @@ class OipGrpcClient:
             log.debug("%s makes no transport offer: %s", self._host, error)
             return None
         offer = TransportOffer.from_metadata(call.trailing_metadata() or ())
-        # Another port than the dialled one means a port mapping, which lacks the transport port.
+        # If the ports differ, a port mapping lies between, which may lack the transport's port.
         return offer if offer is not None and str(offer.grpc_port) == self._port else None
 
     @property

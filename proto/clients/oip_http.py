@@ -362,7 +362,7 @@ def decode_labels(reply: HttpReply) -> LabelResponse:
 
 #: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.
 _BINARY_REFUSED_STATUSES: Final = (400, 406, 415, 422, 500, 501)
-#: The one of them that may have another cause: only a second failure counts as a refusal.
+#: The one of these statuses that may have another cause: only a second failure is a refusal.
 _FAILED: Final = 500
 _NOT_READY: Final = (400, 503)
 #: The JSON object of a request, and the buffers that follow it.
@@ -386,7 +386,7 @@ class OipHttpClient:
 
     def __init__(self, url: str, model: str, security: ClientSecurity | None = None) -> None:
         self.binary: bool | None = None
-        self._has_failed = False  # for a binary body, with a status that may have other causes
+        self._has_failed = False  # a binary body failed, and the same request as JSON succeeded
         self._model = model
         self._path = f"/v2/models/{quote(model, safe='')}"
         self._pool = HttpConnectionPool(HttpConnector(url, security))
@@ -410,7 +410,7 @@ class OipHttpClient:
         if self.binary is not None:
             message = _encoded(request, binary=self.binary)
             return decode_labels(self._post(message, request, until_s))
-        had_failed = self._has_failed  # of requests at the same time, all may fail by one cause
+        had_failed = self._has_failed  # read first: concurrent requests may fail for one cause
         reply = self._post(_encoded(request, binary=True), request, until_s)
         if reply.status not in _BINARY_REFUSED_STATUSES:
             answer = decode_labels(reply)

@@ -5,9 +5,10 @@ something that does not exist: an unknown service of a pipeline server, or an un
 C++ server. Both servers refuse this without running the model, which may be busy. gRPC's status of
 an inference is OK even if the inference failed; the error number in the answer has to be checked.
 
-Arrays are sent as single numbers, in the field for their element type, or as the bytes of `.npy`
-files. A pipeline server accepts `.npy` for any dtype, so requests to it use these; its answers are
-read in every form of tensor. Answers as text are refused, because they would have to be evaluated.
+Elements are sent as single numbers, in the field for their type, as raw bytes (C++ server), or as
+the bytes of `.npy` files (pipeline server). A pipeline server accepts `.npy` for any dtype, so our
+requests use `.npy` files; answers are read in every form of tensor. Answers as text are refused,
+because they would have to be evaluated.
 A `.npy` file could hold pickled objects, which execute code when they are read, so only files of
 numbers are written and read.
 
@@ -56,7 +57,7 @@ class ElementType:
         datatype: name in the Open Inference Protocol.
         field: name of the repeated field of `Tensor` that has a number for each element.
         as_bits: the numbers are the bits of the elements, not their values.
-        raw: the C++ server sends the elements as bytes in `tensor_content`, not in `field`.
+        raw: in messages of the C++ server, `tensor_content` has the elements as bytes.
     """
 
     datatype: str

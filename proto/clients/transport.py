@@ -27,7 +27,7 @@ from ..shared_buffer import BufferLocation, SharedBuffer
 from . import OVERWRITTEN, LabelRequest, LabelResponse
 
 _STAGING_BYTES: Final = frames.HEADER.size + (64 << 10)
-_RECEIVE_BYTES: Final = 4 << 20
+_TLS_SEND_BYTES: Final = 4 << 20
 #: The largest answer for which memory is allocated.
 _MAX_ANSWER_BYTES: Final = 1 << 31
 #: The most calls of recv in one `receive`, so that other connections are served too.
@@ -270,7 +270,7 @@ class TransportConnection:
                 pieces.append(piece)
             try:
                 if self._encrypted:
-                    count = self._socket.send(first[:_RECEIVE_BYTES])
+                    count = self._socket.send(first[:_TLS_SEND_BYTES])
                 else:
                     count = self._socket.sendmsg(pieces[:64])
             except _WOULD_BLOCK:

@@ -48,7 +48,7 @@ class ClientSecurity:
     """Credentials of a client, and how it identifies its server.
 
     Attributes:
-        tls: None for unencrypted connections.
+        tls: None: no certificate of our own, and no encryption except for https:// addresses.
         token_file: a bearer token, sent with every call; reloaded when the file changes.
         server_name: the name in the server's certificate; empty: the host of the address.
         insecure: allow credentials with unencrypted connections that leave this machine.

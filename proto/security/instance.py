@@ -24,12 +24,12 @@ INCARNATION: Final = "edl-incarnation"
 
 _PURPOSE = "edl-instance-v1"
 _KEY_BYTES = 32
-#: Longer challenges are refused, so that nobody can get proofs for arbitrary texts.
+#: Longest challenge that is answered.
 _MAX_CHARS = 512
 
 
 def new_key() -> str:
-    """Create the key for one start of one instance."""
+    """Create the key for one incarnation of a teacher."""
     return secrets.token_hex(_KEY_BYTES)
 
 
@@ -41,15 +41,15 @@ def new_challenge() -> str:
 def prove(
     key: str, teacher_id: str, incarnation: int, challenge: str, attested_address: str = ""
 ) -> str:
-    """Return the HMAC-SHA256 of the instance and the challenge, in hex.
+    """Return the HMAC-SHA256 of a teacher's incarnation and the challenge, in hex.
 
     Args:
-        key: the key of this start, from `new_key`.
-        teacher_id: id of the instance.
-        incarnation: incarnation of this start.
+        key: the key of this incarnation, from `new_key`.
+        teacher_id: id of the teacher.
+        incarnation: number of the incarnation.
         challenge: the challenge of the manager.
-        attested_address: address of the foreign server that is attested; empty for the instance
-            itself.
+        attested_address: address of the foreign server that a sidecar attests; empty: the teacher
+            proves its own identity.
 
     Raises:
         ValueError: the challenge is too long.
