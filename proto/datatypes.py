@@ -25,7 +25,7 @@ Parameter = bool | int | float | str
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 
 
-#: The most dimensions that every release of numpy supports.
+#: Maximum number of dimensions of an array; every release of numpy supports so many.
 MAX_DIMENSIONS = 32
 
 _DTYPES: dict[str, np.dtype[Any]] = {

@@ -1,9 +1,9 @@
 """The transport between our own reader and teacher: its offer, its proofs, and its frames.
 
 On request, a teacher offers a connection in its answer to `ModelMetadata` (`TransportOffer`), if
-the caller's credentials permit labelling. The reader accepts only an offer from the endpoint that
-it dialled. The connection goes over TCP, with TLS if gRPC uses it, or over a Unix socket on the
-same host.
+the caller's credentials permit labelling. The reader accepts the offer only if the teacher's gRPC
+port is the port that the reader dialled. The connection goes over TCP, with TLS if gRPC uses TLS,
+or over a Unix socket on the same host.
 
 First both sides prove that they know the secret of the offer, which is never sent over the
 connection: the reader sends MAGIC, the session and a challenge; the teacher sends a challenge and
@@ -131,7 +131,7 @@ DESCRIBED: Final = 2
 DRAINING: Final = 4
 SHARED_MEMORY_FAILED: Final = 8
 
-#: The most unanswered requests on one connection; a teacher reads more only after an answer.
+#: Maximum number of unanswered requests on a connection; a teacher reads more only after an answer.
 REQUESTS_PER_CONNECTION: Final = 8
 #: Limits of the JSON in a payload, the number of inputs or outputs, and the dimensions of an array.
 MAX_JSON_BYTES: Final = 64 << 10

@@ -39,7 +39,7 @@ def split_bytes_field(
     Args:
         data: the message.
         field: number of the bytes field.
-        max_fields: most fields of the message.
+        max_fields: maximum number of fields of the message.
 
     Returns:
         The message without that field, and the values of the field as read-only views into `data`,

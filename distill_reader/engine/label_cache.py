@@ -95,7 +95,7 @@ class LabelCache:
         self._model: ServiceModel | None = None
         self._remembered: ServiceModel | None = None
         self._opened = self._content_unpublished = False
-        self._probing_batch: int | None = None  # its answer shall name the model's content
+        self._probing_batch: int | None = None  # batch sent to learn the model's content
         requested = LabelSelection(config.fetches, config.labels)
         self._worker = LabelCacheThread(config.store, config.service, requested, inbox, self)
 

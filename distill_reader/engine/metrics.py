@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .ensemble_member import EnsembleMember
 
 #: Quantiles are of this many latest responses, rates of this many latest seconds.
-ANSWERS: Final = 256
+QUANTILE_RESPONSES: Final = 256
 HORIZON_S: Final = 5.0
 QUANTILES: Final = (0.5, 0.95, 0.99)
 
@@ -40,7 +40,7 @@ class TeacherTimes:
         """Record that a teacher labelled `samples` rows, `seconds` after the request was sent."""
         if teacher not in self._rates:
             self._rates[teacher] = RecentRate(HORIZON_S)
-            self._quantiles[teacher] = {q: LowQuantile(ANSWERS, q) for q in QUANTILES}
+            self._quantiles[teacher] = {q: LowQuantile(QUANTILE_RESPONSES, q) for q in QUANTILES}
         self._rates[teacher].add(samples, now)
         for quantile in self._quantiles[teacher].values():
             quantile.add(seconds)

@@ -79,8 +79,8 @@ class ProfileFile:
 
 
 SAVE_EVERY_S: Final = 5.0
-#: Most seconds that `ProfileRecorder.close` waits.
-_END_S: Final = 1.0
+#: Maximum number of seconds that `ProfileRecorder.close` waits.
+_CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class ProfileRecorder:
@@ -135,7 +135,7 @@ class ProfileRecorder:
             if self._check_at < inf:
                 self.save_if_due(self._check_at)
             self._to_write.put(None)
-            self._thread.join(_END_S)
+            self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _loaded(self, profile: StreamProfile | None) -> None:
         self._saved = profile

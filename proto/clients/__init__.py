@@ -167,7 +167,7 @@ def open_client(
         address: host:port or grpc://host:port for gRPC; http://host:port or https://host:port for
             HTTP, with `oip` only.
         model: name of the model at the server; the C++ server of Paddle Serving ignores it.
-        security: credentials for the server; None for neither TLS nor token.
+        security: credentials for the server; None: no token, and TLS only with https://.
 
     Raises:
         UsageError: the protocol or the address is invalid, or a file of `security` cannot be used.

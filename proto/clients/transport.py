@@ -30,7 +30,7 @@ _STAGING_BYTES: Final = frames.HEADER.size + (64 << 10)
 _TLS_SEND_BYTES: Final = 4 << 20
 #: The largest answer for which memory is allocated.
 _MAX_ANSWER_BYTES: Final = 1 << 31
-#: The most calls of recv in one `receive`, so that other connections are served too.
+#: Maximum number of calls of recv in one `receive`, so that other connections are served, too.
 _MAX_RECEIVES: Final = 64
 _WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 

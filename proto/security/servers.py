@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 #: The longest TLS handshake, in seconds.
 HANDSHAKE_S: Final = 10.0
-#: The most unfinished handshakes; a further handshake ends the oldest. asyncio allocates 256 KiB
-#: for each TLS connection from its first byte on.
+#: Maximum number of unfinished handshakes; a further handshake ends the oldest. asyncio allocates
+#: 256 KiB for each TLS connection from its first byte on.
 HANDSHAKES: Final = 128
 #: Seconds that a handshake has at least after its first byte, however late the byte came.
 _MIN_TLS_S: Final = 0.01
