@@ -85,7 +85,7 @@ def checked_labels(
         for part, array in arrays.items():
             _check_label(part, array, samples)
         spec = expected.declared.get(name)
-        if spec is not None and name in arrays:  # else it has parts, which `check_parts` compares
+        if spec is not None and name in arrays:  # else `check_parts` compares its parts
             _check_declared(spec, arrays[name], exact=is_edl_teacher and form is None)
         if form is None:
             labels |= arrays

@@ -226,7 +226,7 @@ class StateTracer:
         self._hedged: frozenset[tuple[int, int]] = frozenset()
         self._wants: dict[str, int] = {}
         self._pause: tuple[float, str, str] | None = None  # (since, service, reason)
-        self._state: tuple[str, float, str] | None = None  # (state, since, what it waits for)
+        self._state: tuple[str, float, str] | None = None  # (state, since, what is waited for)
         self._counted_at = 0.0
 
     def tick(self, members: Sequence[EnsembleMember], now: float) -> None:
