@@ -252,7 +252,7 @@ def encode_response(
 
     Raises:
         RequestRefused: JSON cannot hold an output that was not requested as bytes.
-        ValueError: such an output, or a parameter, is NaN or infinite.
+        ValueError: an output that was not requested as bytes, or a parameter, is NaN or infinite.
     """
     described: list[dict[str, Any]] = []
     raws: list[memoryview] = []

@@ -410,7 +410,7 @@ class OipHttpClient:
         if self.binary is not None:
             message = _encoded(request, binary=self.binary)
             return decode_labels(self._post(message, request, until_s))
-        had_failed = self._has_failed  # read first: concurrent requests may fail for one cause
+        had_failed = self._has_failed  # read first: concurrent requests may share a cause
         reply = self._post(_encoded(request, binary=True), request, until_s)
         if reply.status not in _BINARY_REFUSED_STATUSES:
             answer = decode_labels(reply)

@@ -111,8 +111,8 @@ def read_tokens(path: Path) -> Tokens:
     """Read a list of tokens.
 
     Raises:
-        UsageError: the file cannot be read, is open to other users, is empty, or has a malformed
-            line.
+        UsageError: the file cannot be read, is open to others, is writable by its group, is empty,
+            or has a malformed line.
     """
     entries: dict[bytes, Caller] = {}
     for number, line in enumerate(_read_secret(path).splitlines(), start=1):
@@ -146,8 +146,8 @@ def read_token(path: Path) -> str:
     """Read the one token that a client sends.
 
     Raises:
-        UsageError: the file cannot be read, is open to other users, or does not hold exactly one
-            token.
+        UsageError: the file cannot be read, is open to others, is writable by its group, or does
+            not hold exactly one token.
     """
     words = _read_secret(path).split()
     if len(words) != 1:

@@ -286,7 +286,7 @@ class Reloaded(Generic[_T]):
         self._load = load
         self._clock = clock
         self._lock = threading.Lock()
-        self._retry_s = math.inf  # time of the next attempt after a failed one
+        self._retry_at = math.inf  # time of the next attempt after a failed one
         self._problem = ""  # of the last failed attempt
         self._versions = _file_versions(paths)  # before reading, to notice a change in between
         self._value = load()
@@ -294,13 +294,13 @@ class Reloaded(Generic[_T]):
     def current(self) -> _T:
         """Return the content of the files; reload them if they have changed."""
         versions = _file_versions(self._paths)
-        if versions == self._versions and self._clock() < self._retry_s:
+        if versions == self._versions and self._clock() < self._retry_at:
             return self._value
         with self._lock:
             if versions != self._versions:
                 self._versions, self._problem = versions, ""
                 self._reload()
-            elif self._clock() >= self._retry_s:
+            elif self._clock() >= self._retry_at:
                 self._reload()
             return self._value
 
@@ -308,12 +308,12 @@ class Reloaded(Generic[_T]):
         try:
             self._value = self._load()
         except UsageError as error:
-            self._retry_s = self._clock() + _RETRY_S
+            self._retry_at = self._clock() + _RETRY_S
             if (problem := str(error)) != self._problem:
                 self._problem = problem
                 log.error("%s; the previous content stays in use", problem)
         else:
-            self._retry_s = math.inf
+            self._retry_at = math.inf
             log.info("reloaded: %s", ", ".join(map(str, self._paths)))
 
 

@@ -168,7 +168,7 @@ class Acceptor:
             await loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=limit_s
             )
-        except OSError as error:  # a TimeoutError is one
+        except OSError as error:  # also a TimeoutError
             connection.close()
             log.debug("a TLS handshake failed: %s", error)
         except asyncio.CancelledError:
