@@ -1,8 +1,9 @@
 """A teacher: a server that labels batches with one model.
 
-`open_backend` and `run_in_micro_batches` label batches in the calling process. With the same
-settings, the labels have the same bits as those of a teacher. `serving` runs the server, `cli` is
-its command line.
+`open_backend` and `run_in_micro_batches` label batches in the calling process. With the settings,
+micro-batch and environment variables of a teacher on an equal machine (`config.PredictorConfig`),
+the labels have the same bits as the teacher's. `serving` runs the server, `cli` is its command
+line.
 """
 
 from ..proto.datatypes import TensorSpec

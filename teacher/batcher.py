@@ -37,7 +37,7 @@ class Labeller(Protocol):
         """Return the model; raise RetryableError while it is not loaded."""
 
     def submit(self, request: BatchRequest) -> Future[RequestLabels]:
-        """Queue one batch to be labelled before its deadline; does not block.
+        """Queue one batch to be labelled before its deadline, without waiting for a device.
 
         Inputs in `memory` must not be freed before the future is done.
 
@@ -50,7 +50,7 @@ class Labeller(Protocol):
         """
 
 
-#: Most jobs at one predictor: the running one, and the next one with its inputs in place.
+#: Limit of jobs at one predictor: one runs, and the inputs of the next one are already in memory.
 READ_AHEAD: Final = 2
 #: Seconds without merging after merged requests crashed a predictor. Then the request that caused
 #: the crash, when it is sent again, crashes the predictor alone.
@@ -89,9 +89,10 @@ class Batcher:
 
     Args:
         pool: the predictors.
-        slots: requests that may wait or be labelled at a time; further ones are refused.
+        slots: limit of requests that wait, run, or have labels that are not released; further ones
+            are refused.
         rule: how requests are merged.
-        recorder: counts the outcomes of requests.
+        recorder: records batches, times in the queue, and requests that were not computed.
         clock: seconds, monotonic; the clock of the requests' deadlines.
     """
 
@@ -114,7 +115,8 @@ class Batcher:
         self._lanes = [_Lane(predictor) for predictor in pool.predictors]
         self._taken_slots = self._taken_samples = 0
         self._promised_s = 0.0  # when the last refused request may retry
-        self._merging: tuple[Any, Any] = (None, None)  # the model, and its copy for merging
+        # A report of the pool, and a copy of it with merging in its numerics.
+        self._merging: tuple[Any, Any] = (None, None)
         self._next_check_s = math.inf
         self._unmerged_until_s = -math.inf
         self._closed = False
@@ -140,7 +142,7 @@ class Batcher:
 
     def start(self) -> None:
         """Start accepting requests."""
-        self._workers.submit(int)  # starts a thread, which takes all jobs if no other can start
+        self._workers.submit(int)  # starts a thread; it runs all jobs if no further one can start
         self._thread.start()
 
     def stop(self) -> None:
@@ -151,7 +153,7 @@ class Batcher:
             self._condition.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
-        self._workers.shutdown(wait=False)  # jobs at a device end with the device
+        self._workers.shutdown(wait=False)  # jobs at a predictor end with the predictor
 
     def devices_changed(self) -> None:
         """Send or fail waiting requests after a predictor became ready or ended."""
@@ -160,7 +162,7 @@ class Batcher:
         self._submit_jobs(jobs)
 
     def submit(self, request: BatchRequest) -> Future[RequestLabels]:
-        """Queue one request to be labelled; does not block.
+        """Queue one request to be labelled, without waiting for a device.
 
         Args:
             request: validated; its inputs must not be changed or freed before the future is done.
@@ -215,7 +217,7 @@ class Batcher:
         )
 
     def _done(self, number: int, samples: int, outcome: Future[RequestLabels]) -> None:
-        """Free the slot of a request that ended without labels; labels keep it until released."""
+        """Free the slot of a request that ended without labels; with labels, `release` does it."""
         if outcome.cancelled():
             with self._condition:
                 self._queue.pop(number, None)
@@ -235,7 +237,7 @@ class Batcher:
             self._taken_samples -= samples
 
     def _submit_jobs(self, jobs: Sequence[_DeviceJob]) -> None:
-        """Send jobs to their devices; `_finish` runs when they are labelled."""
+        """Send jobs to their devices; `_finish` runs at the end of each job."""
         for job in jobs:
             results = job.lane.predictor.submit([queued.request for queued in job.requests])
             results.add_done_callback(partial(self._finish, job))
@@ -270,10 +272,10 @@ class Batcher:
             else:
                 queued.outcome.set_exception(result)
 
-    # --- under the lock
+    # --- `_dispatch` and `_fail_queue` are called with the lock held
 
     def _dispatch(self) -> list[_DeviceJob]:
-        """Decide which jobs start, and fail requests after their deadline.
+        """Decide which jobs start. Fail requests after their deadline, or all without a predictor.
 
         Returns:
             Jobs to be submitted after the lock is released. Jobs with inputs that must be copied to
@@ -317,7 +319,8 @@ class Batcher:
             if len(requests) == 1 and requests[0].request.refs is not None:
                 jobs.append(job)
             else:
-                with suppress(RuntimeError):  # the job is queued, but no further thread can start
+                # RuntimeError: no further thread can start, but the job is queued for the others.
+                with suppress(RuntimeError):
                     self._workers.submit(self._submit_jobs, [job])
         is_earlier = decision.look_again_s < self._next_check_s
         self._next_check_s = decision.look_again_s

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 #: Environment variable with the socket of this host's agent, which sends the heartbeats of its
 #: teachers in one message.
 RELAY_VARIABLE: Final = "EDL_BEAT_RELAY"
-#: Seconds after which `bench` starts no further round, which times each size once.
+#: `bench` times each size once in a round. After this many seconds, and at least 3 rounds, it
+#: starts no further round.
 _BENCH_S: Final = 60.0
-#: Seconds after `--grace` before a teacher that outlived its parent is killed.
+#: If a teacher outlives its parent, it is killed this many seconds after `--grace`.
 _EXIT_MARGIN_S: Final = 5.0
 #: Default tolerance, as a share of the largest value of an output. Results in float32 differ less
 #: between machines and backends; another model differs more.
@@ -271,7 +272,8 @@ def serve(
     limit_keys, batch_keys = options.LIMIT.read(limit), options.BATCH.read(batch)
     serve_teacher = _serve_function(engine_keys.name, engine_keys.python)
     security = credentials.server_security(credentials.tls_files(tls), tokens)
-    if engine_keys.name == "edl" or http is not None:  # no default for paddle-serving: no HTTP
+    # Paddle Serving refuses --http, so it gets no default.
+    if engine_keys.name == "edl" or http is not None:
         http = http_listen(http, listen.host)
     _check_reach(listen.host, http, security, insecure=insecure)
     if no_self_test:
@@ -361,7 +363,7 @@ def _serve_function(name: str, serving_python: str | None) -> Callable[..., None
 def _check_reach(
     host: str, http: str | None, security: ServerSecurity | None, *, insecure: bool
 ) -> None:
-    """Check that sockets are not open to everybody by mistake; warn if they are open on purpose.
+    """Refuse to open gRPC or HTTP to everybody by mistake; warn if gRPC is opened on purpose.
 
     Raises:
         UsageError: other machines reach the teacher without credentials, and `insecure` is False.

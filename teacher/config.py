@@ -114,7 +114,7 @@ def _ranges(cores: Sequence[int]) -> list[str]:
 
 #: Values of `--precision`.
 PRECISIONS: Final = ("fp32", "bf16")
-#: The default of slots: requests that wait for a device or run on it, for each device.
+#: The default of `ServerConfig.slots` for each device.
 SLOTS_PER_DEVICE: Final = 4
 
 
@@ -235,10 +235,12 @@ class PredictorConfig:
 class ServerConfig:
     """Sockets and limits of a teacher.
 
+    Calls with batches and all other calls have separate limits of calls and request bytes.
+
     Attributes:
         host: address to bind.
         port: of the gRPC server; 0 takes a free one.
-        slots: requests that wait for the model or run in it; one more is refused.
+        slots: limit of requests that wait for the model or run in it; one more is refused.
         max_message_bytes: largest request or answer.
         max_calls: limit of open calls, including those without a request yet.
         max_calls_per_peer: limit of open calls for each pair of caller and address.
@@ -246,7 +248,7 @@ class ServerConfig:
         receive_s: seconds within which a request must arrive, from the start of its call.
         security: certificates and accepted tokens; None for no authentication.
         allow_system_shm: callers on this host may register named shared memory.
-        http: "HOST:PORT", or "PORT" on loopback, for HTTP; None for gRPC only.
+        http: "HOST:PORT", or "PORT" on loopback, for HTTP; None for no HTTP.
         transport_port: TCP port for batches of our own readers; 0 takes a free one.
     """
 
@@ -293,7 +295,7 @@ class TeacherConfig:
         devices: each has its own predictor; at least 1.
         batching: how requests of different callers are merged.
         deterministic: equal requests get equal bits, whatever other requests there are. So nothing
-            is tuned by measurements, and no requests are merged.
+            is chosen by measurements, and no requests are merged.
         beat_relay: socket of this host's relay of heartbeats; None: send them to Redis directly.
     """
 

@@ -17,8 +17,8 @@ a result            record, outputs {name: ref}, device_seconds
 ```
 
 A ref is the location of an array in shared memory (`proto.arena`). The server process owns the
-memory of inputs, and frees a job's inputs after `done`. The predictor owns the memory of outputs,
-and frees the records in `free`, because their labels have been sent.
+memory of inputs, and frees a job's inputs after `done`. The predictor owns the memory of outputs.
+It frees the records in `free`, because the server no longer needs their labels.
 
 A job may contain several requests. Requests after their deadline are not computed. If the joint run
 fails, each request runs alone, so an error reaches only the request that caused it.
@@ -81,10 +81,10 @@ def outputs_from_text(text: str) -> tuple[RequestedOutput, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RequestLabels:
-    """The labels of one request. Their memory is valid until `release`, which is called once.
+    """The labels of one request. Their memory is valid until the owner calls `release`, once.
 
     Attributes:
-        outputs: arrays of the requested outputs by name, in their order.
+        outputs: arrays of the requested outputs by name, in the order of the request.
         device_seconds: time in the model; for a joint run, the share of this request's samples.
         release: frees the memory if it is shared.
     """

@@ -1,4 +1,4 @@
-"""Sizes of micro-batches and of merged batches: parsed, and measured for a model."""
+"""Parses sizes of micro-batches and merged batches; measures a model's fastest micro-batch."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def warm_up(
     return median(seconds) / rows
 
 
-#: Candidates. Powers of two suffice: sizes in between would hardly be faster.
+#: Candidate sizes. Powers of two suffice: sizes in between would hardly be faster.
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 #: The first runs of a size choose kernels, grow memory and fill caches.
 _TRIAL_WARM_UP_RUNS = 3
@@ -111,8 +111,8 @@ _TRIAL_WARM_UP_RUNS = 3
 _LONGEST_RUN_S = 1.0
 #: The longest measurement, in seconds.
 _SEARCH_BUDGET_S = 15.0
-#: So that short disturbances do not decide, candidates are timed further until this many seconds
-#: have passed, or with about this many runs.
+#: Candidates are timed again until this many seconds have passed, or each has about `_MOST_RUNS`
+#: runs, so that a short disturbance does not decide.
 _SEARCH_AT_LEAST_S = 1.5
 _MOST_RUNS = 1000
 
@@ -132,7 +132,8 @@ def fastest_micro_batch(
         The chosen size, and the seconds per sample of each size that was timed.
 
     Raises:
-        EdlError: from `backend.run`, if even the smallest size fails.
+        RetryableError: even the smallest size fails for lack of a resource.
+        EdlError: `backend.run` failed for another reason.
     """
     fixed = backend.spec.rows_per_run(0)
     if fixed:

@@ -51,15 +51,16 @@ def make_canary(
     tolerance: float,
     on_progress: Callable[[str], None],
 ) -> tuple[Canary, dict[str, OutputKind]]:
-    """Label samples with the model, and check that a second run gives the same labels.
-
-    Returns the canary, and the kind of each output, by name.
+    """Label samples with the model, and check that a second run agrees within `tolerance`.
 
     Args:
         loaded: the model.
         samples: arrays [N, ...] by input; None for noise.
         tolerance: as in `Canary`.
         on_progress: called with findings and warnings.
+
+    Returns:
+        The canary, and the kind of each output, by name.
 
     Raises:
         ModelError: the answers fail the self-test, or differ by more than `tolerance`.

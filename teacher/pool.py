@@ -1,9 +1,10 @@
 """The predictor processes of a teacher, one for each device, all with the same model.
 
-After a crash, the requests of the process fail with errors that allow a retry, and the process is
-restarted after growing pauses while the others serve. Sockets are not affected. A predictor that
-keeps crashing without an answer in between is given up; the teacher continues with the others. If
-the last predictor is given up, or any of them refuses the model, the teacher ends.
+If a predictor crashes, its requests fail with errors that allow a retry. The process is restarted
+after growing pauses while the others serve; the teacher's sockets stay open. A predictor that keeps
+crashing without an answer in between is given up, and the teacher continues with the others. The
+teacher ends if all predictors are given up, if one refuses the model (ModelError), or if one dies
+before it has loaded the model for the first time.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ class PredictorPool:
     Args:
         configs: settings of the predictors, one for each device.
         on_progress: called with the progress of a start, in words.
-        on_change: called from a thread of the pool when a predictor becomes ready, crashes or is
-            given up.
+        on_change: called from a thread of the pool after a predictor became ready, reduced its
+            micro-batch, crashed, was given up or was stopped.
 
     Attributes:
         predictors: one for each device.
         inputs: memory from which every predictor reads the inputs of requests.
-        ready_report: the combined reports of all predictors, with all their numerics; None until
-            every predictor has loaded the model.
+        ready_report: the combined reports of all predictors; None until every predictor has loaded
+            the model. Its `numerics` (settings that can change bits of labels) are those of all.
     """
 
     def __init__(
@@ -84,8 +85,8 @@ class PredictorPool:
         self._lock = threading.Lock()  # guards `ready_report` and `_given_up`
         self._given_up: list[PredictorProcess] = []
         self.predictors: list[PredictorProcess] = []
-        #: For each predictor, the predictor that measures its micro-batch: that of the first equal
-        #: device.
+        #: For each predictor, the predictor that sets its micro-batch: the first one on an equal
+        #: device if micro-batches are measured, else itself.
         self._measured_by: list[PredictorProcess] = []
         first_by_kind: dict[tuple[str, int], PredictorProcess] = {}
         for number, config in enumerate(configs, 1):
@@ -100,10 +101,10 @@ class PredictorPool:
             )
 
     def start(self) -> None:
-        """Start every process; `wait_loaded` reports the result.
+        """Start the processes; `wait_loaded` reports the result.
 
-        If micro-batches are measured, equal devices wait for the first of them and use its result,
-        so that they label with equal bits.
+        If micro-batches are measured, the first of several equal devices measures. The others start
+        after it and use its result, so that all of them give labels with equal bits.
         """
         for predictor, measuring in zip(self.predictors, self._measured_by, strict=True):
             if measuring is predictor:
@@ -118,7 +119,8 @@ class PredictorPool:
             Whether all predictors have loaded the model within `timeout_s`.
 
         Raises:
-            ModelError: a predictor refused the model, or two have loaded different content.
+            EdlError: a predictor refused the model; usually this is a ModelError.
+            ModelError: predictors have loaded different content.
             ProcessFailed: a predictor was given up.
         """
         deadline = time.monotonic() + timeout_s
@@ -141,21 +143,21 @@ class PredictorPool:
         return is_ready
 
     def require_loaded(self) -> PredictorReady:
-        """Return the loaded model; raise RetryableError until every predictor has loaded it."""
+        """Return `ready_report`; raise RetryableError while it is None."""
         if (loaded := self.ready_report) is None:
             raise RetryableError("the model is loading")
         return loaded
 
     @property
     def failure(self) -> EdlError | None:
-        """Why the teacher must end: the model was refused or all predictors given up; else None."""
+        """Why the teacher must end: a predictor's ModelError, or all are given up; else None."""
         failures = [p.failure for p in self.predictors if p.failure is not None]
         refusal = next((error for error in failures if isinstance(error, ModelError)), None)
         return refusal or (failures[-1] if len(failures) == len(self.predictors) else None)
 
     @property
     def restarts(self) -> int:
-        """Number of restarts of all predictors."""
+        """Number of restarts, summed over all predictors."""
         return sum(predictor.restarts for predictor in self.predictors)
 
     @property
@@ -195,7 +197,7 @@ class _PendingJob:
     """A job at a predictor, with the memory of its inputs."""
 
     inputs: Record | None  # None: the caller owns the memory
-    parts: Sequence[tuple[int, str, float]]  # as they are sent
+    parts: Sequence[tuple[int, str, float]]  # samples, outputs and deadline of each request
     results: Results
 
 
@@ -204,18 +206,17 @@ class PredictorProcess:
 
     Args:
         config: settings of the predictor.
-        inputs: memory of requests, which outlives the process.
+        inputs: memory of the requests' inputs; it outlives the process.
         name: its name in messages; empty for the only predictor.
         on_progress: called with the progress of a start, in words.
-        on_change: called from this object's thread after the predictor became ready, crashed or was
-            given up.
+        on_change: called from this object's thread; see `PredictorPool`.
 
     Attributes:
         ready_report: its latest report that it accepts requests; None before the first one.
         ready: whether it accepts requests now.
         t_t_s: seconds per sample: the median of the last answers, else the measurement at the
             start.
-        failure: why it was given up; None if it was not.
+        failure: why it was given up, or how it refused the model; None if neither happened.
         restarts: number of restarts.
         micro_batch_reductions: how often its micro-batch was halved for lack of memory.
     """
@@ -239,28 +240,30 @@ class PredictorProcess:
         self._name = name or "the predictor"
         self._on_progress = on_progress if not name else lambda text: on_progress(f"{name}: {text}")
         self._on_change = on_change
-        self._lock = threading.Lock()  # guards `_begun`, `_channel`, `_jobs` and `_sent_records`
-        #: Keeps `_jobs` in the order in which the predictor gets them. Not `_lock`, which is never
-        #: held while something may block, such as sending.
+        self._lock = threading.Lock()  # guards `_begun`, `_channel` and `_jobs`
+        #: Held while a job is added to `_jobs` and sent, so that both orders are the same. A lock
+        #: of its own, because sending may block, and nothing may block while `_lock` is held.
         self._sending = threading.Lock()
         self._begun = False
         self._process: supervise.Process | None = None
         self._channel: Channel | None = None  # while it accepts jobs
         self._numbers = itertools.count()
         self._jobs: dict[int, _PendingJob] = {}
-        self._sent_records: list[int] = []  # of labels that were sent; the next job frees them
+        #: Records of labels that callers have released: the message of the next job tells the
+        #: predictor to free them. Any thread appends, without a lock.
+        self._released_records: list[int] = []
         self._median = RecentMedian()
-        self._answered = False  # since the last crash
-        self._crashes: deque[float] = deque()  # times
+        self._answered = False  # whether it has answered since the last crash
+        self._crashes: deque[float] = deque()  # times, on the monotonic clock
         self._stopping = threading.Event()
-        self._settled = threading.Event()
+        self._settled = threading.Event()  # the first start has succeeded or failed
         self._thread = threading.Thread(target=self._run, name="predictor", daemon=True)
 
     def start(self, micro_batch: int | None = None) -> None:
         """Start the process; `wait_loaded` reports the result. Later calls do nothing.
 
         Args:
-            micro_batch: measured for an equal device, so that it need not be measured again.
+            micro_batch: measured on an equal device; None: as in the settings.
         """
         with self._lock:
             begun, self._begun = self._begun, True
@@ -278,17 +281,17 @@ class PredictorProcess:
         return settled and self.ready_report is not None
 
     def submit(self, requests: Sequence[BatchRequest]) -> Results:
-        """Label requests of one shape in one job; blocks only while their inputs are copied.
+        """Label requests of one shape in one job, without waiting for the labels.
 
-        A single request with inputs in the predictors' memory is not copied. The predictor uses
-        that memory until it has finished the job, even if the callers have given up. So a job ends
-        early only if the predictor ends.
+        This call copies the inputs, except those of a single request in the predictors' memory. It
+        also waits while other threads send jobs. The predictor reads the memory until it has
+        finished the job, even if the callers have given up.
 
         Returns:
             A future with the labels of each request, which the caller must release, or its error.
                 The future raises RetryableError if the predictor is not ready or ends before it
-                answers, or if there is no memory for the inputs. The thread that listens to the
-                predictor completes the future.
+                answers, or if the inputs cannot be copied. The thread that listens to the predictor
+                completes the futures of sent jobs.
         """
         results, first, record = Results(), requests[0], None
         refs = first.refs if len(requests) == 1 else None
@@ -307,8 +310,8 @@ class PredictorProcess:
                 channel = self._channel
                 if channel is not None:
                     self._jobs[number] = job  # from now on, the end of the job frees its memory
-                    free = self._sent_records[:]
-                    del self._sent_records[: len(free)]
+                    free = self._released_records[:]
+                    del self._released_records[: len(free)]
             if channel is not None:
                 # If sending fails, the predictor is gone, and the listening thread fails the job.
                 channel.send(
@@ -351,7 +354,7 @@ class PredictorProcess:
         if job.inputs is not None:
             self._inputs.free(job.inputs.offset)
 
-    def _finish_job(self, message: Message, outputs: Arena, sent: list[int]) -> None:
+    def _finish_job(self, message: Message, outputs: Arena, released: list[int]) -> None:
         with self._lock:
             job = self._jobs.pop(message["id"])
         self._free(job)
@@ -362,18 +365,19 @@ class PredictorProcess:
                     results.append(jobs.error_of(item))
                     continue
                 arrays, seconds = jobs.arrays_at(item["outputs"], outputs), item["device_seconds"]
-                results.append(RequestLabels(arrays, seconds, partial(sent.append, item["record"])))
+                release = partial(released.append, item["record"])
+                results.append(RequestLabels(arrays, seconds, release))
                 self._answered = True
                 self._median.add(seconds / samples)
                 self.t_t_s = max(self._median.value or 0.0, MIN_T_T_S)
         except Exception as error:  # such as no memory: else the callers would wait for ever
-            sent += [item["record"] for item in message["results"] if "record" in item]
+            released += [item["record"] for item in message["results"] if "record" in item]
             job.results.set_exception(error)
             return
         job.results.set_result(results)
 
     def _fail_jobs(self) -> None:
-        """Fail every job, because the process is gone; it was running the oldest job."""
+        """Fail every job after the process has ended, which was running the oldest one."""
         ended = RetryableError("the predictor ended before it computed the request: try again")
         crashed = PredictorCrashed("the predictor ended while it computed this request")
         with self._lock:
@@ -393,7 +397,7 @@ class PredictorProcess:
                     self._pause_before_restart(how)
         except EdlError as error:
             self.failure = error
-        except Exception as error:  # callers wait for the end of this thread
+        except Exception as error:  # without a failure, callers of `wait_loaded` would wait on
             self.failure = ProcessFailed(f"{self._name} was given up: {error!r}")
         finally:
             self._settled.set()
@@ -414,7 +418,8 @@ class PredictorProcess:
                     self._listen(channel, outputs)
             finally:
                 self._fail_jobs()
-                # The process is ending, except after an error of `_became_ready`.
+                # The process is ending by itself, except after an error while listening, or if
+                # `stop` came during its start.
                 process.wait(_EXIT_S)
                 returncode = process.stop(grace_s=_EXIT_S)
         return "; its last line: ".join([supervise.describe_exit(returncode), *process.tail(1)])
@@ -439,13 +444,13 @@ class PredictorProcess:
         """Handle the predictor's messages until it is gone.
 
         Raises:
-            ModelError: it refused the model.
+            EdlError: the predictor refused the model, or has loaded another one after a restart.
         """
-        sent = self._sent_records = list[int]()
+        released = self._released_records = list[int]()
         for message in channel:
             match message["kind"]:
                 case "done":
-                    self._finish_job(message, outputs, sent)
+                    self._finish_job(message, outputs, released)
                 case "progress":
                     self._on_progress(message["text"])
                 case "ready":
@@ -472,7 +477,7 @@ class PredictorProcess:
                 rows,
                 previous.micro_batch,
             )
-        self._config = replace(self._config, micro_batch=rows)  # not measured again
+        self._config = replace(self._config, micro_batch=rows)  # a restart does not measure again
         self.ready_report = ready
         if self._median.value is None:
             self.t_t_s = max(ready.t_t_s, MIN_T_T_S)

@@ -129,9 +129,9 @@ class PredictorLoop:
     A device with a queue gets the next job before it has finished the previous one; a second thread
     then waits for results and sends them.
 
-    A run that fails for lack of memory halves the micro-batch; the requests of that job fail and
-    may be retried. A lost device can fail every run until the process ends. So after a job that
-    failed for lack of any resource, an example is run to find out whether the device still works.
+    A run that fails for lack of memory halves the micro-batch; the requests that failed may be
+    retried. A lost device can fail every run until the process ends. So after a job that failed for
+    lack of any resource, an example is run to find out whether the device still works.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class PredictorLoop:
         """Run until the channel ends.
 
         Raises:
-            RetryableError: the device fails on an example too.
+            RetryableError: the device is lost: it failed in a job and then on an example.
         """
         finisher = None
         if async_submit_of(self._backend) is not None:

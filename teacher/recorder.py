@@ -42,8 +42,8 @@ _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 #: failed: it may be retried here or elsewhere. bad_answer: labels are not finite or break the
 #: spec. abandoned: the caller has gone.
 _OUTCOMES: Final = ("answered", "refused", "failed", "bad_answer", "abandoned")
-#: The most batch sizes with separate statistics; others count in the totals only, so that callers
-#: cannot fill the memory.
+#: Limit of batch sizes with statistics of their own, so that callers cannot fill the memory. Other
+#: sizes count in the totals only.
 _MAX_SIZES: Final = 256
 
 
@@ -203,8 +203,8 @@ class Recorder:
     """Records the requests of one teacher. Any thread may use it.
 
     Args:
-        clock_ns: monotonic.
-        unix_s: seconds since 1970.
+        clock_ns: returns nanoseconds of a monotonic clock.
+        unix_s: returns seconds since 1970.
 
     Attributes:
         registry: the teacher's metrics.
@@ -219,14 +219,15 @@ class Recorder:
     ) -> None:
         self.clock_ns = clock_ns
         self._unix_s = unix_s
-        self._changed = threading.Condition(threading.Lock())  # guards all counts below
+        # Guards the fields up to `_inferred_ms`; Prometheus guards its metrics itself.
+        self._changed = threading.Condition(threading.Lock())
         self.in_flight = self.answered = 0
         self._waiting = 0  # threads in `wait_quiet`
         self._last_ns = clock_ns()
         self._rate = RecentRate()
         self._success, self._failed = _TimeTotals(), _TimeTotals()
         self._by_size: dict[int, _TimeTotals] = {}
-        self._inferred = self._inferred_ms = 0  # samples answered; Unix time of the last answer
+        self._inferred = self._inferred_ms = 0  # samples answered; Unix ms of the last answer
         self.registry = r = CollectorRegistry()
         counter, histogram = partial(Counter, registry=r), partial(Histogram, registry=r)
         requests = counter(

@@ -26,8 +26,8 @@ class InstanceIdentity:
         service: the name that students ask for; the model's name on the wire.
         teacher_id: unique within the service.
         incarnation: grows with each start.
-        draining: about to leave; stated in every answer.
-        key: secret of this start; stored in the registry, never sent in a message.
+        draining: whether the teacher is about to leave; stated with all labels.
+        key: secret of this incarnation; stored in the registry, never sent in a message.
         attested_address: address of the foreign server that a sidecar attests; empty for a teacher.
     """
 
@@ -82,7 +82,7 @@ class TeacherView:
     Attributes:
         identity: of the teacher.
         model: the loaded model; None while it loads.
-        slots: requests that may wait for the model or run in it.
+        slots: limit of requests that wait for the model or run in it.
         lanes: devices that run requests in parallel.
         in_flight: requests that are not answered yet.
         t_t_s: seconds per sample of one device.
@@ -157,8 +157,8 @@ class TeacherView:
     def facts(self, address: str, device: str) -> dict[str, str]:
         """Return the registry fields of this teacher; its model must be loaded.
 
-        They are the fields of message `Teacher`, the version of this package, and the key of the
-        instance, which is in no message.
+        They are fields of message `Teacher`, except `version` and `instance_key`, which no message
+        contains.
 
         Args:
             address: where students reach the teacher.
@@ -177,7 +177,7 @@ class TeacherView:
             "state": "draining" if identity.draining else "serving",
             "slots": str(self.slots),
             "lanes": str(self.lanes),
-            # Two digits, because every change wakes all managers.
+            # Two digits: a smaller change is not worth a write to the registry.
             "t_t_seconds": f"{self.t_t_s:.2g}",
             "in_flight": str(self.in_flight),
             "samples_per_second": f"{self.samples_per_second:.4g}",

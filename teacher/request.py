@@ -63,7 +63,7 @@ class TeacherOverloaded(RateLimited):
 
 
 class RequestTooLarge(RateLimited):
-    """The request exceeds the limit of its method."""
+    """The request has more bytes than its method allows."""
 
 
 _REASONS: Final[dict[type[Exception], str]] = {
@@ -152,7 +152,7 @@ def form_parameters(
 
 #: The only version of a model that a teacher serves; requests may omit it.
 MODEL_VERSION = "1"
-_MOST_US = 86_400_000_000
+_MAX_TIMEOUT_US = 86_400_000_000
 
 
 def check_model(name: str, version: str, served: str) -> None:
@@ -235,7 +235,7 @@ def deadline_of(request: InferRequest, call_deadline_s: float | None, now_s: flo
         )
     if not timeout_us and call_deadline_s is None:
         return math.inf
-    own_s = now_s + min(timeout_us or _MOST_US, _MOST_US) / 1e6
+    own_s = now_s + min(timeout_us or _MAX_TIMEOUT_US, _MAX_TIMEOUT_US) / 1e6
     return own_s if call_deadline_s is None else min(own_s, call_deadline_s)
 
 

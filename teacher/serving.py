@@ -67,7 +67,8 @@ def serve(
         AccessError: Redis refuses this teacher.
         AddressInUse: another process listens on the port.
         LeaseSuperseded: a newer teacher has taken this one's id.
-        ProcessFailed: all predictors were given up, or the gRPC server ended by itself.
+        ProcessFailed: a predictor died before it had loaded the model for the first time, all
+            predictors were given up, or the gRPC server ended by itself.
     """
     predictor = config.predictor
     check_model(predictor.model, predictor.backend, predictor.preprocess)
@@ -104,11 +105,11 @@ def drain(
     heartbeat: Heartbeat | None,
     grace_s: float,
 ) -> None:
-    """Leave within `grace_s` seconds, in an order that makes no request fail.
+    """Leave within `grace_s` seconds; no request fails that can be answered within this time.
 
-    First the state "draining" goes to the registry and into every answer, so students send
-    elsewhere. Requests are served until `QUIET_S` have passed without one. Then the lease ends, and
-    finally the sockets close.
+    First the state "draining" goes to the registry and to students with all labels, so students
+    send elsewhere. Requests are served until `QUIET_S` seconds pass without one, or `grace_s` are
+    over. Then the lease ends, and finally the sockets close.
     """
     deadline = time.monotonic() + grace_s
     identity.draining = True
@@ -126,7 +127,8 @@ class TeacherLifecycle:
 
     Args:
         config: the teacher.
-        stop: requests the end of the teacher; a failure or an order to drain requests it, too.
+        stop: requests the end of the teacher; this object requests it after a failure or an order
+            to drain.
         registry: of the mesh; None to serve without one.
         on_progress: called with progress, in words.
 
@@ -191,7 +193,7 @@ class TeacherLifecycle:
         self._pool.start()
         while not self._pool.wait_loaded(_POLL_S) and not self._stop.requested:
             pass
-        self._raise_failure()  # which may have requested the stop
+        self._raise_failure()  # a failure may have requested the stop
         return not self._stop.requested
 
     def enter(self) -> str:
@@ -289,7 +291,7 @@ class TeacherLifecycle:
         self._fail(ProcessFailed("the gRPC server ended by itself: start another teacher"))
 
     def _raise_failure(self) -> None:
-        """Raise the error that requested the stop, if it was an error."""
+        """Raise the error that made this teacher stop, if there is one."""
         if self._failure is not None:
             raise self._failure
 

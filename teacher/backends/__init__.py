@@ -89,8 +89,8 @@ class Backend(Protocol):
     """A loaded model; one thread uses it.
 
     A backend with an asynchronous device also has an attribute `submit` of type `Submit`, which
-    only queues a run, so the caller can prepare the next one. Another thread may wait for the end.
-    `submit` and the function that it returns raise the errors of `run`.
+    only queues a run, so the caller can prepare the next one. Several threads may call `submit`,
+    and any thread may wait for the end. Both calls raise the errors of `run`.
     """
 
     @property
@@ -109,6 +109,7 @@ class Backend(Protocol):
         Raises:
             RequestRefused: the model cannot take these values.
             RetryableError: a resource was missing.
+            BadAnswer: the outputs do not fit `spec`.
         """
 
 

@@ -228,14 +228,14 @@ class BackendKind:
         package: the Python package that it needs; "" for none.
         precisions: supported values of `--precision`.
         files: the files that it opens, in words; "" for none.
-        suffixes: suffixes of these files; if a model has several, the first one counts.
+        suffixes: suffixes of these files; a name without a suffix means the first one that exists.
         open_file: opens a file, and raises ModelError; None if the backend opens no files.
         companion_suffix: suffix of a second file that the model needs; "" for none.
         content_files: returns all files of a model, which its content hash covers, in order; raises
             ModelError.
         factory_types: the objects from a factory that it runs, in words; "" for none.
         recognises: returns whether an object is of `factory_types`.
-        open_object: opens such an object, and raises ModelError; None if there are none.
+        open_object: opens such an object, and raises ModelError; None if the backend opens none.
     """
 
     name: str

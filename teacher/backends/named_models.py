@@ -103,8 +103,8 @@ class _OpenedNetwork:
         files: weights and configuration, which its content hash covers.
         images: the images that it takes; None if it takes something else.
         by_keyword: whether it takes inputs by keyword; then some outputs may not be tensors.
-        versions: `versions_of` the first files, from before they were read; empty if they are
-            checked otherwise.
+        versions: `versions_of` the first of `files`, from before they were read; empty if their
+            content is checked in another way.
     """
 
     network: Any

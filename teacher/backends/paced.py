@@ -1,8 +1,8 @@
 """Backend `paced`: an emulated accelerator with a stated rate.
 
 It lets a mesh be tested without the device. The answers come from a cheap real model, and each run
-takes exactly `rows / rate` seconds. The platform, the numerics and the name of the device say
-that it is emulated.
+takes `rows / rate` seconds, or longer if the model is slower. The platform, the numerics and the
+name of the device say that it is emulated.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def parse_declared(
         expected: what `convert` takes, in words.
 
     Raises:
-        ModelError: a spec is of another type, neither the spec nor `arguments` has a name, or two
-            specs have the same name.
+        ModelError: a spec is malformed or of another type, neither the spec nor `arguments` has a
+            name, or two specs have the same name.
     """
     tensors = []
     for index, spec in enumerate(specs):

@@ -280,7 +280,7 @@ class TorchModel:
             self._call = GraphedCalls(torch, network.call)
         #: None on a CPU, where a call blocks.
         self.submit: Submit | None = self._submit if self._copies.on_gpu else None
-        self._queue_lock = threading.Lock()  # keeps the work of one run together
+        self._queue_lock = threading.Lock()  # so that the work of two runs does not mix
         self.spec = ModelSpec(
             platform=network.platform,
             inputs=network.inputs,

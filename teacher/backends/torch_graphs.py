@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 #: Runs of a shape before it is captured; a capture does not pay for rare shapes.
 _RUNS_BEFORE_CAPTURE: Final = 2
-#: The most graphs, as each keeps its inputs and outputs; further shapes run kernel by kernel.
+#: Limit of graphs, as each keeps its inputs and outputs; further shapes run kernel by kernel.
 _MOST_GRAPHS: Final = 16
-#: The most shapes that are counted; then counting starts anew.
+#: Limit of the shapes that are counted; beyond it, counting starts anew.
 _MOST_SHAPES: Final = 256
 
 #: The dtypes and shapes of a network's inputs.
@@ -46,7 +46,7 @@ class _Graph:
 class GraphedCalls:
     """A network on the current CUDA device that captures each frequent shape as a graph.
 
-    A graph is used only if it gave the same bits as the network when it was captured. A network
+    A graph is used only if it gave the same values as the network when it was captured. A network
     that waits for the device between its kernels, because it reads values, cannot be captured and
     runs without graphs. Graphs keep memory, so none are used after the device ran out of memory.
 
@@ -118,7 +118,7 @@ class GraphedCalls:
         mode = cuda.get_sync_debug_mode()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # this mode is a prototype
+                warnings.simplefilter("ignore")  # that this mode is a prototype
                 cuda.set_sync_debug_mode("error")
             self._call(*tensors)
         except RuntimeError as error:

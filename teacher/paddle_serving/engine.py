@@ -262,10 +262,11 @@ class ServingProcess:
     Args:
         command: the command of the server.
         probe: raises an EdlError while the server does not answer; gets a timeout in seconds.
-        stop: ends a start; requested here when the server is given up.
+        stop: ends the wait in `start`; this object requests it when it gives the server up.
 
     Attributes:
-        failure: why the server was given up: it ended before its first answer, or keeps ending.
+        failure: why the server was given up: it ended before its first answer, or kept ending. None
+            if it was not.
     """
 
     def __init__(
@@ -342,10 +343,10 @@ def serve(
 
     Args:
         config: the teacher; `check_settings` says which settings are supported.
-        stop: requests the end; also requested here if the server keeps ending.
+        stop: requests the end; this function requests it if the server keeps ending.
         python: the interpreter of the serving environment.
         on_ready: called once with one line when students can be served.
-        on_progress: called with progress until then, in words.
+        on_progress: called with progress and findings, in words.
 
     Raises:
         ModelError: Paddle Serving cannot read the model, or its answers are not acceptable.

@@ -27,7 +27,7 @@ from ...runtime.errors import EdlError, ProcessFailed, UsageError
 
 #: Seconds for one step of pip; Paddle for GPUs has hundreds of megabytes.
 _STEP_S: Final = 1800.0
-#: File that marks a complete environment, with its recipe.
+#: File that marks our environments. It holds the recipe of a complete one, else it is empty.
 _STAMP: Final = "edl-paddle-serving.json"
 _CLIENT: Final = "paddle_serving_client"
 _CLIENT_WHEEL: Final = "paddle-serving-client==0.9.0"

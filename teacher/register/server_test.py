@@ -1,6 +1,7 @@
 """Tests the answers of a foreign server: finite, informative, like its canary.
 
-The rules are those of `self_test`, which tests our own teachers, but only the answers are known.
+The rules are those of `self_test`, which tests our own teachers. Of a foreign server only the
+answers are known, not the model.
 """
 
 from __future__ import annotations

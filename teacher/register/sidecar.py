@@ -401,7 +401,7 @@ class Sidecar:
             heartbeat.give_up(f"taken out by its sidecar: {why}")
 
     def _drain(self) -> None:
-        """Announce the leave, and wait until students send elsewhere.
+        """Announce the leave, and wait as long as students need to notice it (`LEAVE_S`).
 
         The sidecar does not know the requests at the server; they continue after the lease ends.
         """

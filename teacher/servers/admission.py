@@ -30,7 +30,7 @@ from .callers import CallCredentials, CallerIdentity
 
 #: Seconds within which a call must send its request. Later it may be ended to free its memory.
 REQUEST_WITHIN_S: Final = 1.0
-#: Seconds between checks for such calls.
+#: Longest pause in seconds until a waiting call tries again to reserve memory.
 _EVICTION_CHECK_S: Final = 0.25
 _NO_ROOM: Final = "the memory for requests is full: try again later"
 EVICTED: Final = "a call that sent nothing was ended for another one"
@@ -64,7 +64,7 @@ class CallAdmission:
         self._access = access
 
     def admit(self, credentials: CallCredentials, access: AccessLevel) -> CallerIdentity:
-        """Authenticate a caller.
+        """Authenticate a caller, and check that it may call methods of this access level.
 
         Raises:
             AccessError: a credential is missing or unknown, or lacks the right.
@@ -89,7 +89,7 @@ class CallAdmission:
 
 @dataclass(slots=True, eq=False)
 class AdmittedCall:
-    """One call in a table; as a context manager it ends with the block.
+    """One call in a table; as a context manager, it calls `end` after the block.
 
     Attributes:
         table: the table that holds it.
@@ -153,7 +153,7 @@ class AdmittedCall:
             await self.table.wait_for_room()
 
     def reserve(self, nbytes: int) -> None:
-        """Reserve memory for a request of `nbytes`.
+        """Reserve `nbytes` in all for the requests of this call, instead of its reservation so far.
 
         Raises:
             RateLimited: there is not enough memory.
@@ -162,10 +162,10 @@ class AdmittedCall:
             raise RateLimited(_NO_ROOM)
 
     def request_received(self, nbytes: int | None = None) -> None:
-        """Record that the request has arrived: the call cannot be evicted any more.
+        """Record that a request has arrived or is arriving: the call is not idle, so not evicted.
 
         Args:
-            nbytes: size of the request; None for the announced size.
+            nbytes: bytes that the call needs from now on; None: as many as are reserved.
         """
         if self.is_idle:
             self.table.set_idle(self, False)
@@ -195,10 +195,11 @@ class CallTable:
     """The open calls of one server, with their memory. Used only in its event loop.
 
     Args:
-        max_calls: most open calls.
-        max_calls_per_peer: most open calls of one peer.
-        max_bytes: most memory of all requests.
-        max_bytes_per_peer: most memory of the requests of one peer; at least the largest request.
+        max_calls: limit of open calls.
+        max_calls_per_peer: limit of open calls of one peer.
+        max_bytes: limit of the memory of all requests.
+        max_bytes_per_peer: limit of the memory of the requests of one peer; at least the largest
+            request.
         clock: seconds, monotonic.
 
     Attributes:
@@ -250,7 +251,7 @@ class CallTable:
         self.idle_calls.setdefault(peer, {})[call] = None
         return call
 
-    # --- called by its calls
+    # --- called by `AdmittedCall`
 
     def try_reserve(self, call: AdmittedCall, nbytes: int) -> bool:
         """Reserve `nbytes` for a call, evicting idle calls if needed; False if that fails."""
@@ -299,7 +300,6 @@ class CallTable:
                 del self.idle_calls[call.peer]
 
     def remove(self, call: AdmittedCall) -> None:
-        """Remove a call."""
         self.set_idle(call, False)
         self.set_reserved(call, 0)
         self._total -= 1
@@ -315,7 +315,7 @@ class CallTable:
         self._more_room.clear()
 
     def _evictable(self, peer: str, requester: AdmittedCall) -> list[AdmittedCall]:
-        """Return the calls of a peer that may be ended for `requester`, the longest idle first."""
+        """Return calls of a peer to end for the memory of `requester`, the longest idle first."""
         late_s = self._clock() - REQUEST_WITHIN_S
         return [
             call

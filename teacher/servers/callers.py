@@ -56,7 +56,7 @@ class CallerIdentity:
         return f"{self.principal} at {_parse_address(self.host)}"
 
     def is_here(self) -> bool:
-        """Whether the caller is on this host, so that its address can be bound here."""
+        """Whether the caller is on this host: only then can a socket here bind its address."""
         if (address := _parse_address(self.host)) is None:
             return False
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -138,7 +138,8 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class CallCredentials:
     """The credentials of a call, which can be checked again later.
 
-    The check fails after a token has been withdrawn. Of a certificate, only the name is checked.
+    A later check fails if the token was withdrawn. Of a certificate, only the name is checked
+    again, so its expiry is not noticed.
 
     Attributes:
         metadata: metadata of the call.

@@ -2,16 +2,17 @@
 
 Unary methods are served as streams of one request. The bytes on the wire are the same, but the
 caller can be checked before its request is read, and the request has a timeout. A request without
-fields is never read. gRPC receives only what a handler reads, so an unread request costs only its
-sender's memory. A request that is read costs the teacher's memory, which has a limit.
+fields is never read. Of an unread request, gRPC receives only the first 4 MiB
+(`server._WINDOW_BYTES`); the rest stays in its sender's memory. A request that is read costs the
+teacher's memory, which has a limit.
 
 `ModelStreamInfer` carries many requests over one call, answered in order. A stream that waits for
 its next request can be evicted, like a unary call without a request; a stream with requests in work
 cannot. An error of one request goes into the `error_message` of its answer, and the stream
-continues. Two requests of a stream are in work at a time, so that a request can travel while the
-model runs another. Beside the memory of its request in work, a stream keeps memory of the largest
-size reserved for its next request. If there is no memory for both, it reads the next request only
-after it has answered.
+continues. Up to two requests of a stream are in work, so that one can travel while the model runs
+the other. Beside the memory of its requests in work, a stream keeps memory of the largest size
+reserved for its next request. If there is too little memory for that, it reads the next request
+only after it has answered.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ _HANG_UP_S: Final = 0.1
 _Metadata = tuple[tuple[str, str], ...]
 #: Answers a request, given its caller, its deadline and the record of its call.
 _Answer = Callable[[bytes, CallerIdentity, float | None, CallRecord], Awaitable[bytes]]
-#: Serves a call; returns its answer, or None if its answers have been written already.
+#: Serves a call; returns its answer. A stream writes its answers itself and returns None.
 _Serve = Callable[[_Context, CallRecord], Awaitable[bytes]]
 _Handler = Callable[[object, _Context], Awaitable[bytes]]
 _M = TypeVar("_M", bound=Message)

@@ -1,9 +1,10 @@
 """The Open Inference Protocol over HTTP/REST, with the same answers as over gRPC.
 
-Web pages are refused, because a browser sends requests on behalf of any page. On loopback, every
-program of this machine may send batches, browsers included. A page can send requests to 127.0.0.1,
-or let its own domain name resolve to that address. The header `Origin`, or the name in `Host`,
-reveals such requests; no client of the protocol sends `Origin` or uses another name.
+Web pages are refused, because a browser sends requests on behalf of any page. On loopback without
+credentials, every program of this machine may send batches, browsers included. A page can send
+requests to 127.0.0.1, or let its own domain name resolve to that address. The header `Origin`, or
+the name in `Host`, reveals such requests: clients of the protocol send no `Origin`, and name the
+loopback address.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ def _common_name(transport: Any) -> str | None:
 
 
 _BACKLOG: Final = 128
-#: The most connections; for a further one, the longest idle connection is ended. asyncio allocates
-#: 256 KiB for each TLS connection.
+#: Limits of connections without and with TLS; for a further one, the longest idle connection is
+#: ended. asyncio allocates 256 KiB for each TLS connection.
 _MAX_CONNECTIONS: Final = 1024
 _MAX_TLS_CONNECTIONS: Final = 256
 #: Seconds between checks whether everything is answered, after a stop.

@@ -1,9 +1,9 @@
 """The server of a teacher, with all its protocols in one event loop on a thread of its own.
 
 Any thread may call `TeacherServer`; all asyncio code runs in the thread of the event loop. Nothing
-blocks that thread: the model returns futures, and slow work, such as parsing JSON or copying from
-shared memory, runs in other threads. So the loop answers probes and receives requests while the
-model runs.
+blocks that thread for long: the model returns futures, and slow work, such as parsing JSON or
+copying from shared memory, runs in other threads. So the loop answers probes and receives requests
+while the model runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .http_server import HttpServer
 
 
-#: The largest headers of a call; a token and a few ids need a tenth of this size.
+#: Limit of the headers of a call; a token and a few ids need a tenth of this size.
 _MAX_METADATA_BYTES: Final = 8192
 #: Bytes of a message that gRPC receives before the handler reads it.
 _WINDOW_BYTES: Final = 4 << 20
@@ -43,7 +43,7 @@ _KEEPALIVE_TIMEOUT_MS: Final = 10_000
 _IDLE_MS: Final = 300_000
 #: Time limit for TLS and the first frames of a connection.
 _HANDSHAKE_MS: Final = 10_000
-#: Seconds between searches for shared memory of callers that are gone.
+#: Seconds between two calls of `SharedMemoryRegions.sweep`.
 _SWEEP_S: Final = 10.0
 
 _T = TypeVar("_T")
@@ -136,7 +136,7 @@ class TeacherServer:
         )
 
     async def _sweep(self) -> None:
-        """Release shared memory of callers that are gone, every `_SWEEP_S`."""
+        """Release unused shared memory every `_SWEEP_S` seconds."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._servicer.memory.sweep()

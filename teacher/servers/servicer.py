@@ -139,7 +139,9 @@ class ServerContext(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """The result of checking a request against the model; valid for all requests like it.
+    """The result of checking a request against the model, except its arrays.
+
+    It is valid for all requests with the same parameters and the same names of inputs and outputs.
 
     Attributes:
         model: the model that it was checked against.
@@ -344,7 +346,7 @@ class InferenceServicer:
                 labels.release()
 
     def spec_of(self, request: InferRequest) -> RequestSpec:
-        """Check a request without its arrays; the result is valid for all requests like it.
+        """Check everything in a request except its arrays and deadline.
 
         Raises:
             WrongInstance: it is for another teacher.

@@ -12,7 +12,7 @@ with a generation are read in place.
 
 **Confined.** Only callers on this host may register, only objects with the prefix `PREFIX` that
 belong to the caller's user, and only a limited number. A caller can use only the regions that it
-has registered itself.
+has registered itself. Without credentials, all programs of this host are one caller.
 
 **Generations.** A caller that gives a request up (because it is late, or another teacher was
 faster) cannot know whether the teacher gave it up too. A stopped process may continue an hour
@@ -55,8 +55,8 @@ _MAX_NAME: Final = 256
 REGIONS: Final = 64
 REGION_BYTES: Final = 64 << 30
 REGIONS_IN_ALL: Final = 512
-#: Seconds after which an unused region is released if its object has no name any more, because the
-#: teacher may then be the last process that keeps the memory alive.
+#: Seconds after which an unused region is released if its object has no name (any more), because
+#: the teacher may then be the last process that keeps the memory alive.
 IDLE_S: Final = 60.0
 
 
@@ -64,11 +64,11 @@ class SharedMemoryRegions:
     """The regions of a teacher's callers. Any thread may use them.
 
     Memory of our readers is read only for callers on the Unix socket, where the kernel states their
-    user. Other callers may only use named objects; the user of a TCP connection is looked up in
-    /proc/net.
+    user. Other callers may only use named objects; at the registration of one, the caller's user is
+    looked up in /proc/net.
 
     Args:
-        max_input_bytes: most bytes of one input.
+        max_input_bytes: limit of the bytes of one input.
         system: whether named objects of `/dev/shm` are allowed, also over TCP.
         clock: seconds, monotonic.
     """
@@ -160,7 +160,8 @@ class SharedMemoryRegions:
         """Return the segment with an input.
 
         Raises:
-            RequestRefused: the caller has no such region, or the input is too large.
+            RequestRefused: the caller has no such region or may not read it, or the input is too
+                large.
         """
         if ref.nbytes > self._max_input_bytes:
             raise RequestRefused(
@@ -174,7 +175,7 @@ class SharedMemoryRegions:
         self._used(caller, ref).write(ref, data)
 
     def sweep(self) -> None:
-        """Release regions that were unused for `IDLE_S` and have no name any more."""
+        """Release regions that were unused for `IDLE_S` and of which the object has no name."""
         with self._lock:
             oldest_s = self._clock() - IDLE_S
             for owner, regions in list(self._regions.items()):

@@ -89,7 +89,7 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 class SharedSegment:
-    """A range of a shared-memory object; open as long as this object is referenced.
+    """A range of a shared-memory object. The object stays open while this instance is referenced.
 
     Args:
         key: the name of the object, as in `open_object`.
@@ -129,7 +129,10 @@ class SharedSegment:
 
     @property
     def unlinked(self) -> bool:
-        """Whether its name is gone, so that only its users keep it alive."""
+        """Whether the object has no name (any more), so that only its users keep it alive.
+
+        The memory of our readers never has a name.
+        """
         return os.fstat(self._fd).st_nlink == 0
 
     def check_user(self, uid: int) -> None:
@@ -244,7 +247,7 @@ class SharedSegment:
         )
 
     def _copy(self, at: int, nbytes: int) -> memoryview:
-        """Read bytes of the object. It is not mapped, so truncating it does no harm."""
+        """Read bytes by `preadv`: if the object is truncated, this is an error, not a SIGBUS."""
         copy = np.empty(nbytes, np.uint8).data
         done = 0
         while done < nbytes:

@@ -54,12 +54,12 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._listener = listener
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0  # range of the unprocessed bytes in `_staging`
-        self._offered: PendingOffer | None = None  # the reader may not have proved it yet
+        self._offered: PendingOffer | None = None  # named by the hello, perhaps not proved yet
         self._challenges = b"", b""  # the reader's, the teacher's
         self._session: TransportSession | None = None  # after the proof
         self._call: AdmittedCall | None = None
         self._incoming: FramedRequest | None = None  # its arrays are being received
-        self._skip = 0  # bytes to discard of a refused request
+        self._skip = 0  # bytes of a refused request that are still to be discarded
         self._tasks: dict[asyncio.Task[bytes], int] = {}  # task of each request -> its bytes
         self._writing_paused = False  # the peer does not read answers
         self._reading_paused = False
@@ -71,7 +71,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._wake_bytes = 1  # bytes that wake the event loop
 
     def leave(self) -> None:
-        """Accept no more requests, and close after the pending requests are answered."""
+        """Accept no more requests, and close after the pending requests have been answered."""
         if self._session is None:
             self.abort()
         elif not self._refuses_requests:
@@ -204,7 +204,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._end_if_done()
 
     def _prove(self) -> bool:
-        """Handle the reader's hello or its proof; return whether to go on reading."""
+        """Handle the reader's hello or its proof; return whether to process further bytes."""
         if self._offered is None:
             if (hello := self._consume(frames.HELLO_BYTES)) is None:
                 return False
@@ -365,7 +365,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
     # --- the end
 
     def _end_if_done(self) -> None:
-        """Signal the end, and discard what arrives until the reader closes as well.
+        """Signal the end, and discard what arrives until the reader closes, at most `_LINGER_S`.
 
         Closing while data arrives would reset the connection and lose answers on their way.
         """

@@ -20,10 +20,10 @@ from .callers import CallCredentials
 from .servicer import ServerContext
 from .transport_connection import ReaderConnection
 
-#: The most unused offers to one caller, and to all; the oldest offer is withdrawn for a new one.
+#: Limits of unused offers to one caller, and to all. At a limit, a new offer replaces the oldest.
 _OFFERS_TO_ONE: Final = 64
 _OFFERS: Final = 1024
-#: The most connections without a proof yet; the oldest is ended for a new one.
+#: Limit of connections without a proof yet. At the limit, the oldest is ended for a new one.
 _MAX_UNPROVED: Final = 128
 _BACKLOG: Final = 128
 

@@ -212,7 +212,7 @@ class TransportSession:
 
 
 class _NotMapped(RequestRefused):
-    """The inputs are in memory that must be copied."""
+    """The inputs are in memory that cannot be read in place."""
 
 
 def _check_booleans(tensors: Sequence[FramedTensor], arrays: Sequence[Array]) -> None:
