@@ -30,8 +30,8 @@ class Device:
 
     Attributes:
         name: as backends call it: "cpu" or "gpu:N".
-        cores: the CPUs that the process is bound to, with one thread on each. Empty: any CPUs, and
-            the number of threads is a separate setting.
+        cores: the CPUs that the process is bound to; a run has as many threads. Empty: any CPUs,
+            and the number of threads is a separate setting.
     """
 
     name: str = "cpu"

@@ -81,12 +81,12 @@ class BatchingKeys:
     """Keys of `--batch`."""
 
     max: Annotated[
-        int, Key("most samples of a batch; 0: merge nothing.", "EDL_BATCH_MAX", at_least=0)
+        int, Key("largest batch, in samples; 0: merge nothing.", "EDL_BATCH_MAX", at_least=0)
     ] = 0
     delay: Annotated[
         float,
         Key(
-            "most seconds that a request waits for others while the device has room.",
+            "longest wait of a request for others while the device has room.",
             "EDL_BATCH_DELAY",
             at_least=0,
             metavar="SECONDS",

@@ -298,7 +298,7 @@ class PredictorProcess:
         if refs is None:
             try:
                 record = self._copied(requests)
-            except Exception as error:  # such as no memory: else the callers would wait for ever
+            except Exception as error:  # such as no memory; uncaught, callers would wait for ever
                 results.set_exception(RetryableError(f"no shared memory for the request: {error}"))
                 return results
             refs = record.arrays
@@ -370,14 +370,14 @@ class PredictorProcess:
                 self._answered = True
                 self._median.add(seconds / samples)
                 self.t_t_s = max(self._median.value or 0.0, MIN_T_T_S)
-        except Exception as error:  # such as no memory: else the callers would wait for ever
+        except Exception as error:  # such as no memory; uncaught, callers would wait for ever
             released += [item["record"] for item in message["results"] if "record" in item]
             job.results.set_exception(error)
             return
         job.results.set_result(results)
 
     def _fail_jobs(self) -> None:
-        """Fail every job after the process has ended, which was running the oldest one."""
+        """Fail every job after the end of the process; it was running the oldest job."""
         ended = RetryableError("the predictor ended before it computed the request: try again")
         crashed = PredictorCrashed("the predictor ended while it computed this request")
         with self._lock:

@@ -238,7 +238,7 @@ def kinds_fact(kinds: Mapping[str, str]) -> str:
 def new_incarnation(registry: Registry | None, stop: Stop) -> int:
     """Return the start time in ms by the clock of Redis, or of this machine without a registry.
 
-    Later starts under the same id get larger numbers.
+    Later starts under the same id get larger numbers, unless that clock goes back.
 
     Raises:
         RedisUnavailable: Redis does not answer.

@@ -271,7 +271,7 @@ class InputBuffers:
         refs: their locations in `memory`.
 
     Raises:
-        OSError: no shared memory is free.
+        OSError: the system provides no more shared memory.
     """
 
     def __init__(self, memory: Arena, layouts: Layouts) -> None:

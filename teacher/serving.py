@@ -105,7 +105,7 @@ def drain(
     heartbeat: Heartbeat | None,
     grace_s: float,
 ) -> None:
-    """Leave within `grace_s` seconds; no request fails that can be answered within this time.
+    """Leave within `grace_s` seconds, in an order that lets requests in flight finish.
 
     First the state "draining" goes to the registry and to students with all labels, so students
     send elsewhere. Requests are served until `QUIET_S` seconds pass without one, or `grace_s` are

@@ -27,7 +27,7 @@ class ModelSpec:
         platform: framework and format, as "paddle_inference".
         inputs: in the model's order.
         outputs: in the model's order.
-        content_id: hash of the model's content; equal within a service.
+        content_id: hash of the model's content; equal within a service, except in an upgrade.
         numerics: every setting that can change bits of the labels, such as "fp32" and "threads=1".
         preprocessing: descriptions of the steps that the sender and the backend apply to the inputs
             before the network, in order.
@@ -86,7 +86,7 @@ Submit = Callable[[Mapping[str, Array]], Finish]
 
 
 class Backend(Protocol):
-    """A loaded model; one thread uses it.
+    """A loaded model. Only one thread calls `run`.
 
     A backend with an asynchronous device also has an attribute `submit` of type `Submit`, which
     only queues a run, so the caller can prepare the next one. Several threads may call `submit`,

@@ -84,7 +84,7 @@ class PacedBackend:
         self.spec = mark_emulated(backend.spec)
 
     def arrive(self, at_s: float) -> None:
-        """Set when the next job was submitted, possibly while the device was busy.
+        """Record when the next job was submitted, possibly while the device was busy.
 
         Call it before each job: the time holds for all runs until the next call. With it, copying
         a batch costs the device no time, as real devices transfer batches while they compute.

@@ -33,7 +33,7 @@ def example_shape(tensor: TensorSpec, rows: int, *, longer: bool = False) -> tup
     """Return the shape of `tensor` for `rows` samples, with a usual size for free dimensions.
 
     Raises:
-        ModelError: the tensor is a single number.
+        ModelError: the tensor has no dimensions.
     """
     check_dimensions(tensor)
     free = (_IMAGE_SIDES if len(tensor.shape) >= 4 else _LENGTHS)[longer]

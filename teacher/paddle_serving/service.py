@@ -2,8 +2,8 @@
 
 It is Paddle Serving's pipeline server with one operator, the model. It differs from upstream's
 `WebService`: answers are binary tensors instead of text; requests are not unpickled; it listens at
-a given address instead of on every interface; and the model runs in micro-batches, between which
-the server answers. Our package cannot be imported here.
+a given address instead of on every interface; and the model runs in micro-batches, so that the
+server can handle other calls in between. Our package cannot be imported here.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class ServerTestResult:
     """What a test found.
 
     Attributes:
-        t_t_s: seconds per sample between completions while the server is busy; its device time
+        t_t_s: seconds per sample while `IN_FLIGHT` batches are at the server; its device time
             cannot be measured from outside.
         verified: "canary", or "declared" without a canary.
         warnings: outputs without information, in words.

@@ -3,7 +3,7 @@
 A call is idle until its request has arrived; a stream is also idle between its requests. An idle
 call costs its caller nearly nothing, so anybody can open many. Therefore idle calls never cause a
 refusal: if there is no room for a new call, the longest idle call is ended, either of the same
-caller, if it has too many calls, or of the caller with the most idle calls. All clients send the
+caller, if it has too many calls, or of the caller with the most idle calls. Usual clients send the
 request along with the call, so their calls are idle only until the request has arrived.
 
 Memory is reserved before a request is received: its announced length, or the largest allowed length
@@ -162,7 +162,7 @@ class AdmittedCall:
             raise RateLimited(_NO_ROOM)
 
     def request_received(self, nbytes: int | None = None) -> None:
-        """Record that a request has arrived or is arriving: the call is not idle, so not evicted.
+        """Record that a request has arrived or is arriving: the call is not idle until it is done.
 
         Args:
             nbytes: bytes that the call needs from now on; None: as many as are reserved.
@@ -192,7 +192,7 @@ class AdmittedCall:
 
 
 class CallTable:
-    """The open calls of one server, with their memory. Used only in its event loop.
+    """One group of a server's open calls, with their memory. Used only in its event loop.
 
     Args:
         max_calls: limit of open calls.

@@ -120,7 +120,7 @@ def end_longest_idle(connections: set[Any]) -> bool:
 
 
 def _common_name(transport: Any) -> str | None:
-    """Return the common name in the client's certificate; None if there is none."""
+    """Return the common name in the client's certificate; None if there is not exactly one."""
     connection: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     certificate: Any = connection.getpeercert() if connection is not None else None
     names = [

@@ -99,7 +99,8 @@ class InferCodec(Protocol[_Answer_co]):
     ) -> tuple[_Answer_co, int]:
         """Encode the answer; return it and its size in bytes.
 
-        The arrays of `response` are valid until this returns.
+        Outputs in `in_shared_memory` have been written there already. The arrays of `response` are
+        valid until this returns.
         """
 
 
@@ -269,11 +270,7 @@ class InferenceServicer:
     ) -> bytes:
         """Answer a serialised `ModelInferRequest` with a serialised `ModelInferResponse`.
 
-        Args:
-            data: the request.
-            caller: as in `infer`.
-            deadline_s: as in `infer`.
-            entry: as in `infer`.
+        The other arguments are those of `infer`.
         """
         return await self.infer(_ProtobufCodec(data), caller, deadline_s, entry, len(data))
 

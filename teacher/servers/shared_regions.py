@@ -95,7 +95,7 @@ class SharedMemoryRegions:
             RequestRefused: the caller is on another host, the name is taken or invalid, or the
                 caller may not use the object. For memory of a reader, the user is checked at each
                 use.
-            RateLimited: this caller, or all callers together, have too many regions.
+            RateLimited: this caller has too many regions or bytes, or all callers too many regions.
         """
         if not caller.is_here():
             raise RequestRefused(

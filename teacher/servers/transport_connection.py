@@ -71,7 +71,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._wake_bytes = 1  # bytes that wake the event loop
 
     def leave(self) -> None:
-        """Accept no more requests, and close after the pending requests have been answered."""
+        """Accept no more requests; close after the pending ones, or at once before the proof."""
         if self._session is None:
             self.abort()
         elif not self._refuses_requests:
