@@ -86,7 +86,7 @@ class BatchingKeys:
     delay: Annotated[
         float,
         Key(
-            "longest wait of a request for others while the device has room.",
+            "longest wait in seconds for other requests while the device has room.",
             "EDL_BATCH_DELAY",
             at_least=0,
             metavar="SECONDS",
