@@ -63,7 +63,7 @@ _KEPT_S: Final = {
 }
 #: Number of events kept, and of row changes; a reader that missed more changes reads all rows.
 _KEPT: Final = 10_000
-#: Age in seconds of the last registration before a service without keys is forgotten.
+#: A service without keys is forgotten if its last registration is older than this many seconds.
 _FORGET_AGE_S: Final = 60.0
 
 
@@ -150,7 +150,8 @@ class Registry:
             ttl_s: time to live that it registered with, in seconds.
 
         Returns:
-            UNKNOWN also if another incarnation holds the lease, or a key of it has another type.
+            UNKNOWN also if another incarnation holds the lease, or one of its keys has another
+            type.
         """
         check_member(kind, beat.member)
         return _superseded_as_unknown(self._leases.beat(lease_set(kind, service), beat, ttl_s))
@@ -195,7 +196,7 @@ class Registry:
         return self._leases.read(lease_set(kind, service), names)
 
     def names(self, kind: Kind, service: str) -> set[str]:
-        """Return the ids that no sweep has removed; cheap, as it reads no facts."""
+        """Return the ids of all members, expired ones included. Cheap, as it reads no facts."""
         return self._leases.names(lease_set(kind, service))
 
     def changes(self, kind: Kind, service: str, cursor: int = 0) -> Changes:
@@ -208,10 +209,7 @@ class Registry:
         return self._leases.changes(lease_set(kind, service), cursor)
 
     def sweep(self, kind: Kind, service: str, permit: SweepPermit | None = None) -> list[str]:
-        """Remove at most 1,000 expired members, and return their ids.
-
-        With a permit, none is removed after the permit's end, or on another server process.
-        """
+        """Remove expired members, and return their ids; see `RedisLeases.sweep`."""
         return self._leases.sweep(lease_set(kind, service), permit)
 
     def services(self) -> list[str]:
@@ -284,7 +282,7 @@ class Registry:
         Args:
             service: name of the service.
             fence: fence of the leader.
-            expected: the present epoch of the table.
+            expected: the current epoch of the table.
             epoch: the new epoch; above `expected` if there are rows.
             rows: student id -> row; None deletes the row. Other rows stay.
             events: events to append to the log.
@@ -387,7 +385,7 @@ class Registry:
         )
 
     def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
-        """Write a plan as version `expected_version` + 1; False if the present version differs."""
+        """Write a plan as version `expected_version` + 1; False if the current version differs."""
         key = service_key(service, "plan")
         conditions: list[Condition] = [Once(key), NumberIs(key, "version", expected_version)]
         return self.store.commit(conditions, _put_plan(service, plan, expected_version)) == 0
@@ -400,8 +398,8 @@ class Registry:
         Args:
             service: name of the service.
             fence: fence of the leader.
-            epoch: the present epoch of the table.
-            plan: the new plan; `version` is that of the present plan.
+            epoch: the current epoch of the table.
+            plan: the new plan; its `version` is that of the current plan.
             entry: event to append to the log.
 
         Returns:
@@ -451,7 +449,7 @@ class Registry:
 
 
 def _superseded_as_unknown(beat: Beat) -> Beat:
-    """Let a superseded member register again: `register` then raises LeaseSuperseded."""
+    """Let a superseded member register again; `register` refuses an older incarnation."""
     return Beat.UNKNOWN if beat is Beat.SUPERSEDED else beat
 
 

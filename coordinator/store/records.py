@@ -16,11 +16,11 @@ from ...runtime.errors import RedisUnavailable, UsageError
 if TYPE_CHECKING:
     from . import Store
 
-#: Facts expire this many TTLs after a full heartbeat. They outlive the deadline, so that managers
-#: can describe the dead.
+#: Facts expire this many TTLs after a *full* heartbeat, one that extends their expiry. They outlive
+#: the deadline, so that managers can describe dead members.
 FACTS_TTLS: Final = 5
-#: For this many TTLs after a full heartbeat, further ones only raise the deadline unless they have
-#: facts to report. So every fifth heartbeat is full.
+#: For this many TTLs after a full heartbeat, heartbeats without facts are *plain*: they only raise
+#: the deadline. With 2.5 heartbeats per TTL, every fifth one is full.
 PLAIN_TTLS: Final = 1.85
 #: Fact of a member: "1" if it was requested to drain; the member may report its `state` later.
 DRAIN: Final = "drain"
@@ -80,7 +80,7 @@ class Member:
 
     Attributes:
         member: its id within the set.
-        facts: its reported facts; always with `incarnation`, a decimal number.
+        facts: its reported facts, with `incarnation`, a decimal number; {}: they are unknown.
         remaining_s: seconds until its deadline; negative after it.
     """
 
@@ -129,11 +129,11 @@ class Changes:
 
     Attributes:
         cursor: cursor for the next read.
-        members: present state of members that registered or changed.
+        members: current state of members that registered or changed.
         left: ids of members that ended their lease.
         lost: ids of members that a sweep removed after their deadline.
-        full: `members` are all members, not only changed ones; `left` and `lost` cover the last
-            minute.
+        full: `members` are all members, not only changed ones. Then `left` and `lost` cover the
+            last minute, and `lost` may have members that are only late.
         due_s: seconds until the next lease expires without a heartbeat; 0 or less: a sweep would
             remove one now; infinite for an empty set.
     """
@@ -148,12 +148,12 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class SweepPermit:
-    """Permits removing expired members, because all members could send their heartbeats.
+    """Permits the removal of expired members: all live members had time to send heartbeats.
 
     Attributes:
         registry_id: id of the server process for which this is known; another may have old data.
-        until_ms: end of the permit, by the clock of that process. If the process hung, a sweep may
-            run late, and before heartbeats that arrived in the meantime.
+        until_ms: end of the permit, by the clock of that process. If the process hangs, a sweep
+            waits, and may then run before heartbeats that waited, too.
     """
 
     registry_id: str
@@ -173,7 +173,8 @@ class Leadership:
         token: fencing token. It grows with each change of leadership, even if Redis lost its data.
             Every write of a leader carries it.
         change: what the call did. "": nothing, another holder leads; "kept": it renewed ours;
-            "gained": it took the leadership; "first": it took it, and nobody led before.
+            "gained": it took the leadership; "first": it took the leadership, and the store knows
+            no earlier leader.
         registry_id: id of the server process, which changes after a restart or failover; empty if
             it was not requested.
         time_ms: the store's clock, milliseconds since 1970.
@@ -231,10 +232,11 @@ class RankIs:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """Condition that makes a transaction idempotent: if this id was committed before, it succeeds.
+    """Condition that makes a transaction idempotent.
 
-    For clients that repeat a call because its answer was lost, as the client of Redis does. It must
-    come before conditions on values that the transaction itself changes.
+    If this id is that of the latest transaction, the call succeeds and changes nothing. This is for
+    clients that repeat a call because its answer was lost, as the client of Redis does. The
+    condition must come before conditions on values that the transaction itself changes.
 
     Attributes:
         key: key of a document; its field `=write` has the latest id.
@@ -376,7 +378,7 @@ def check_member(what: str, member: str, hint: str = "") -> str:
 
 
 def is_name(name: str) -> bool:
-    """Return whether a text is a valid name: of a service, a job or a queue."""
+    """Return whether a text is a valid name of a service or of an elastic training."""
     return _NAME.fullmatch(name) is not None
 
 

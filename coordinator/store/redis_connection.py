@@ -68,7 +68,8 @@ class Call:
 class RedisConnection:
     """A client that is safe to use from several threads, with a pool of connections.
 
-    Each call raises RedisUnavailable, Unauthenticated or Forbidden.
+    `run` and `run_many` raise RedisUnavailable, Unauthenticated or Forbidden. Use `timed` and
+    `client` within `translated`.
 
     Args:
         url: any URL that `redis_url.parse` accepts.
@@ -76,7 +77,7 @@ class RedisConnection:
 
     Attributes:
         url: the URL without user, password and parameters.
-        client: client of redis-py, for use within `translated`.
+        client: client of redis-py.
     """
 
     def __init__(self, url: str, timeout_s: float = 1.0) -> None:
@@ -141,7 +142,7 @@ class RedisConnection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise errors of redis-py within the block as the errors of this class."""
+        """Raise errors of redis-py within the block as errors of this package."""
         import redis
 
         try:

@@ -53,8 +53,8 @@ class RedisLeases:
     """Sets of members with deadlines. Each script runs as one atomic step.
 
     Heartbeats are most of the work of Redis, and a script costs several times as much as a command.
-    So a heartbeat runs the script only if managers have to see a change, or if plain commands could
-    not renew the lease.
+    So a heartbeat in a followed set runs the script only if managers have to see a change, or if
+    plain commands could not renew the lease. In other sets, every heartbeat runs the script.
 
     For two TTLs after a full heartbeat, further ones are plain: a ZADD of a deadline that is
     computed from Redis's clock, as the full heartbeat returned it. The ZADD only raises an existing
@@ -101,8 +101,8 @@ class RedisLeases:
     def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
         """Renew many leases in few round trips; the answers are in the order of `beats`.
 
-        A member gets UNKNOWN also if a key of its lease has another type; `register` gives the
-        reason.
+        A member gets UNKNOWN also if a key of its lease has another type; `register` then raises
+        WrongKeyType.
         """
         renewed = self._beat_by_commands(beats, ttl_s)
         rest = [position for position in range(len(beats)) if position not in renewed]
@@ -221,7 +221,7 @@ class RedisLeases:
             return [member for member, _ in self._look_up(leases, names) if member.facts]
 
     def names(self, leases: LeaseSet) -> set[str]:
-        """Return the ids that no sweep has removed; cheap, as it reads no facts."""
+        """Return the ids of all members, expired ones included. Cheap, as it reads no facts."""
         with self._connection.translated():
             return set(self._client.zrange(leases.deadlines, 0, -1))
 
@@ -243,9 +243,10 @@ class RedisLeases:
             return replace(self._changed(leases, changed), due_s=due_s)
 
     def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
-        """Remove at most 1,000 expired members from a followed set, and return their ids.
+        """Remove expired members from a followed set, at most 1,000, and return their ids.
 
-        With a permit, none is removed after the permit's end, or on another server process.
+        At most 1,000 further members with an invalid deadline are removed, too. With a permit, none
+        is removed after the permit's end, or on another server process.
         """
         keys = [leases.deadlines, leases.changes]
         bounds = ("", "") if permit is None else (permit.until_ms, permit.registry_id)
@@ -267,7 +268,7 @@ class RedisLeases:
         return now_ms, 0.0 if invalid else (first[0][1] - now_ms) / 1000, noted
 
     def _has_change(self, leases: LeaseSet, cursor: int) -> bool:
-        """Return whether the last change is at `cursor` or above, so that further ones are, too."""
+        """Return whether the last change is at `cursor` or above; then later ones are, too."""
         last = self._client.zrange(leases.changes, -1, -1, withscores=True)
         return bool(last and last[0][1] >= cursor)
 
@@ -291,7 +292,8 @@ class RedisLeases:
     def _changed(self, leases: LeaseSet, changed: Sequence[tuple[str, float]]) -> Changes:
         names, left = split_changes(name for name, _ in changed)
         looked_up = self._look_up(leases, names) if names else []
-        # If facts were deleted, the next full heartbeat restores them, within two TTLs.
+        # A member whose facts were deleted registers again at its next full heartbeat, within two
+        # TTLs.
         members = tuple(member for member, leased in looked_up if leased and member.facts)
         gone = [member.member for member, leased in looked_up if not leased]
         # The change of a member that has left since is under another name: see `leave.lua`.
@@ -302,7 +304,7 @@ class RedisLeases:
         return Changes(cursor, members, tuple(left), tuple(lost))
 
     def _look_up(self, leases: LeaseSet, names: Sequence[str]) -> list[tuple[Member, bool]]:
-        """Return members, {} for missing facts, and whether each has a lease."""
+        """Return each named member, with {} for missing facts, and whether it has a lease."""
         now_ms, deadlines = self._connection.timed(
             lambda pipe: pipe.zmscore(leases.deadlines, names)
         )

@@ -67,7 +67,7 @@ class RedisStore:
         self.leases = RedisLeases(self._connection)
 
     def server_info(self) -> dict[str, str]:
-        """Return `server_name`, `version`, `role` and `maxmemory_policy`; {} in memory."""
+        """Return `server_name`, `version`, `role` and `maxmemory_policy`; {} for `MemoryStore`."""
         with self._connection.translated():
             info = self._client.info()
         version = info.get("valkey_version") or info.get("redis_version", "")
@@ -86,7 +86,11 @@ class RedisStore:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def check_writes(self) -> bool:
-        """Test without writing whether writes are accepted; False: the user may not test it."""
+        """Test without writing whether writes are accepted. Raises RedisUnavailable if not.
+
+        Returns:
+            False if the user lacks the permission for this test.
+        """
         try:
             with self._connection.translated():
                 self._client.rpushx(WRITE_CHECK, "")
@@ -166,7 +170,7 @@ class RedisStore:
         """Read the rows of a document that `PutRows` changed since an epoch (`=term`, `=counter`).
 
         Returns:
-            Whether these are all rows, the present epoch, and row -> text, "" for a deleted row.
+            Whether these are all rows, the current epoch, and row -> text, "" for a deleted row.
             All rows include the fields that begin with "=".
         """
         args = ("", 0) if since is None else since
@@ -198,7 +202,7 @@ class RedisStore:
     def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
         """Return log entries after id `after`, oldest first.
 
-        `count`: return only so many of the first; `last`: only so many of the last; 0: all.
+        `count`: return at most the first `count` of them; `last`: at most the last `last`; 0: all.
         """
         log_position(after)
         start = f"({after}" if after else "-"
@@ -217,7 +221,7 @@ class RedisStore:
             return str(pipe.execute()[0])
 
     def record_use(self, key: str, name: str, keep_s: float | None = None) -> None:
-        """Record that a name is in use now; delete names not used for `keep_s` seconds."""
+        """Record that a name is in use now. With `keep_s`, delete names unused for so long."""
         # Plain commands, so that a user can be permitted just this.
         now_ms = self.time_ms()
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:

@@ -40,7 +40,7 @@ class RedisUrl:
         path: path of a unix socket; empty for TCP.
         master: name of the master that the sentinels watch; empty: no sentinels.
         db: number of the database.
-        login: those of username, password and password_file for Redis that the URL has.
+        login: username, password and password_file for Redis, as far as the URL has them.
         sentinel_login: the same for the sentinels.
         tls: TLS settings; None: no TLS.
     """

@@ -1,5 +1,5 @@
--- End a lease for its owner. The change is noted for '=' and the member, so that managers distinguish a
--- member that left from one that died or whose lease expired during an outage.
+-- End a lease for its owner. The change is noted under '=' and the member's id, so that managers can
+-- distinguish a member that left from one that died or whose lease expired during an outage.
 --
 -- KEYS[1]  zset    member -> deadline (ms, Redis time)
 -- KEYS[2]  hash    the member's facts

@@ -31,9 +31,9 @@ end
 
 -- Set the expiries of facts and deadlines.
 -- In a followed set, members send a full heartbeat at least every 2 TTLs. The facts expire 5 TTLs after it,
--- so that sweeps can describe the dead. The zset expires 4 to 5 TTLs after it: most heartbeats need not
--- change its expiry. Some users of other sets have no permission for PTTL: there the zset expires 4 TTLs after
--- its last deadline.
+-- so that managers can describe dead members. The zset expires 4 to 5 TTLs after it: most heartbeats need
+-- not change its expiry. In other sets, some Redis users have no permission for PTTL: there the zset expires
+-- 4 TTLs after its last deadline.
 local function set_expiries(deadlines, facts, followed, ttl_ms)
   redis.call('PEXPIRE', facts, 5 * ttl_ms)
   if not followed then
@@ -44,7 +44,7 @@ local function set_expiries(deadlines, facts, followed, ttl_ms)
   end
 end
 
--- Note that a member changed, under a number that only grows, so that managers read only new changes.
+-- Record that a member changed, under a number that only grows, so that managers read only new changes.
 local function note_change(changes, member)
   redis.call('ZREMRANGEBYSCORE', changes, now_us + DAY_MS * 1000, '+inf')
   local last = redis.call('ZRANGE', changes, -1, -1, 'WITHSCORES')[2]

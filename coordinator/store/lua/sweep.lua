@@ -1,10 +1,11 @@
--- Remove the members past their deadline; their facts stay until they expire, to describe the dead.
+-- Remove the members past their deadline. Their facts stay until they expire, to describe dead members.
 --
 -- KEYS[1]  zset    member -> deadline (ms, Redis time)
 -- KEYS[2]  zset    member -> number of its last change
--- ARGV     greatest number of removed members (Redis serves no other client meanwhile); time (ms) after
---          which none is removed ('': no limit), because heartbeats may have waited as long as this call;
---          id of the expected server process ('': any), because another one may have an older state
+-- ARGV     greatest number of expired members to remove, and also of members with an invalid deadline (Redis
+--          serves no other client meanwhile); time (ms) after which none is removed ('': no limit), because
+--          heartbeats may have waited as long as this call; id of the expected server process ('': any),
+--          because another one may have an older state
 -- Returns  the removed members.
 if ARGV[2] ~= '' and now_ms > tonumber(ARGV[2]) then
   return {}
