@@ -49,7 +49,7 @@ def fetch_status(
     Args:
         url: Redis URL of the mesh.
         service: name of one service; empty: all.
-        max_members: most teachers, and most students, to return of each service; 0: all.
+        max_members: maximum number of teachers, and of students, to return of each service; 0: all.
         security: how to call managers; None: neither TLS nor token.
 
     Raises:
@@ -242,7 +242,7 @@ def _closed_hint(security: ClientSecurity | None) -> str:
 
 @dataclass(slots=True)
 class _LogReader:
-    """Follows the log, and keeps the position in it, so that another manager repeats no event.
+    """Follows the log. It keeps its position, so that it can continue at another manager.
 
     Attributes:
         begun: a manager has accepted the call.

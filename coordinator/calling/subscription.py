@@ -128,7 +128,7 @@ class Subscription:
         self._latest: pb.StudentReport | None = None
         self._number = 0  # of the latest report
         self._stopping = threading.Event()
-        self._call: Any = None  # of the present stream
+        self._call: Any = None  # of the current stream
         self._secret = ""
         self._incarnation = 0
         self._epoch = (0, 0)
@@ -321,9 +321,9 @@ class Subscription:
 
 
 def _new_incarnation(registry: Registry, rng: random.Random) -> int:
-    """Return a number greater than those of earlier starts.
+    """Return a number greater than that of each earlier start of the student.
 
-    It is made from Redis's clock, as hosts' clocks differ. The random part distinguishes starts
-    within a millisecond.
+    It is made from Redis's clock, as hosts' clocks differ. A random part distinguishes starts
+    within one millisecond.
     """
     return registry.time_ms() * 1000 + rng.randrange(1000)

@@ -163,14 +163,14 @@ class JobBoard:
         body: Facts,
         history: tuple[Facts, Facts] | None = None,
     ) -> bool:
-        """Begin generation `number`; delete shards, leases and reports of the former generation.
+        """Begin generation `number`; delete the shards, shard leases and reports of the former one.
 
         Args:
             job: name of the job.
             fence: fence of the leader.
             number: number of the generation.
             body: its contents.
-            history: expected and new history of the checkpoints; None: the present history stays.
+            history: expected and new history of the checkpoints; None: the current history stays.
 
         Returns:
             Whether it was published. Requires that the node leads, the history is the expected one,
@@ -196,7 +196,7 @@ class JobBoard:
         return self.store.commit(conditions, changes) == 0
 
     def replace_history(self, job: str, generation: int, known: Facts, history: Facts) -> bool:
-        """Replace the history of the job's checkpoints if it is `known`; returns whether it was.
+        """Replace the history of the job's checkpoints if it is `known`; return whether it was.
 
         Raises:
             GenerationSuperseded: `generation` is not the current one.
@@ -248,7 +248,7 @@ class JobBoard:
             request_number: number of the rank's request, growing within a generation. A repeated
                 number returns the same shard, as the answer may have been lost. None: the request
                 is never repeated.
-            most: greatest number of rows: of a larger shard the first ones are leased, and the rest
+            most: greatest number of rows. Of a larger shard the first rows are leased, and the rest
                 stays free.
 
         Raises:

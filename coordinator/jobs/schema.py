@@ -98,7 +98,7 @@ class GenerationRecord:
         """Parse the history.
 
         Raises:
-            WireError: it is invalid, or has other members than a history of this version. A
+            WireError: it is invalid, or has other fields than a history of this version. A
                 compare-and-set of this version would never match it.
         """
         history = from_plain(CheckpointHistory, self.history, defaults=True)
@@ -163,7 +163,7 @@ class NodeEndpoints:
     host: str = ""
 
 
-#: Members of a generation's body that every version writes.
+#: Fields of a generation's body that every version writes.
 _ALWAYS_WRITTEN: Final = frozenset(
     {"nodes", "keeper", "failures", "barred", "reason", "previous_ranks"}
 )

@@ -68,11 +68,11 @@ class MachineBoard:
     # --- operators
 
     def deploy(self, deployment: Deployment, before: Deployment | None = None) -> bool:
-        """Write a deployment, if the present one is `before`.
+        """Write a deployment if the current one is `before`.
 
         Args:
             deployment: the new deployment.
-            before: the expected present deployment; None: there is none, or it is invalid.
+            before: the expected current deployment; None: there is none, or it is invalid.
 
         Returns:
             Whether it was written.
@@ -120,7 +120,8 @@ class MachineBoard:
         beat = MemberBeat(check_machine(machine_id), incarnation, facts)
         if self.store.leases.beat(MACHINES, beat, check_ttl(ttl_s)) != Beat.KEPT:
             return None
-        # Not in the script of the heartbeat: agents may read orders, but not write them.
+        # The script of the heartbeat cannot read it: for Redis, each key of a script needs the
+        # permission to write, and agents may only read orders.
         return order_from(self.store.fields(ORDERS, [machine_id])[0])
 
     def leave(self, machine_id: str, incarnation: int) -> None:

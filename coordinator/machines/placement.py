@@ -2,8 +2,8 @@
 
 Machines are free or have a teacher; each service demands a number of teachers. If there are too few
 machines, each service first gets its least number, by priority, and then, in the same order, the
-rest of its demand. A teacher stays where it is if possible: a machine is only taken from a service
-that has too many, or if a service that goes first lacks one and no machine is free.
+rest of its demand. A teacher stays where it is if possible. Its machine is taken if its service has
+too many, or if a service that goes first lacks one and can use no free machine.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def place(
 ) -> tuple[Change, ...]:
     """Return the new orders, without machines whose order stays.
 
-    A machine of a service without a demand keeps its order: its deployment may only be unknown.
+    A machine of a service without a demand keeps its order: the service may have a deployment that
+    could not be read.
 
     Args:
         machines: all live machines.
@@ -163,14 +164,14 @@ class _Placing:
 
     def __init__(self, machines: Sequence[PlacedMachine], demands: Sequence[TeacherDemand]) -> None:
         self._demands = {demand.service: demand for demand in demands}
-        self._ungiven: dict[str, PlacedMachine] = {}
-        self._to_release: list[PlacedMachine] = []  # they take no orders now
+        self._remaining: dict[str, PlacedMachine] = {}  # not given to a demand yet
+        self._to_release: list[PlacedMachine] = []  # machines that take no orders now
         for machine in sorted(machines, key=lambda machine: machine.machine_id):
             if not machine.available:
                 if machine.service:
                     self._to_release.append(machine)
             elif not machine.service or machine.service in self._demands:
-                self._ungiven[machine.machine_id] = machine  # to no demand yet
+                self._remaining[machine.machine_id] = machine
         self._present = {name: self._machines_of(demand) for name, demand in self._demands.items()}
         self._values = self._machine_values()
         self._given_counts = dict.fromkeys(self._demands, 0)
@@ -190,7 +191,7 @@ class _Placing:
             for machine, demand, why in self._given.values()
             if not _serves(machine, demand)
         ]
-        for machine in self._ungiven.values():
+        for machine in self._remaining.values():
             if machine.service:
                 changes.append(Change(machine.machine_id, "", self._why_released(machine)))
         for machine in self._to_release:
@@ -199,11 +200,14 @@ class _Placing:
 
     def _machines_of(self, demand: TeacherDemand) -> list[PlacedMachine]:
         """Return the machines of a service, best first."""
-        machines = [machine for machine in self._ungiven.values() if _serves(machine, demand)]
+        machines = [machine for machine in self._remaining.values() if _serves(machine, demand)]
         return sorted(machines, key=lambda machine: (not machine.serves, machine.machine_id))
 
     def _machine_values(self) -> Mapping[str, tuple[int, int, int]]:
-        """Return machine id -> sort key. The smallest is taken first: of a service, its worst."""
+        """Return machine id -> sort key.
+
+        The machine with the smallest key is taken first; within a service that is its worst one.
+        """
         values: dict[str, tuple[int, int, int]] = {}
         for name, machines in self._present.items():
             demand = self._demands[name]
@@ -218,13 +222,13 @@ class _Placing:
         for machine in self._present[demand.service]:
             if self._given_counts[demand.service] >= count:
                 return
-            if machine.machine_id in self._ungiven:
+            if machine.machine_id in self._remaining:
                 self._give(machine, demand)
         while self._given_counts[demand.service] < count and self._give_one(demand, set()):
             pass
 
     def _give(self, machine: PlacedMachine, demand: TeacherDemand) -> None:
-        self._ungiven.pop(machine.machine_id, None)
+        self._remaining.pop(machine.machine_id, None)
         self._given_counts[demand.service] += 1
         self._given[machine.machine_id] = (machine, demand, self._why_given(machine, demand))
 
@@ -240,7 +244,7 @@ class _Placing:
             self._give(best, demand)
             return True
         excluded.add(demand.service)
-        if not self._ungiven:
+        if not self._remaining:
             return False
         given = [(machine, other) for machine, other, _ in self._given.values()]
         for machine, other in sorted(given, key=lambda pair: _swap_key(*pair)):
@@ -253,12 +257,15 @@ class _Placing:
 
     def _best(self, demand: TeacherDemand) -> PlacedMachine | None:
         fitting = [
-            machine for machine in self._ungiven.values() if demand.service not in machine.refuses
+            machine for machine in self._remaining.values() if demand.service not in machine.refuses
         ]
         return min(fitting, key=lambda machine: self._preference(machine, demand), default=None)
 
     def _preference(self, machine: PlacedMachine, demand: TeacherDemand) -> tuple[object, ...]:
-        """Return the sort key of a machine for a demand: free ones first, then cached models."""
+        """Return the sort key of a machine for a demand.
+
+        Free machines come first, and among equals those with the model in their cache.
+        """
         default = (_SPARE, 0, 0) if machine.service else (_FREE, 0, 0)
         value = self._values.get(machine.machine_id, default)
         # Machines that refuse many services go first, to leave the others to those services.

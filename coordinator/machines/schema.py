@@ -65,7 +65,7 @@ _MAX_URL_LENGTH: Final = 2000
 
 
 def check_url(url: str) -> str:
-    """Return `url`, of a model. Raises UsageError if it is malformed or not allowed."""
+    """Return `url`, the URL of a model. Raises UsageError if it is malformed or not allowed."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in PROTOCOLS:
         raise UsageError(
@@ -191,7 +191,7 @@ State = Literal["idle", "fetching", "starting", "serving", "draining", "yielded"
 STATES: Final = get_args(State)
 
 _MOST_TEACHERS: Final = 100_000
-#: Most characters of a text in a report.
+#: Maximum number of characters of a text in a report.
 _MAX_TEXT: Final = 600
 
 
@@ -207,14 +207,14 @@ class Deployment:
             prints it; machines serve nothing else.
         options: further options of `edl teacher serve` as (name, value), only those of
             `ALLOWED`; a name may be repeated.
-        min: least number of teachers, except after the coordinator's `idle-to-zero` without
-            students.
+        min: least number of teachers. A service that has had no student for the coordinator's
+            `idle-to-zero` seconds has none.
         max: greatest number of teachers.
         priority: higher priorities get machines first.
-        price_per_hour: price of one teacher, in the operator's currency; 0: as for the coordinator.
+        price_per_hour: price of one teacher, in the operator's currency; 0: the coordinator's.
         freeze_s: seconds for which the number of teachers stays after a change.
-        cost_ceiling_per_hour: most that all its teachers may cost, in the same currency; None: as
-            for the coordinator.
+        cost_ceiling_per_hour: highest price of all its teachers, in the same currency; None: the
+            coordinator's.
         withdrawn: the service gives all its machines back; afterwards the record is deleted.
         since_ms: when it was deployed, by the store's clock.
     """
@@ -300,15 +300,15 @@ class Report:
         memory_bytes: memory of the machine; 0: unknown.
         version: version of this package on the machine.
         state: one of `STATES`.
-        service: service of its present or next teacher; empty: none.
+        service: service of its current or next teacher; empty: none.
         content_id: model content of that teacher.
         teacher_id: id of that teacher in the registry.
         order: number of the order that it carries out.
         load: CPU cores that processes other than its teacher keep busy.
         until_s: seconds until its owner's use of it ends; 0: unknown.
         why: what it waits for, or what went wrong, as text; empty: neither.
-        blocked: `retry_key` of each deployment that recently failed here; it is not ordered here
-            until its pause is over.
+        blocked: `retry_key` of each deployment that recently failed on this machine. The machine
+            gets no order for it until its pause is over.
         troubles: what went wrong with each deployment of `blocked`, in the same order, as text.
         cached: content ids of models in its cache.
         leaving: it takes no further orders.
