@@ -31,10 +31,12 @@ from .service_state import ServiceState
 
 log = logging.getLogger(__name__)
 
-#: Least pause between two decisions: in seconds, and as a multiple of the last one's duration.
+#: Shortest pause between two decisions: in seconds, and as a multiple of the duration of the last
+#: decision. The longer of the two counts.
 _PAUSE_S: Final = 0.5
 _PAUSE_DURATIONS: Final = 20.0
-#: Most students whose wait times are read for one decision, so that the leader serves others soon.
+#: For one decision, the wait times of at most this many students are read, so that the leaders of
+#: other services do not wait long.
 _READ_AT_ONCE: Final = 50
 #: Seconds after which an unchanged count is written again, so that it does not expire.
 _REWRITE_S: Final = 30.0
@@ -74,7 +76,7 @@ class Autoscaler:
         self._total_waits = WaitTotals()
 
     def forget(self) -> None:
-        """Note that another manager leads now."""
+        """Drop the state of this term: another manager leads now."""
         self.desired = self._term = None
 
     def reconcile(self, state: ServiceState, fence: Leads, now: float) -> None:
@@ -129,7 +131,8 @@ class Autoscaler:
         stored = self._registry.desired(self._service)
         time_ms = self._registry.time_ms()
         self._term, self.desired = term, None
-        # Waits since this manager last led would look as if all were from the next seconds.
+        # Forget old readings: otherwise all waits since this manager last led would count as waits
+        # of the next few seconds.
         self._known_waits, self._unread = {}, []
         if stored is None:
             last = self._memory.now

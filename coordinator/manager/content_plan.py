@@ -1,7 +1,7 @@
 """The content plan of a service: its next state, and its events for the assignment rule. No I/O.
 
-A plan begins with the content of most students, or of most teachers if no student has labels yet.
-It advances when an upgrade is complete.
+A plan begins with the most frequent content of the students, or, if no student has labels yet, of
+the teachers. It advances when an upgrade is complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_lost(stored: Plan, known: Plan) -> bool:
     """Return whether the registry lost the plan that we know: it has none, or a stale one.
 
     A stale plan, from a replica, has a smaller version and an earlier time. The time alone proves
-    nothing: the present server's clock may be behind that of the former one.
+    nothing: the current server's clock may be behind the clock of the former one.
 
     Args:
         stored: the plan in the registry.
@@ -37,7 +37,7 @@ def is_lost(stored: Plan, known: Plan) -> bool:
 def next_plan(
     stored: Plan, known: Plan, state: rule.AssignmentState, recovering: bool
 ) -> tuple[Plan, LogEntry] | None:
-    """Return the next plan and its log entry; None: the present plan stays.
+    """Return the next plan and its log entry; None: the current plan stays.
 
     Args:
         stored: the plan in the registry.

@@ -44,7 +44,10 @@ class ElectionState:
 
     @property
     def basis(self) -> tuple[Leads, str, float]:
-        """Fence, server process and its time without a gap: the term is over when one changes."""
+        """Fence, server process, and since when it has answered without a gap.
+
+        The term is over when one of them changes.
+        """
         return self.answer.fence, self.answer.registry_id, self.answering_since_s
 
     @property
@@ -65,7 +68,7 @@ class Election:
 
     Attributes:
         clock: as passed.
-        answering: whether the registry answered the last call.
+        answering: whether the last call succeeded: the registry answered and refused nothing.
         refusal: why the registry answers but refuses to work (`RedisUnavailable.refusal`); else "".
     """
 
@@ -155,13 +158,14 @@ class Election:
         self._wake.set()
 
     def note_leaders_alive(self) -> None:
-        """Note that the leaders' thread does not hang."""
+        """Record that the leaders' thread is not hanging."""
         self._alive_s = self.clock()
 
     def permit(self) -> SweepPermit | None:
         """Return a permit to remove expired members.
 
-        None until the registry has answered for long enough: until then, expiry proves nothing.
+        None: the registry is silent, or has not answered for long enough yet. Then an expired lease
+        proves nothing.
         """
         watch = self._watch
         until_ms = rule.sweep_until_ms(watch, self.clock(), self._grace_s, self._gap_s)

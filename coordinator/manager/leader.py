@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _PLAN_S = 0.25
 #: Seconds between two updates of the metrics.
 _VIEW_S = 0.25
-#: Most writes per call of `reconcile`; the rest of a longer log follows in the next.
+#: Maximum number of writes per call of `reconcile`; the next call writes the rest of a longer log.
 _WRITES = 8
 #: Seconds between an unexpected exception and the next term, which reads everything.
 _PAUSE_AFTER_BUG_S = 1.0
@@ -177,7 +177,10 @@ class Leader:
         self._state = self._election_state = self.view = None
 
     def _keep_state(self) -> None:
-        """Keep the term's state for the next one, unless it wrote nothing and is not newer."""
+        """Keep the state for the next term.
+
+        The kept state stays instead if the new one has written nothing and is not newer.
+        """
         state, previous = self._state, self._previous
         if state is None:
             return

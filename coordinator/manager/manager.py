@@ -38,12 +38,13 @@ from .subscription_hub import HubView, SubscriptionHub
 
 log = logging.getLogger(__name__)
 
-#: Most events that the hubs handle before they read and write the registry.
+#: Before the hubs read and write the registry, they handle at most this many events, or all queued
+#: events if these are more.
 _EVENTS_AT_ONCE = 1000
 #: Seconds between two updates of the `HubView`s.
 _VIEW_S = 0.25
-#: Least seconds between two passes of the leaders: changes that arrive meanwhile are processed
-#: together.
+#: Shortest pause between two passes of the leaders, in seconds: changes that arrive meanwhile are
+#: processed together.
 _LEAST_PAUSE_S = 0.005
 
 #: The name of a service, and the function to call with its hub.
@@ -309,8 +310,8 @@ class _ErrorGuard:
     """Logs errors of the registry, and exceptions from bugs, so that a thread survives them.
 
     Attributes:
-        answering: whether the registry answered the thread's last call. Only the thread sets it to
-            True.
+        answering: whether the registry answered the thread's last call. `catch_errors` sets it to
+            False, and the thread sets it to True.
     """
 
     def __init__(self, name: str) -> None:

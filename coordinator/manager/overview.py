@@ -19,7 +19,8 @@ from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
 
-#: A status is cached for this many seconds, at least for this many times the duration of its read.
+#: A status is cached for this many seconds, or for this multiple of the duration of its read if
+#: that is longer.
 _FRESH_S, _FRESH_TIMES = 0.5, 8.0
 #: Entries of the log that are searched for refusals.
 _LOG_ENTRIES = 1000
@@ -31,13 +32,13 @@ ADMITTED = "admitted"
 class Overview:
     """Returns the status of the mesh. Thread-safe.
 
-    Only changed facts of teachers are read, and all facts only of those that are shown, so ten
-    thousand teachers cost little.
+    Facts are read only of teachers that have changed or are shown, so ten thousand teachers cost
+    little.
 
     Args:
         registry: registry of the mesh.
         leader_of: service -> address of its leader; empty: none.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class Overview:
 
         Args:
             service: one service; empty for all.
-            max_members: most teachers and students of each service, those with problems first;
-                0: all.
+            max_members: maximum number of teachers, and of students, of each service, those with
+                problems first; 0: all.
 
         Raises:
             UnavailableError: the registry does not answer, or a key of `service` has another type.
@@ -198,7 +199,7 @@ def _admission_of(records: _ServiceRecords, member: Member) -> str:
 
 
 def _sorted_teachers(records: _ServiceRecords) -> list[str]:
-    """Return ids of teachers: refused, waiting, draining and idle ones before the others."""
+    """Return ids of teachers: refused, waiting, draining, idle ones, then the others."""
     used = {name for row in records.table.rows.values() for name in row.teachers}
 
     def rank(member: Member) -> tuple[int, str]:
@@ -215,7 +216,7 @@ def _sorted_teachers(records: _ServiceRecords) -> list[str]:
 
 
 def _sorted_students(records: _ServiceRecords) -> list[str]:
-    """Return ids of students: without teachers, starved, with too few, then the others."""
+    """Return ids of students: those without teachers, starved, with too few, then the others."""
 
     def rank(member: Member) -> tuple[int, str]:
         have = len(records.table.rows.get(member.member, Row()).teachers)
@@ -277,7 +278,7 @@ def own_part(
     Args:
         status: status of all members.
         owned: name of a service -> ids of the students to keep.
-        max_members: most students and teachers of each service; 0: all.
+        max_members: maximum number of students, and of teachers, of each service; 0: all.
     """
     part = pb.MeshStatus(managers=status.managers, redis_time_ms=status.redis_time_ms)
     for service in status.services:

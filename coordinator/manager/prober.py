@@ -28,7 +28,8 @@ class Verdict:
 
     Attributes:
         word: "ok": the teacher answers and has proved its identity; "retry": it is refused, but the
-            next probe may succeed; "never": it is refused and not probed again.
+            next probe may succeed; "never": it is refused, and not probed again unless it registers
+            as another incarnation or at another address.
         why: reason of a refusal, as text; empty if `word` is "ok".
     """
 
@@ -85,7 +86,7 @@ class GrpcProber:
     Args:
         security: how to call teachers; None: neither TLS nor token.
         answer_s: seconds within which a teacher must answer.
-        at_once: most concurrent probes.
+        at_once: maximum number of concurrent probes.
     """
 
     def __init__(
@@ -104,7 +105,10 @@ class GrpcProber:
         self._stopped = False
 
     def probe(self, service: str, member: Member, done: Done) -> None:
-        """Start to probe a teacher, without blocking; `done` is called once, in our thread."""
+        """Start to probe a teacher, without blocking.
+
+        `done` is called once, in a thread of this object; after `stop`, it is not called.
+        """
         with contextlib.suppress(RuntimeError):  # the threads were stopped
             self._threads.submit(self._probe, service, member, done)
 

@@ -53,18 +53,19 @@ class PendingChanges:
 class TeacherRoster:
     """Teachers of one service in one term.
 
-    A teacher is `up` if it may be assigned: it is admitted, or is *presumed* live, because readers
-    used it when the term began. A presumed teacher stays up until its probe fails.
+    A teacher is `up` if students may use it: it is admitted, or is *presumed* live, because readers
+    used it when the term began. A presumed teacher stays up until its probe fails, or until it has
+    not registered in time.
 
     Args:
         pending: collects events and log entries.
         grace_s: seconds for members that the registry has lost to register again.
         admission: decides which teachers are admitted; None: all are.
         remembered: teacher id -> incarnation that earlier leaders knew; 0: any.
-        gone_s: the attribute at the end of an earlier term of this leader.
+        gone_s: the attribute `gone_s` at the end of this leader's earlier term.
 
     Attributes:
-        up: teachers that may be assigned, by id.
+        up: teachers that students may use, by id; draining ones included.
         incarnations: teacher id -> incarnation of registered teachers.
         gone_s: teacher id -> when it left or died; readers may still use such teachers.
     """
@@ -211,7 +212,7 @@ class TeacherRoster:
     def presume_live(self, teachers: Iterable[str], content_id: str, now: float) -> None:
         """Presume that the teachers of a reader live, until the grace period ends.
 
-        Teachers that left or were refused are skipped: the reader does not know it yet.
+        Teachers that left or were refused are skipped: the reader may not know this yet.
         """
         for name in teachers:
             is_refused = self.admission is not None and self.admission.is_refused(name)

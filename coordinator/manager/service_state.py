@@ -1,8 +1,8 @@
 """The state of one service at its leader: takes facts of the registry, returns writes. No I/O.
 
-A state exists for one term. A term starts with a recovery: for one TTL and one heartbeat, sets of
-teachers may only grow. They start from the old table and from the reports of readers, so that no
-student loses a teacher while members register again.
+A state exists for one term. A term starts with a recovery, for one TTL and one heartbeat interval:
+students lose no teacher that may still register again. Their sets of teachers start from the old
+table and from the reports of readers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ..store.records import Changes, Member, number
 from . import content_plan
 from .rosters import PendingChanges, ProbeAnswer, StudentRoster, TeacherRoster
 
-#: Most log entries and admissions in one write: meanwhile Redis serves no other client.
+#: Maximum number of log entries, and of admissions, in one write: during a write, Redis serves no
+#: other client.
 _AT_ONCE = 500
 
 
@@ -396,7 +397,7 @@ class ServiceState:
 
     @property
     def recovering(self) -> bool:
-        """Whether members may still be missing, so that no student loses a teacher."""
+        """Whether students lose no teacher, because missing members may still register again."""
         return self._recovering_until_s is not None
 
     def recovery_is_over(self, now: float) -> bool:

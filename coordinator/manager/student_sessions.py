@@ -132,7 +132,8 @@ class StudentSession:
     Attributes:
         pushed: the row that was last sent to it; None: none was.
         written: its facts in the registry; None: the registry may have no lease of it.
-        written_s: monotonic seconds when they were written.
+        written_s: monotonic seconds when they were written, or somewhat earlier, to spread
+            renewals.
     """
 
     def __init__(
@@ -158,11 +159,11 @@ class StudentSession:
         return self.report.incarnation
 
     def is_ahead(self, epoch: Epoch) -> bool:
-        """Whether it follows an epoch above that of the table without the leader knowing it."""
+        """Whether it follows an epoch above that of the table, which the leader does not know."""
         return self._followed_epoch > epoch and self._followed_epoch != self._noted_epoch
 
     def note_epoch(self) -> None:
-        """Record that the leader knows the epoch that it follows."""
+        """Record that the leader knows the epoch that the student follows."""
         self._noted_epoch = self._followed_epoch
 
     @property
@@ -189,9 +190,9 @@ class StudentSession:
     def push_row(self, row: Row, term: int, teachers: Mapping[str, Member], live: int) -> bool:
         """Push the student's row of the table if it is new; return whether it was pushed.
 
-        It is also pushed if `live`, the number of live teachers, has become 0 or is no longer 0.
-        For a teacher that the registry has lost, only the id is sent: a student that uses the
-        teacher knows the rest.
+        A row is also pushed if the facts of its teachers have changed, or if `live`, the number of
+        live teachers, has become 0 or is no longer 0. For a teacher that the registry has lost,
+        only the id is sent: a student that uses the teacher knows the rest.
         """
         members = [teachers.get(name) or Member(name) for name in row.teachers]
         content = term, row, live > 0, [facts_for_students(member) for member in members]

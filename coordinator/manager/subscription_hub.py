@@ -37,7 +37,7 @@ from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
 
-#: Most writes per TTL and student of facts that do not concern the leader.
+#: Maximum number of writes, per TTL and student, of facts that do not concern the leader.
 _WRITES_PER_TTL = 2
 
 
@@ -70,7 +70,10 @@ class HubView:
 
 @dataclass(frozen=True, slots=True)
 class _LeaseUpdate:
-    """The heartbeat that writes all `facts` of a student; `urgent`: the leader has to read them."""
+    """A heartbeat that brings the facts of a student in the registry to `facts`.
+
+    `urgent`: the leader has to read them.
+    """
 
     session: StudentSession
     facts: dict[str, str]
@@ -106,7 +109,8 @@ class SubscriptionHub:
         self._sessions: dict[str, StudentSession] = {}
         self._arrivals: list[StudentSession] = []  # not admitted yet
         self._unwritten: set[str] = set()  # students with a report that may have to be written
-        self._uncompared: set[str] = set()  # students with a report that was not compared yet
+        # students with a report that was not yet compared with the written facts
+        self._uncompared: set[str] = set()
         self._leaving: dict[str, int] = {}  # student whose lease is to end -> incarnation
         self._unpushed: set[str] = set()  # students whose row or teachers have changed
         self._registry_id = ""
@@ -135,7 +139,7 @@ class SubscriptionHub:
                 arrival.report = report
 
     def ended(self, stream: AssignmentStream, student_id: str, *, clean: bool) -> None:
-        """Forget a stream. Unless the student closed it, it may reconnect to any manager."""
+        """Forget a stream. Unless `clean`, the student keeps its lease, to reconnect anywhere."""
         self._arrivals = [arrival for arrival in self._arrivals if arrival.stream is not stream]
         session = self._sessions.get(student_id)
         if session is None or session.stream is not stream:

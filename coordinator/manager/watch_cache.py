@@ -13,9 +13,9 @@ _CURSOR_S = 30.0
 class WatchCache:
     """Members of one kind in one service, as the registry last reported them.
 
-    A member is dropped only if the registry has recorded that it left, or that a sweep removed it.
-    A member that is missing without such a record was lost with the registry's data, and has a
-    grace period to register again.
+    A member is dropped at once if the registry has recorded that it left, or that a sweep removed
+    it. A member that is missing without such a record may be lost with the registry's data: it is
+    dropped unless it registers again within a grace period.
 
     Args:
         grace_s: grace period, in seconds.
@@ -68,7 +68,11 @@ class WatchCache:
         return True
 
     def compare(self, names: Set[str], now: float) -> None:
-        """Compare with all ids in the registry: other members are missing, unknown ids are read."""
+        """Compare the members with all ids in the registry.
+
+        Members that the registry lacks become missing. Ids that are unknown here in two consecutive
+        calls cause a full read.
+        """
         self._mark_missing(names, now)
         # Each of these registered again unnoticed, or no sweep has removed it yet. The next full
         # read decides which; until then it stays missing.

@@ -34,7 +34,7 @@ from .call_guard import CallGuard, ConcurrencyLimit, Context, ManagerLimits, Ref
 
 _T = TypeVar("_T")
 
-#: Most concurrent status calls with `own_only`, in total and with one credential.
+#: Maximum number of concurrent status calls with `own_only`, in total and with one credential.
 _OWN_CALLS, _OWN_CALLS_EACH = 8, 2
 
 
@@ -161,7 +161,7 @@ log = logging.getLogger(__name__)
 #: Seconds between two reads of the logs for a watcher, if there are at most this many watchers.
 #: More of them wait longer, so that together they read no more often.
 _READ_PAUSE_S, _FAST_WATCHERS = 0.2, 4
-#: Seconds within which a stream ends after its credential was withdrawn.
+#: Longest pause between two reads, in seconds. After each pause, the credential is checked again.
 _CHECK_S: Final = 1.0
 
 #: Name of a service and an entry of its log.

@@ -92,6 +92,7 @@ class CoordinatorServer:
             AddressInUse: another process listens on the address.
             UsageError: `host` is no address of this machine, or a certificate cannot be used.
             ProcessFailed: gRPC did not start in time.
+            UnavailableError: gRPC cannot listen for another reason.
         """
         check_free(host, port)
         bound: Future[int] = Future()

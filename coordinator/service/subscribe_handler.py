@@ -72,12 +72,16 @@ class StudentStream:
         self._changed.set()
 
     def finish(self) -> None:
-        """Note that the student has closed its side; only in the loop's thread."""
+        """Record that the student has closed its side; only in the loop's thread."""
         self._finished = True
         self._changed.set()
 
     async def next(self) -> pb.Assignment | None:
-        """Wait for the next assignment; None: the student closed its side. Raise `fail`'s error."""
+        """Wait for the next assignment; None: the student closed its side.
+
+        Raises:
+            EdlError: the error that was passed to `fail` or `close`.
+        """
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -96,8 +100,8 @@ class StudentStream:
 
 log = logging.getLogger(__name__)
 
-#: Seconds to wait after the last report. A lost connection also ends the reports, but then gRPC
-#: cancels the call a moment later.
+#: Seconds to wait after the reports have ended. If the connection was lost, gRPC cancels the call
+#: in this time; otherwise the student has closed the stream.
 _LOSS_S: Final = 0.1
 #: Seconds between checks of open streams for withdrawn credentials.
 _RECHECK_S: Final = 1.0
