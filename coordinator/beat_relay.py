@@ -39,7 +39,9 @@ _MAX_PATH_BYTES: Final = 100  # the limit of Linux for Unix sockets is 107
 
 
 class RelayedRegistry(Registry):
-    """A registry that sends heartbeats of teachers through the relay of this host, if it replies.
+    """A registry that sends heartbeats of teachers through the relay of this host.
+
+    It sends a heartbeat directly if the relay does not reply, or if managers have to see a change.
 
     Args:
         store: as for `Registry`.
@@ -68,7 +70,7 @@ class RelayedRegistry(Registry):
         super().close()
 
     def _beat_by_relay(self, service: str, beat: MemberBeat, ttl_s: float) -> Beat | None:
-        """Return the relay's reply; None: none came in time, or the relay could not send."""
+        """Return the relay's reply; None: no reply in time, or the relay could not send it on."""
         wait_s = min(_WAIT_TTLS * ttl_s, _MAX_WAIT_S) if self._wait_s is None else self._wait_s
         until_s = time.monotonic() + wait_s
         message = {"service": service, "ttl_s": ttl_s, "until_s": until_s, "beat": asdict(beat)}
@@ -237,7 +239,10 @@ class BeatRelay:
 
 
 def _parse(line: bytes) -> _PendingBeat:
-    """Parse a message. Raises if it is invalid: heartbeats sent with it would fail, too."""
+    """Parse a message. Raises if it is invalid.
+
+    The relay forwards all heartbeats in one message, so an invalid one would make all of them fail.
+    """
     message = json.loads(line)
     beat = MemberBeat(**message["beat"])
     check_member("teachers", beat.member)

@@ -17,10 +17,10 @@ from . import options
 from .config import ManagerConfig
 from .ops.options import quiet_grpc
 
-#: Thresholds of the garbage collector: new objects between collections of the youngest generation;
-#: collections of a generation between those of the next one.
+#: Thresholds of the garbage collector: net new objects before a collection of the youngest
+#: generation; such collections before one of the middle generation; those before a full collection.
 _YOUNG, _MIDDLE, _OLD = 10_000, 10, 1_000
-#: Seconds after which a computing thread yields to a thread that waits, for example with a message.
+#: Seconds after which Python switches from a computing thread to a waiting one.
 _SWITCH_S: Final = 0.001
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -49,8 +49,8 @@ def serve(
 ) -> None:
     """Run a service manager, and a Redis unless --redis names one, until SIGTERM or Ctrl-C.
 
-    Several managers may share a Redis: each serves students, one leads each service, and another
-    takes over if it dies. All need the same --ttl and --autoscale.
+    Several managers may share a Redis. Each serves students. One manager leads each service; if it
+    dies, another takes over. All need the same --ttl and --autoscale.
     """
     end_with_parent()
     configure_logging()
@@ -120,11 +120,11 @@ def acl(
 
 
 def limit_pauses() -> None:
-    """Bound the time for which one thread delays the others.
+    """Shorten the time for which one thread delays the others.
 
-    Make full garbage collections rare. With thousands of teachers, a full collection stops all
-    threads for longer than an assignment may take. It frees nothing: reference counting frees what
-    the manager drops. Collections of young objects go on.
+    Threads switch more often, and full garbage collections become rare. With thousands of teachers,
+    a full collection stops all threads for longer than an assignment may take. It is hardly needed:
+    reference counting frees what the manager drops. Collections of young objects go on.
     """
     sys.setswitchinterval(_SWITCH_S)
     gc.collect()

@@ -73,6 +73,7 @@ def start_embedded() -> tuple[Process, str]:
 
     Raises:
         UsageError: there is no server program.
+        AddressInUse: no port is free.
         ProcessFailed: the server did not start.
     """
 
@@ -99,7 +100,7 @@ def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Restar
         Its restarter, and its URL for this machine.
 
     Raises:
-        AddressInUse: `port` is taken.
+        AddressInUse: `port` is taken, or no port is free.
         UsageError, ProcessFailed: as `start_embedded`.
     """
 
@@ -116,12 +117,15 @@ def _url(port: int) -> str:
 
 
 def on_free_port(begin: Callable[[int], _T], port: int | None = 0, host: str = "127.0.0.1") -> _T:
-    """Return `begin(port)`; if another process has taken a port that was free, try another one.
+    """Return `begin(port)`. If another process takes the chosen free port first, try another one.
 
     Args:
         begin: called with the port; raises AddressInUse if it is taken.
         port: TCP port; 0 for any free one; None for 6379 if it is free, else any.
         host: address to listen on.
+
+    Raises:
+        AddressInUse: `port` is taken, or no port is free.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         chosen = port or free_port(host, DEFAULT_PORT if port is None and attempt == 1 else 0)

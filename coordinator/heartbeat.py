@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 
 #: TTL in seconds of a lease that is given up: long enough for managers to notice it.
 _LAST_TTL_S: Final = 0.2
-#: Most characters of the reason for giving up a lease, as written to the registry.
+#: Maximum number of characters of the reason for giving up a lease, as written to the registry.
 _MAX_WHY: Final = 300
 #: Attempts per TTL while the registry does not answer.
 _ATTEMPTS_PER_TTL: Final = 6
-#: Share of the interval by which the thread may wake before a common moment and still count as on
-#: time, so that it does not send twice.
+#: A thread that wakes up to this share of the interval before a common moment counts as on time.
+#: Otherwise it would send again at that moment.
 _EARLY: Final = 0.05
 
 
@@ -42,9 +42,10 @@ class Heartbeat:
         kind: kind of member.
         service: service of the member; "" for managers.
         member: id of the member.
-        facts: returns the facts of the member; called in the heartbeat's thread before each
-            heartbeat. `incarnation` is required and must not change. Only changed facts are sent;
-            those that change with every batch are sent once in two TTLs.
+        facts: returns the facts of the member; called by `start`, and then in the heartbeat's
+            thread before each heartbeat. `incarnation` is required and must not change. Only
+            changed facts are sent. If all of them are facts that change with every batch, they are
+            sent about once in two TTLs.
         ttl_s: seconds without a heartbeat after which the member counts as dead.
         on_superseded: called once, in the heartbeat's thread, after a newer incarnation has taken
             the id and the heartbeats have ended.
@@ -85,7 +86,7 @@ class Heartbeat:
 
     @property
     def answering(self) -> bool:
-        """Whether the registry answered the last heartbeat."""
+        """Whether the last heartbeat succeeded: the registry answered and permitted access."""
         return self._answering
 
     def start(self) -> None:
@@ -100,21 +101,22 @@ class Heartbeat:
         self._thread.start()
 
     def update(self) -> None:
-        """Send changed facts now, not with the next heartbeat. Does not block."""
+        """Let the thread send a heartbeat with the changed facts now. Does not block."""
         self._wake.set()
 
     def give_up(self, why: str, timeout_s: float = 5.0) -> None:
         """End the heartbeats and the lease, as if the member had died. Idempotent; never raises.
 
-        Students send their requests in flight at this member to others at once; after `stop` they
-        would wait for its answers. `why` is written to the service's log.
+        As soon as students learn of it, they send the requests that this member has to other
+        teachers; after `stop` they would wait for its answers. `why` is written to the service's
+        log.
         """
         if self._stopping:
             return
         self.stop(leave=False, timeout_s=timeout_s)
         if self._registered:
             with contextlib.suppress(RedisUnavailable, AccessError, LeaseSuperseded):
-                # Noted: managers have to see it, and a plain heartbeat could not shorten the lease.
+                # `noted`: managers have to see it, and a plain heartbeat cannot shorten the lease.
                 facts = {GIVEN_UP: why[:_MAX_WHY]}
                 incarnation = int(self._sent_facts["incarnation"])
                 beat = MemberBeat(self._member, incarnation, facts, noted=True)
@@ -159,7 +161,7 @@ class Heartbeat:
         return (math.floor(now / interval_s + _EARLY) + 1) * interval_s
 
     def _beat(self) -> bool:
-        """Send a heartbeat; return whether the registry answered."""
+        """Send a heartbeat; return False if the registry does not answer or refuses access."""
         try:
             self._renew(self._latest_facts())
         except (RedisUnavailable, AccessError) as error:
@@ -179,7 +181,10 @@ class Heartbeat:
         return True
 
     def _latest_facts(self) -> dict[str, str]:
-        """Return the present facts; if the callback fails, the last sent ones: the member lives."""
+        """Return the current facts, or the last sent ones if the callback fails.
+
+        The heartbeats go on after such a failure, because the member still lives.
+        """
         try:
             return dict(self._facts())
         except Exception:

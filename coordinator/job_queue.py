@@ -133,7 +133,7 @@ class JobProgress:
         state: see `scheduler.job_states`.
         target: number of nodes that it should have.
         running: number of its nodes, including those that are stopping.
-        reason: reason of the state, as text; of a failed job with its last output.
+        reason: reason of the state, as text; for a failed job mostly with its last output.
         first_ms: when it first had its least number of nodes, which ends its pending time, in
             milliseconds since 1970 by the store's clock; 0: not yet.
         ended_ms: when it ended, likewise; 0: not yet.
@@ -221,9 +221,9 @@ class Reservation:
     expires_in_s: float
 
 
-#: Most attempts to change a job while others change the queue.
+#: Maximum number of attempts to change a job while others change the queue.
 _ATTEMPTS: Final = 16
-#: Field of the hash `specs`, not a job: the number of the job submitted last.
+#: A field of the hash `specs` that is not a job: it holds the number of the last submitted job.
 _LAST_NUMBER: Final = "=number"
 
 
@@ -420,8 +420,8 @@ class QueueBoard:
     def append_log(self, fence: Leads, name: str, lines: Sequence[str]) -> bool:
         """Append output as one piece to a job's log, which keeps the last `PIECES_KEPT` pieces.
 
-        The number of the job is not checked: late output of a job that was submitted again is
-        harmless and rare.
+        The number of the job is not checked. If a job was submitted again, its log may get late
+        output of the former job, which is rare and harmless.
 
         Returns:
             Whether it was written: False if another runner leads, or there is no such job.

@@ -28,7 +28,7 @@ REASONS: Final = (
 _PREFIX: Final = "edl_coordinator"
 
 _V = TypeVar("_V")
-#: Name of a metric -> its value in a view, and its help.
+#: Name of a metric -> function that returns its value from a view, and its help text.
 _Metrics = Mapping[str, tuple[Callable[[_V], float], str]]
 
 #: Metrics of the leader of a service.
@@ -49,7 +49,7 @@ _LEADER_GAUGES: Final[_Metrics[LeaderView]] = {
     "students": (lambda view: view.students, "Students with a lease."),
     "leader_update_seconds": (
         lambda view: view.reconcile_s,
-        "Seconds of the latest read of the registry and computation of assignments.",
+        "Seconds of the latest update: read the registry, compute assignments, write them.",
     ),
     "solve_seconds": (
         lambda view: view.solve_s,

@@ -18,7 +18,7 @@ from .store.records import Member, WrongKeyType
 
 _SIMILAR = 3
 _AT = ("epoch", "now")
-#: Attempts to write while other operators do.
+#: Attempts to write while other operators write, too.
 _ATTEMPTS: Final = 20
 
 
@@ -37,8 +37,8 @@ def drain(
         "service/teacher_id" of each teacher that drains now.
 
     Raises:
-        UsageError: neither or both of `teacher_id` and `host` are given, or no such teacher is
-            registered; the message has similar names.
+        UsageError: neither or both of `teacher_id` and `host` are given, or no such service or
+            teacher is registered; the message has similar names.
         RedisUnavailable: the registry does not answer.
     """
     if bool(teacher_id) is bool(host):
@@ -86,8 +86,8 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
         Text: what happens now, and what is still missing.
 
     Raises:
-        UsageError: there is no such service, `at` is invalid, no or several contents match, or the
-            service has this content.
+        UsageError: there is no such service, `at` is invalid, no or several contents match, the
+            service has this content or moves to it already, or it is moving to another one.
         RetryableError: others keep changing the plan.
         RedisUnavailable: the registry does not answer.
     """
@@ -172,7 +172,10 @@ def _services(registry: Registry, service: str) -> list[str]:
 
 
 def _prevailing(students: Iterable[Member], teachers: Iterable[Member]) -> str:
-    """Return the content of most students, else of most teachers; used while none is declared."""
+    """Return the most frequent content of the students, or, if they have none, of the teachers.
+
+    It is used while no content is declared.
+    """
     for members in (students, teachers):
         contents = Counter(c for member in members if (c := member.facts.get("content_id", "")))
         if contents:

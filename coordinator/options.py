@@ -65,7 +65,7 @@ class ListenAddress(NamedTuple):
 
 
 DEFAULT_LISTEN: Final = ListenAddress()
-#: Help that these options share.
+#: Help text that options for the address of a server share.
 BEYOND_LOOPBACK: Final = (
     "Addresses beyond loopback need credentials (--tokens, or ca= of --tls), or --insecure."
 )
@@ -90,8 +90,8 @@ Advertise = Annotated[
     typer.Option(
         envvar="EDL_ADVERTISE",
         help="Host name or address at which others reach this machine. In *.NAME, our address "
-        "with dashes replaces the star, as in names of Kubernetes pods. Default: that of "
-        "--listen, or this machine's name if that is a wildcard.",
+        "with dashes replaces the star, as in names of Kubernetes pods. Default: the host of "
+        "--listen, or this machine's name if --listen is a wildcard.",
         rich_help_panel=_LISTENING,
     ),
 ]
@@ -155,7 +155,7 @@ class TeacherProbeKeys:
 
     ca: Annotated[
         Path | None,
-        Key("CA certificates of the teachers. Default: that of --tls.", "EDL_PROBE_CA"),
+        Key("CA certificates of the teachers. Default: ca= of --tls.", "EDL_PROBE_CA"),
     ] = None
     token_file: Annotated[
         Path | None,
@@ -192,7 +192,7 @@ class AutoscaleKeys:
     )
     freeze: Annotated[
         float,
-        _seconds("seconds for which the desired number stays after a change.", "EDL_FREEZE"),
+        _seconds("shortest time between two changes of the desired number.", "EDL_FREEZE"),
     ] = _DEFAULTS.freeze_s
     up_after: Annotated[
         float,

@@ -58,7 +58,8 @@ class ServeConfig:
         redis_port: port of the started Redis; 0: any free one; None: 6379 if free, else any.
         host: address to listen on, for gRPC and for the started Redis.
         port: gRPC port; 0: any free one.
-        advertise: host name or address of this machine for others; None: `host`.
+        advertise: host name or address of this machine for others; None: `host`, or this machine's
+            name if `host` is a wildcard.
         metrics_listen: "PORT" or "HOST:PORT" of the Prometheus metrics; None: no metrics.
         http: "PORT" or "HOST:PORT" of the live page; None: no page.
         insecure: allow a `host` that other machines can reach, without authentication.
@@ -104,7 +105,7 @@ class ServeConfig:
 
     @property
     def requires_tokens(self) -> bool:
-        """Whether callers need a token; over HTTP, tokens are the only credentials."""
+        """Whether there are tokens; over HTTP, they are the only credentials."""
         return self.security is not None and self.security.tokens_file is not None
 
     @property
@@ -125,11 +126,11 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
 
     Raises:
         RedisUnavailable: the named Redis does not answer.
-        AccessError: it refuses the user or password of its URL.
+        AccessError: Redis refuses the user or password of its URL.
         AddressInUse: one of the ports is taken.
         UsageError: no Redis is named, and there is no program to start one; `host` is no address of
             this machine; a credential cannot be used; a package for the page is not installed.
-        ProcessFailed: the gRPC server ended by itself.
+        ProcessFailed: a server did not start, or the gRPC server ended by itself.
     """
     check_free(config.host, config.port)
     if not is_loopback(config.host) and not (
@@ -272,7 +273,7 @@ def _start_redis(config: ServeConfig, undo: ExitStack) -> str:
 
 #: Seconds for which deployments are cached.
 _DEPLOYMENTS_CACHED_S: Final = 2.0
-#: HTTP path of the desired number, before the name of a service.
+#: Start of the HTTP path of the desired number; the name of a service follows.
 _AUTOSCALE_PATH: Final = "/autoscale/"
 
 
@@ -334,8 +335,8 @@ def autoscale_page(registry: Registry, path: str) -> bytes | None:
     `{"service", "desired_teachers", "reason", "since_ms", "at_ms"}`, times by the registry's clock.
 
     Raises:
-        UsageError: there is no such service, or its number is unknown: an autoscaler would take
-            any reply as a number, and end teachers.
+        UsageError: no number is known, perhaps because there is no such service. A reply such as 0
+            would make an autoscaler end all teachers.
         UnavailableError: the registry does not answer.
     """
     if not path.startswith(_AUTOSCALE_PATH):

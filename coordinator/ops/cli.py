@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .queue_view import QueueState
 
 _REFRESH_S: Final = 1.0
-#: Most rows of a table, without --all.
+#: Maximum number of rows of a table without --all.
 _ROWS: Final = 40
 
 
@@ -279,7 +279,7 @@ def add(
         str, typer.Option("--redis", help="Redis URL of the mesh.")
     ] = DEFAULT_URL,
     tls: Annotated[
-        list[Given] | None, TLS.option("Files of TLS; ca is that of the service managers.")
+        list[Given] | None, TLS.option("Files of TLS; ca= verifies the service managers.")
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the bearer token to call with.")

@@ -42,7 +42,7 @@ CLOCK_S: Final = 2.0
 ROUND_TRIP_S: Final = 0.05
 _PINGS: Final = 5
 _ANSWER_S: Final = 2.0
-#: Most teachers of a service whose addresses are checked.
+#: Maximum number of teachers of a service whose addresses are checked.
 _TRIED: Final = 20
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _STYLES: Final = {"serving": "green", "yielded": "yellow", "draining": "yellow", "failing": "red"}
 #: Shown characters of a content id.
 _ID_LENGTH: Final = 12
-#: Most troubles shown for a deployment; those of other machines are mostly the same.
+#: Maximum number of troubles shown for a deployment; other machines mostly have the same troubles.
 _TROUBLES: Final = 2
 
 

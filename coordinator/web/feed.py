@@ -1,6 +1,6 @@
 """The messages for open pages. The mesh is read once for all of them, while any page is open.
 
-A page draws a document of four tables. A row is a flat object; its key is "service id":
+A page draws a document of four tables. The key of a teacher or student is "service id":
 
 ```
 {"mesh":     {"": {"managers": [...]}},
@@ -38,17 +38,17 @@ log = logging.getLogger(__name__)
 #: Seconds between reads of a small mesh, and of a large one.
 FAST_S: Final = 0.5
 SLOW_S: Final = 5.0
-#: Most teachers and students that are read every `FAST_S`.
+#: A mesh with at most this many teachers and students in total is read every `FAST_S` seconds.
 _FAST_MEMBERS: Final = 1500
 #: Events kept for new pages, and events of each service that are read at first.
 _LOG: Final = 500
 _LOG_AT_FIRST: Final = 200
 #: If a page has this many unread messages, one message with the whole mesh replaces them.
 _BACKLOG: Final = 8
-#: Most open pages.
+#: Maximum number of open pages.
 MAX_VIEWERS: Final = 32
 
-#: Most teachers, and most students, of each service on the page.
+#: Maximum number of teachers, and of students, of each service on the page.
 _MEMBERS: Final = 1000
 
 Message = dict[str, Any]
@@ -81,7 +81,7 @@ class MeshSource:
         return [event_message(service, e) for e in self._registry.events(service, after, last)]
 
     def drain(self, service: str, teacher_id: str) -> None:
-        """Ask a teacher to drain. Raises UsageError, RedisUnavailable."""
+        """Ask a teacher to drain. Raises UsageError or RedisUnavailable."""
         operations.drain(self._registry, service=service, teacher_id=teacher_id)
 
 

@@ -38,7 +38,7 @@ export class Details {
     else this.root.replaceChildren(...this.#panel(node, row, known, peers));
   }
 
-  /** Whether a drain waits for its second click: then the button stays as it is. */
+  /** Whether the drain button waits for its second click; then the panel is not drawn again. */
   #awaitsSecondClick(node) {
     const sure = this.root.querySelector(".sure");
     return sure && node && sure.dataset.key === node.key;
