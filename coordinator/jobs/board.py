@@ -331,7 +331,11 @@ class JobBoard:
         return FieldIs(job_key(job, "generation"), "number", str(generation))
 
     def _checked(self, job: str, generation: int, failed: int) -> bool:
-        """Return whether a commit succeeded, by its result; its first condition is `_current`."""
+        """Return whether a commit succeeded. `failed`: its result; first condition: `_current`.
+
+        Raises:
+            GenerationSuperseded: the first condition failed.
+        """
         if failed == 1:
             current = self.store.fields(job_key(job, "generation"), ["number"])[0]
             raise _superseded(job, generation, current or "")

@@ -37,7 +37,7 @@ _PLAN_S = 0.25
 _VIEW_S = 0.25
 #: Maximum number of writes per call of `reconcile`; the next call writes the rest of a longer log.
 _WRITES = 8
-#: Seconds between an unexpected exception and the next term, which reads everything.
+#: Shortest pause, in seconds, between an unexpected exception and the next term.
 _PAUSE_AFTER_BUG_S = 1.0
 
 
@@ -45,7 +45,7 @@ class Leader:
     """Leads a service while the election has made this manager its leader.
 
     Args:
-        registry: members, assignments and leases.
+        registry: registry of the mesh.
         service: name of the service.
         config: settings of the manager.
         election: knows who leads.
@@ -55,7 +55,7 @@ class Leader:
         scaling: returns the autoscale settings of the service; None: those of `config`.
 
     Attributes:
-        due_s: when the next lease expires, by the clock of `reconcile`; infinite: never.
+        due_s: when the next lease expires, by the clock of `reconcile`; infinite: there is none.
         view: the service as its leader sees it; None while another manager leads. Thread-safe.
     """
 

@@ -164,7 +164,7 @@ class Manager:
         self._events.put((report.service, lambda hub: hub.reported(stream, report)))
 
     def end(self, stream: AssignmentStream, report: pb.StudentReport, *, clean: bool) -> None:
-        """Process the end of a stream; `clean`: the student closed it and needs no teachers."""
+        """Process the end of a stream; `clean`: the student closed it and returns its teachers."""
         student = report.student_id
         self._events.put((report.service, lambda hub: hub.ended(stream, student, clean=clean)))
 
@@ -185,7 +185,7 @@ class Manager:
         return ManagerView(election.answering, services, election.refusal)
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
-        """Return the status of the mesh, see `Overview.status`; it may block for a second.
+        """Return the status of the mesh, see `Overview.status`. Blocks while it reads the registry.
 
         Raises:
             UnavailableError: the registry does not answer.
@@ -284,7 +284,7 @@ class Manager:
                         self._events.put(_REFRESH)
                     guard.answering = True
             time.sleep(_LEAST_PAUSE_S)
-            # Wake up early when the next lease expires, to notice that death at once.
+            # Wake up early when the next lease expires, to notice a death at once.
             expiries = [leader.due_s for leader in self._leaders.values() if leader.due_s > began_s]
             due_s = min([began_s + self._interval_s(guard), *expiries])
             self._leaders_wake.wait(max(0.0, due_s - time.monotonic()))

@@ -31,7 +31,7 @@ class ProbeAnswer:
 
 @dataclass(slots=True)
 class PendingChanges:
-    """Changes that are not written yet.
+    """Changes that are not applied or written yet.
 
     Attributes:
         events: events for the assignment rule.
@@ -59,7 +59,7 @@ class TeacherRoster:
 
     Args:
         pending: collects events and log entries.
-        grace_s: seconds for members that the registry has lost to register again.
+        grace_s: seconds within which a member that the registry has lost may register again.
         admission: decides which teachers are admitted; None: all are.
         remembered: teacher id -> incarnation that earlier leaders knew; 0: any.
         gone_s: the attribute `gone_s` at the end of this leader's earlier term.
@@ -242,7 +242,7 @@ class StudentRoster:
 
     Args:
         pending: collects events and log entries.
-        grace_s: seconds for members that the registry has lost to register again.
+        grace_s: seconds within which a member that the registry has lost may register again.
         teachers: gets the teachers that readers use while this roster is recovering.
         time_ms: time of the registry when the term began.
 

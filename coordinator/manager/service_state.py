@@ -105,9 +105,9 @@ class LeaderView:
         idle: number of live teachers that no student has.
         reconcile_s: seconds that the last call of `Leader.reconcile` took.
         solve_s: seconds that the last computation of assignments took.
-        rows: rows of the table written since this manager started.
-        recoveries: terms begun since this manager started.
-        refusals: probes that ended in a refusal since this manager started.
+        rows: rows of the table written since the `Leader` was created.
+        recoveries: terms begun since then.
+        refusals: probes that ended in a refusal since then.
         desired: how many teachers the service should have; None: not decided yet.
     """
 

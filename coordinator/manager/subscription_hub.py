@@ -52,7 +52,7 @@ class HubView:
         assigned: number of teachers that are assigned to them, summed over students.
         samples_per_second: samples that they train per second, summed over students.
         starved_s, blocked_s, source_wait_s: sums of the times that they have reported.
-        pushed: assignments sent since this manager started.
+        pushed: assignments sent since the hub was created.
         refresh_s: seconds that the last call of `SubscriptionHub.refresh` took.
     """
 
@@ -139,7 +139,7 @@ class SubscriptionHub:
                 arrival.report = report
 
     def ended(self, stream: AssignmentStream, student_id: str, *, clean: bool) -> None:
-        """Forget a stream. Unless `clean`, the student keeps its lease, to reconnect anywhere."""
+        """Forget a stream. Unless `clean`, the student keeps its lease and may reconnect."""
         self._arrivals = [arrival for arrival in self._arrivals if arrival.stream is not stream]
         session = self._sessions.get(student_id)
         if session is None or session.stream is not stream:

@@ -21,7 +21,7 @@ class WatchCache:
         grace_s: grace period, in seconds.
 
     Attributes:
-        members: present and missing members.
+        members: members that the registry has, and missing ones.
         cursor: end of the last read; 0: read everything. Readers use `cursor_at`.
     """
 

@@ -73,7 +73,7 @@ def status(
         else:
             console().print(_render(_checked(read(), service), service, max_rows))
     except KeyboardInterrupt:
-        if not watch:  # --watch has no other end
+        if not watch:  # Ctrl-C is the usual end of --watch
             raise
 
 

@@ -1,4 +1,4 @@
-"""The gRPC server of a service manager, the only asyncio code of the manager."""
+"""The gRPC server of a service manager. Besides the live page, only this folder uses asyncio."""
 
 from __future__ import annotations
 

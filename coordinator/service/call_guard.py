@@ -214,7 +214,7 @@ class CallGuard:
             raise RefusedByGate(str(error)) from None
 
     async def refuse(self, context: Context, error: Exception) -> NoReturn:
-        """Abort a call with an error; count it if the caller caused it."""
+        """Abort a call with an error; count it if it is a refusal that the gate has not counted."""
         reason = next((_REASONS[base] for base in type(error).__mro__ if base in _REASONS), "")
         if reason:
             self._on_refused(reason)

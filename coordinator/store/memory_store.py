@@ -116,7 +116,7 @@ class MemoryStore:
         self._expires_s.pop(key, None)
 
     def keep(self, key: str, seconds: float, *, extend: bool = False) -> None:
-        """Let a key expire after `seconds`; with `extend`, never before its present expiry."""
+        """Let a key expire after `seconds`; with `extend`, not before its current expiry."""
         if self.holds(key):
             former_s = self._expires_s.get(key, 0.0) if extend else 0.0
             self._expires_s[key] = max(former_s, self._clock() + seconds)

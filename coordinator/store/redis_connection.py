@@ -22,7 +22,7 @@ _WRONG_TYPE: Final = "WRONGTYPE"
 
 #: Commands per pipeline, so that Redis serves other clients in between.
 CHUNK: Final = 500
-#: Seconds to wait for an answer without TLS after a TLS handshake failed.
+#: Seconds to wait for an answer without TLS from a server that did not answer in TLS.
 _PLAIN_S: Final = 0.5
 
 #: Error code in the text of a refusal -> its short name, what is wrong, what to do.
