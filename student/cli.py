@@ -179,7 +179,8 @@ def train(
         int | None,
         _batch(
             min=1,
-            help="Most rows of one forward pass; the gradients of several passes are summed.",
+            help="Limit of the rows of one forward pass; the gradients of several passes are "
+            "summed.",
         ),
     ] = None,
     deal: Annotated[
@@ -292,7 +293,7 @@ def _supervise(settings: TrainSettings, launch: LaunchInfo, host: str | None) ->
 
     if not Path(settings.job_file).is_file():
         load_job(settings.job_file)  # raises an error that says what to do
-    # If the supervisor does not start, this still restores the terminal's cursor.
+    # Closing the display restores the terminal's cursor, even if the supervisor does not start.
     with closing(open_display(Console(), settings.job)) as display:
         if not is_json():
             handler = DisplayHandler(display)

@@ -20,11 +20,14 @@ from .settings import TrainSettings
 
 
 def plan(settings: TrainSettings) -> Iterator[str]:
-    """Yield lines of the form "subject: value"; calls the functions of the job file.
+    """Yield lines of the form "subject: value".
+
+    This calls the functions of the job file, and trains one step in this process.
 
     Raises:
         JobError: a function of the job file fails.
         UsageError: the settings do not fit the job.
+        CheckpointUnavailable: the checkpoints cannot be read now.
     """
     spec = load_job(settings.job_file)
     distill = spec.distill()
@@ -122,7 +125,8 @@ class Rehearsal:
 
     Attributes:
         rows: rows of the first batch.
-        loss: the job's own loss of this batch, with the initial parameters; None: it has no labels.
+        loss: the job's own loss of this batch, with the initial parameters; None: the batch has no
+            labels.
         metrics: metrics of the first batch of `feed("eval")`; empty: the job has none.
     """
 
@@ -131,7 +135,7 @@ class Rehearsal:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def line(self) -> str:
-        """Return it as one line of text."""
+        """Return the result as one line of text."""
         loss = "no labels" if self.loss is None else f"loss {self.loss:.6g}"
         text = f"{loss} in the first batch, of {self.rows} rows"
         figures = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())

@@ -175,10 +175,11 @@ def evaluate(
 
 
 class RankEvaluation:
-    """Evaluates the model over `feed("eval")`, which all ranks share.
+    """Evaluates the model over `feed("eval")`; each rank evaluates a share of the batches.
 
-    The means of metrics that are functions are weighted by rows. A `paddle.metric.Metric` cannot be
-    merged: if there is one, rank 0 alone evaluates all the data, and sends the others the result.
+    A metric that is a function is averaged over the ranks, weighted by rows. The results of a
+    `paddle.metric.Metric` cannot be merged: if the job has one, rank 0 alone evaluates all batches,
+    and sends the others the result.
 
     Args:
         spec: the job file.

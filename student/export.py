@@ -98,8 +98,8 @@ def export(
 def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
     """Return the inputs of a batch by name.
 
-    Those of a dict keep their names; others get the names of the parameters of the model's
-    `forward`.
+    Inputs of a dict keep their names; others get the names of the parameters of the model's
+    `forward`, and `input_NUMBER` beyond these.
 
     Raises:
         UsageError: an input is not a tensor.
@@ -199,7 +199,7 @@ def _torch_to_onnx(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder:
 
 
 def _outputs(spec: JobSpec, model: Any, batch: Parts, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the student's outputs as arrays, in the order of an exported model."""
+    """Return the student's outputs as arrays, in the order in which an exported model has them."""
     with spec.framework.no_grad():
         by_name = isinstance(batch.inputs, Mapping)
         outputs = model(**inputs) if by_name else model(*inputs.values())

@@ -2,7 +2,8 @@
 
 Launchers are Kubernetes, torchrun, Paddle's launch, MPI and Slurm. One process of
 `edl student train` is one node. Some launchers start a process for each GPU, such as torchrun with
-`--nproc-per-node 8`. Then each process is a node with one rank, on the GPU of its local rank.
+`--nproc-per-node 8`. Then each process is a node, and its ranks see only one GPU, chosen by the
+local rank of the process.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ class LaunchInfo:
     """This node, as the environment describes it.
 
     Attributes:
-        name: readable prefix of its id.
+        name: readable prefix of the node's id.
         number: its number among the nodes started together, from 0; None: no known launcher.
         count: number of nodes started together; None: unknown.
-        host: its address, if the launcher names one; else empty.
-        gpus: `CUDA_VISIBLE_DEVICES` of its ranks; empty: all GPUs.
+        host: the node's address, if the launcher names one; else empty.
+        gpus: `CUDA_VISIBLE_DEVICES` of its ranks; empty: that of this process.
     """
 
     name: str
@@ -137,7 +138,9 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def own_address(coordinator: str | None) -> str:
-    """Return the local address of connections to the coordinator; loopback if there are none.
+    """Return the local address of connections to the coordinator.
+
+    Loopback if there is no coordinator, or no route to it.
 
     Args:
         coordinator: Redis URL; None: there is no coordinator.
@@ -160,7 +163,8 @@ def own_address(coordinator: str | None) -> str:
 def free_endpoints(host: str, count: int) -> tuple[str, ...]:
     """Return `count` different addresses host:port whose ports are free now.
 
-    The ports are below those of outgoing connections, which might take a port before ranks listen.
+    If possible, the ports are below those of outgoing connections: such a connection might take a
+    port before a rank listens.
 
     Raises:
         UsageError: `host` is not an address of this machine.

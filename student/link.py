@@ -4,8 +4,8 @@ The connection is a `Channel` with the messages of `messages.py`. `ShardServer` 
 questions about shards of an epoch.
 
 If all ranks of a world are on one node, the shards are in the supervisor's memory, and training
-goes on without Redis. Otherwise a call is repeated until Redis answers. Questions have numbers, so
-a repeated question leases the same shard again.
+goes on without Redis. Otherwise the server repeats a question until Redis answers. Questions have
+numbers, so a repeated question leases the same shard again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RankLink:
         self._channel = Channel.attach(fd)
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
-        self._answers: dict[int, Answer | None] = {}  # None: not yet
+        self._answers: dict[int, Answer | None] = {}  # None: not answered yet
         self._leaving = self._lost = False
         self._listener: threading.Thread | None = None
 
@@ -86,7 +86,8 @@ class RankLink:
     def fill(self, epoch: int, shards: Iterable[Range]) -> None:
         """Create the shards of `epoch`, as (start, stop), unless another rank has created them.
 
-        This and `lease` raise GenerationSuperseded if another generation has begun.
+        This and `lease` raise GenerationSuperseded if the rank's generation has ended, and EdlError
+        if the supervisor is gone.
         """
         self._ask("fill", epoch=epoch, shards=tuple(shards))
 
@@ -160,7 +161,7 @@ class ShardServer:
         self._closed = threading.Event()
         self._error = ""
         if local:
-            # Its clock stands still, so that nothing expires, however long the generation lasts.
+            # The clock of this store stands still, so leases and shards in it never expire.
             self._board = JobBoard(MemoryStore(clock=lambda: 0.0))
             fence = self._board.lead(job, _NODE_ID, 3600.0)
             assert fence is not None  # no other process has this board
@@ -177,7 +178,8 @@ class ShardServer:
         """Call the board, and retry until it answers; give up once the rank is not `alive()`.
 
         Raises:
-            GenerationSuperseded: another generation has begun, or this one has ended.
+            GenerationSuperseded: another generation has begun, this one has ended, or the rank is
+                not alive.
         """
         while alive() and not self._closed.is_set():
             try:

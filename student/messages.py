@@ -41,11 +41,11 @@ class Order(RankMessage):
 
     Attributes:
         settings: settings of the job.
-        generation: number of the generation.
-        rank: its number in this world, from 0.
+        generation: number of the generation, the run of one world's ranks.
+        rank: number of the rank in this world, from 0.
         world: number of ranks in this world.
-        local_rank: its number on its node, from 0.
-        node: id of its node.
+        local_rank: number of the rank on its node, from 0.
+        node: id of the rank's node.
         endpoints: host:port of each rank, for the framework's process group.
         restore: path or URL of the checkpoint to start from; empty: start at step 0.
         snapshot: keys of the shared memory for snapshots, one for each slot; empty: this rank
@@ -90,7 +90,7 @@ class Answer(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Inspected(RankMessage):
-    """The functions of the job file that a training calls at its start have run without an error.
+    """The rank has built the job's data, model and optimizer without an error.
 
     Attributes:
         fingerprint: fingerprint of the job; see `scheduler/students/fingerprint.py`.
@@ -104,7 +104,7 @@ class Ready(RankMessage):
     """The job is loaded, the checkpoint restored, the process group formed; the first step begins.
 
     Attributes:
-        step: optimizer steps taken before.
+        step: optimizer steps taken so far.
         epoch: epoch in which it starts, from 0.
         steps: optimizer steps of the whole job; 0: unknown.
         total_batch: rows of a step, of all ranks together; 0: each rank reads its own batches.
@@ -134,8 +134,8 @@ class Progress(RankMessage):
         samples_per_s: recent rate of all ranks together.
         teachers: number of teachers that label for this rank; None: the job uses none.
         volume: bytes of labelled, unconsumed batches.
-        waiting_for: what it waits for now, as text; empty: nothing.
-        peers_s: seconds for which it has waited for other ranks without a break.
+        waiting_for: what the rank waits for now, as text; empty: nothing.
+        peers_s: seconds for which the rank has waited for other ranks without a break.
         upper_bytes: volume at which its reader pulls no more batches; 0: the job uses no teachers.
         wanted: number of teachers that its reader requests.
     """
@@ -159,12 +159,12 @@ class Progress(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Saved(RankMessage):
-    """The memory of the supervisor has a complete snapshot of this step."""
+    """The supervisor's memory has a complete snapshot of this step."""
 
     step: int
 
 
-#: Calls of the job board for this rank, in its generation.
+#: Calls of the job board that a rank can make.
 BoardCall = Literal["fill", "lease"]
 
 
@@ -178,7 +178,7 @@ class Ask(RankMessage):
             "lease" leases the next shard of `epoch`, or its first `most` rows; returns [start,
             stop], or None if none is left.
         epoch: number of the epoch, from 0.
-        most: most rows to lease; 0: no limit.
+        most: limit of the rows to lease; 0: no limit.
         shards: [start, stop] of each shard.
     """
 
@@ -207,11 +207,11 @@ class Finished(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Left(RankMessage):
-    """The rank left, at a safe point after its node's snapshot, or its generation cannot go on.
+    """The rank left: at a safe point, after the snapshot; or because its generation cannot go on.
 
     Attributes:
         step: optimizer steps taken.
-        safe: it left at a safe point; false: a peer is gone, or a newer generation has begun.
+        safe: the rank left at a safe point; false: a peer is gone, or a newer generation has begun.
         why: reason as text.
     """
 

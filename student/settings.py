@@ -30,15 +30,16 @@ class TrainSettings:
     Attributes:
         job_file: absolute path of the job file.
         job: name of the training in the mesh, on the job board and in `edl status`.
-        nodes: fewest and most nodes of a world; a node is one `edl student train`.
+        nodes: lower and upper limit of the number of nodes that train together (a *world*); a
+            node is one process `edl student train`.
         ranks_per_node: student processes of each node.
         coordinator: Redis URL of the mesh; None: a single node, with its job board in memory.
         teachers: addresses `host:port` of teachers, if there is no coordinator.
         total_batch: rows of one step, of all ranks together; None: the feed's batch size.
-        micro_batch: most rows of one forward pass; the gradients of several passes are summed.
-            None: the rank's whole batch.
+        micro_batch: limit of the rows of one forward pass; the gradients of several passes are
+            summed. None: the rank's whole batch.
         epochs: end after this number of epochs; None: no limit.
-        steps: end after this number of steps; None: no limit. The lower limit applies.
+        steps: end after this number of steps; None: no limit. Of both limits, the lower applies.
         seed: seed of the order of samples, of initial parameters and of augmentation.
         deal: "dynamic": ranks lease shards and get rows in proportion to their speed; "static":
             each rank has a fixed, equal part of the positions of each step.
@@ -48,13 +49,13 @@ class TrainSettings:
             deleted at the end, which only a single node can have.
         save_every_steps: steps between checkpoints; None: not by steps.
         save_every_s: seconds between checkpoints; None: not by time.
-        save_overhead: without the two above, the part of the time that saves may take, from 0 to
-            below 1; 0: save only when the world changes and at the end.
-        keep: number of checkpoints that a save keeps.
+        save_overhead: if both intervals above are None, the part of the time that saves may take,
+            from 0 to below 1; 0: save only when the world changes and at the end.
+        keep: number of valid checkpoints that stay when a save removes older ones.
         amp: mixed precision of the forward pass.
         lr_policy: how the learning rate changes with the number of ranks.
         hang_s: kill a rank that reports no step for this many seconds; three times as long, and
-            at least 120 s, during its start.
+            at least 120 s, during its start. A rank that reports what it waits for is not killed.
         events: folder of TensorBoard's event files; None: write none.
         id_log: folder where each rank appends the sample ids of each step; None: no log.
         accept_changes: fields of the fingerprint that may differ from the checkpoint's.

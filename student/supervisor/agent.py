@@ -39,7 +39,7 @@ from .workers import RANK_MODULE, RankProcess, RunResult, WorkerGroup, WorkerRun
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
-#: Seconds for which a leaving node waits until the others continue without it.
+#: Seconds for which a leaving node waits at most until the others continue without it.
 _LEAVE_S: Final = 15.0
 #: Seconds for which ranks may still run after the job is done.
 _FINISH_S: Final = 60.0
@@ -122,12 +122,13 @@ class Supervisor:
         self._generation: Generation | None = None  # the last one that includes this node
         self._newest_number = 0  # number of the newest known generation
         self._worker_run: WorkerRun | None = None
-        self._starting_since_s = 0.0  # when it began to wait for a checkpoint; 0: it does not
+        self._starting_since_s = 0.0  # when this node began to wait for a checkpoint; 0: no wait
         self._leaving_since_s = 0.0  # when this node began to leave; 0: it does not
         self._ended_since_s = 0.0  # when its ranks, or the job, ended; 0: not yet
         self._finished = False  # the ranks of this node have finished the job
         self._fingerprint: Fingerprint = {}
-        #: The failure because of which this node leaves a running job that it has joined.
+        #: A final failure of this node's ranks before their first step in a running job. The node
+        #: leaves with this error; the job continues.
         self._final_failure: RankFailure | None = None
 
     def run(self, stop: Stop) -> NodeOutcome:
@@ -319,7 +320,10 @@ class Supervisor:
             self._try_start(generation)
 
     def _try_start(self, generation: Generation) -> None:
-        """Start the ranks if the checkpoint of the generation is available."""
+        """Start the ranks if the checkpoint of the generation is available.
+
+        If it stays unavailable, raise an error, or report that the start failed.
+        """
         checkpoint: Checkpoint | None = None
         restored, is_missing = generation.world.restored, False
         if generation.world.origin is not None:
@@ -459,7 +463,7 @@ class Supervisor:
             self._worker_run.leave("this node leaves")
 
     def _may_leave(self, view: RendezvousView) -> bool:
-        """Whether this leaving node may go: no other node needs it, or they took too long."""
+        """Whether this leaving node may go: no other node needs it, or the others took too long."""
         if self._worker_run is not None or self._starting_since_s:
             return False
         if self._generation is None or self._session.away:
@@ -472,7 +476,7 @@ class Supervisor:
         return not others or self._newest_number > self._generation.number or timed_out
 
     def _job_ended(self, outcome: Mapping[str, Any]) -> NodeOutcome | None:
-        """Wait for the ranks, write the last snapshot; then return how the job ended."""
+        """Return how the job ended; None until the ranks have ended and the snapshot is written."""
         failed = outcome.get("kind") == "failed"
         if self._worker_run is not None:
             if failed:
@@ -495,7 +499,7 @@ class Supervisor:
         return NodeOutcome("finished", int(outcome.get("step", 0)), outcome.get("metrics", {}))
 
     def _last_written(self, *, follows_generations: bool) -> bool:
-        """Whether this node need not stay for its newest snapshot; see `LastWrite.may_leave`."""
+        """Whether the newest snapshot is safe without this node; see `LastWrite.may_leave`."""
         if self._settings.checkpoint is None or self._generation is None:
             return True
         first = self._generation.world.nodes[0]

@@ -31,7 +31,7 @@ from ..checkpoint.checkpoint import Provenance
 from ..checkpoint.persisting import LAST_WRITE_S, Persister
 from ..checkpoint.repository import HistoryFence
 
-#: Seconds that `CheckpointVerifier.newest` waits: enough to read a small checkpoint.
+#: Seconds that `CheckpointVerifier.newest` waits at most: enough to read a small checkpoint.
 PATIENCE_S: Final = 0.5
 
 
@@ -64,7 +64,7 @@ class CheckpointVerifier:
         self._request = (0, CheckpointHistory())
         self._search: Future[Checkpoint | None] | None = None
         self._returned = True  # `newest` has returned the result of the search
-        self._result: Checkpoint | None = None  # of the last search, for `_request[0]`
+        self._result: Checkpoint | None = None  # of the last search for generation `_request[0]`
 
     def newest(self, generation: int, history: CheckpointHistory) -> NewestCheckpoint | None:
         """Return the newest valid checkpoint; None while it is being read.
@@ -85,7 +85,10 @@ class CheckpointVerifier:
         return NewestCheckpoint(search.result())
 
     def _begin(self, request: tuple[int, CheckpointHistory]) -> Future[Checkpoint | None]:
-        """Start a search in a thread, which reads no checkpoint twice for the same generation."""
+        """Start a search in a thread.
+
+        It does not read the checkpoint again that the last search for this generation returned.
+        """
         if request[0] != self._request[0]:
             self._result = None
         self._request, self._returned = request, False
@@ -107,12 +110,13 @@ class CheckpointVerifier:
         return search
 
 
-#: Pause after a search of the place, as a multiple of its duration. So searches take a small part
-#: of the supervisor's time and of the requests that a bucket allows.
+#: Pause after a search of the place, as a multiple of the search's duration. So searches take a
+#: small part of the supervisor's time and of the requests that a bucket allows.
 _SEARCH_PAUSE: Final = 10.0
 #: Longest such pause, in seconds.
 _MOST_PAUSE_S: Final = 2.0
-#: Longest wait for a void write to end, in seconds: other nodes wait for this node.
+#: Longest wait, in seconds, for the end of a write of a void snapshot: other nodes wait for this
+#: node.
 _VOID_S: Final = 2.0
 _FOLDER: Final = "edl-student-"
 
@@ -166,7 +170,7 @@ class CheckpointManager:
 
     @property
     def saved(self) -> int:
-        """Step of the newest checkpoint that this node has written; 0: none."""
+        """Step of the newest checkpoint that the current `persister` has written; 0: none."""
         newest = self.persister.newest
         return 0 if newest is None else newest.step
 
@@ -216,10 +220,10 @@ class CheckpointManager:
         return time.monotonic() >= self._search_again_s
 
     def find(self, origin: CheckpointEntry, history: CheckpointHistory) -> Checkpoint | None:
-        """Return the checkpoint that a generation starts from; None: it is not on disk (yet).
+        """Return the checkpoint that a generation starts from.
 
-        A generation adds its origin to the history. If the folder does not record that yet, this
-        records it.
+        None: it is not on disk, damaged, or not in the history yet. A generation adds its origin to
+        the history; if the checkpoint's folder does not record that yet, this call records it.
 
         Args:
             origin: the checkpoint, as the generation names it.
@@ -277,15 +281,15 @@ class CheckpointManager:
 
 #: Seconds to wait for the node that writes checkpoints.
 _WRITER_S: Final = 15.0
-#: Seconds to wait for the generation that supersedes this node's: it may start from this snapshot.
+#: Seconds to wait for the generation after this node's: it may start from this node's snapshot.
 _SUCCESSOR_S: Final = 15.0
 
 
 class LastWrite:
     """Writes the newest snapshot before a node leaves, unless another node does.
 
-    It does not block, so that the node still follows generations: a generation that starts from
-    this snapshot needs it under another name.
+    No method blocks, so the node still follows generations meanwhile: if a generation starts from
+    this snapshot, the node must write the snapshot under the name that the generation gave it.
 
     Args:
         checkpoints: checkpoints of the node.
@@ -299,7 +303,7 @@ class LastWrite:
 
     @property
     def writes(self) -> bool:
-        """Whether this node tries to write it."""
+        """Whether this node tries to write the snapshot."""
         return self._writes_since_s is not None
 
     def may_leave(self, writer_is_there: bool, follows_generations: bool) -> bool:

@@ -55,11 +55,11 @@ class RendezvousView:
 
     Attributes:
         facts: facts of the live nodes by node id, in the order in which they joined.
-        members: the live nodes, as `decide` takes them, in the same order.
+        members: the live nodes in the form that `decide` takes, in the same order.
         generation: the current generation; None: the board has none.
         outcome: how the job ended; None: it runs.
         reports: reports of the ranks of the current generation.
-        fence: fence of this node's writes as the leader; None: another node leads.
+        fence: fence of this node's writes as the leader; None: this node does not lead.
         settled: since the board was last away, all nodes have had a TTL to join again, so a missing
             node is lost.
     """
@@ -85,7 +85,7 @@ class RendezvousSession:
         board: job board of the mesh, or of this process for a single node.
         job: name of the training.
         node: id of this node.
-        on_view: called with each view: with the first one in `start`, then in the session's thread.
+        on_view: called with each view: with the first one by `start`, then in the session's thread.
         ttl_s: see `TTL_S`.
         tick_s: seconds between reads of the board.
     """
@@ -105,8 +105,9 @@ class RendezvousSession:
         self._facts = NodeInfo()
         self._sent_facts: NodeInfo | None = None
         self._last_beat_s = 0.0
-        self._back_s: float | None = None  # when board or node came back; None: never away
-        self._logged: set[str] = set()  # present nodes whose invalid facts were logged
+        # When the board last answered again, or this node last joined again; None: never.
+        self._back_s: float | None = None
+        self._logged: set[str] = set()  # live nodes with invalid facts, which were logged
         self._reports: dict[tuple[int, int], Mapping[str, Any]] = {}
         self._events: list[Mapping[str, Any]] = []
         self._view = RendezvousView()
@@ -153,7 +154,7 @@ class RendezvousSession:
         self._wake.set()
 
     def report(self, generation: int, rank: int, facts: Mapping[str, Any]) -> None:
-        """Publish the latest report of a rank."""
+        """Set the latest report of a rank; the session's thread publishes it soon."""
         with self._lock:
             self._reports[generation, rank] = facts
 
@@ -215,8 +216,8 @@ class RendezvousSession:
             facts = self._facts
         now_s = time.monotonic()
         if self._sent_facts is not None and facts == self._sent_facts:
-            # A board that was away may have lost data, or serve older data. So this node must have
-            # a lease again before a view of the job is valid.
+            # A board that was away may have lost data, or serve older data. So this node renews its
+            # lease, or joins again, before it reads the board.
             due_s = self._last_beat_s + self._ttl_s / _BEATS_PER_TTL
             if self._away is None and now_s < due_s:
                 return
@@ -226,9 +227,9 @@ class RendezvousSession:
                 self._job, self._node, self._ttl_s, facts.to_json()
             )
         if not alive:
-            # `join` may delete the outcome of a run before generation `since`; if it is 0, of any
-            # run. A node that joins again must keep the outcome of its own run: if it were deleted,
-            # the job would start again.
+            # `join` may delete the outcome of a run that ended before generation `since`; of any
+            # run if `since` is 0. A node that joins again must not delete the outcome of its own
+            # run: otherwise the job would start again.
             since = 0
             if self._sent_facts is not None:  # its lease expired, or the board has lost data
                 self._back_s = now_s
@@ -274,7 +275,7 @@ class RendezvousSession:
 
 
 class RendezvousLeader:
-    """Decides about generations while this node leads; `step` is the `on_view` of a session.
+    """Decides about generations while this node leads. A session calls `step` with each view.
 
     Args:
         board: job board.
@@ -299,7 +300,8 @@ class RendezvousLeader:
         self._newest_saved, self._publish = newest_saved, publish
         self._first_seen_s: dict[str, float] = {}
         self._latest: Generation | None = None
-        self._published_s = 0.0  # when the latest generation was published; 0: it has stepped
+        # When this node published the latest generation; 0: it did not, or ranks made a step since.
+        self._published_s = 0.0
         self._forming_s = 0.0  # seconds from publishing a generation to its first step
         self._recall: RecallWorld | None = None
 
@@ -409,7 +411,7 @@ class RendezvousLeader:
         if world.keeper and world.origin is not None:
             name = unique_name_of(world.restored, world.number)
             world = replace(world, origin=replace(world.origin, name=name))
-        # A keeper's snapshot was trained with the data order of the ended generation.
+        # A keeper's snapshot has the data order of this job; a checkpoint on disk may have another.
         on_disk = None if world.keeper else newest.checkpoint
         saved = {} if on_disk is None else on_disk.provenance.fingerprint
         world = replace(world, data_order=data_order(world.fingerprint, saved))

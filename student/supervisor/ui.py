@@ -35,7 +35,7 @@ class NodeReporter:
         self._rank_count = 0
 
     def generation(self, generation: Generation, has_this_node: bool) -> None:
-        """Show that a generation begins; `has_this_node`: it has ranks of this node."""
+        """Show that a generation begins; `has_this_node`: this node has ranks in it."""
         world = generation.world
         self._rank_count = len(generation.endpoints)
         ranks = "1 rank" if self._rank_count == 1 else f"{self._rank_count} ranks"
@@ -77,7 +77,7 @@ class NodeReporter:
                     self.line(rank.number, line)
 
     def failed(self, failure: RankFailure) -> None:
-        """Show a failure of a rank of this node, unless it is final: then it ends the command."""
+        """Show a failure of a rank of this node, except a final one, which ends the command."""
         if not failure.is_final:
             self.say(failure.in_words())
 

@@ -42,32 +42,33 @@ log = logging.getLogger(__name__)
 
 RANK_MODULE: Final = "edl.student.rank"
 _KILL_S: Final = 10.0
-#: A longer pause between calls of `WorkerGroup.receive`, in seconds, is a suspended process.
+#: If `WorkerGroup.receive` is called later than expected by more than this many seconds, this
+#: process was suspended.
 _PAUSE_S: Final = 1.0
 _INSPECT_POLL_S: Final = 0.05
 
 
 @dataclass(slots=True)
 class RankProcess:
-    """One student process; only the supervisor's thread changes it.
+    """One student process; only the supervisor's thread sets its attributes.
 
     Attributes:
-        order: its order.
+        order: the first message to the rank.
         process: the process.
-        channel: connection to it; any thread may send.
-        ready: its message that it is ready; None: it has not sent it.
-        ready_s: when `ready` arrived; this and the other times by the monotonic clock.
-        progress: its last report of a step, or of the evaluation after it; None: none yet.
+        channel: connection to the process; any thread may send.
+        ready: the rank's `Ready` message; None: it has not arrived.
+        ready_s: when `ready` arrived; this and the other times are of the monotonic clock.
+        progress: the last report of a step, or of the evaluation after it; None: none yet.
         at_s: when `progress` arrived; before that, when `ready` arrived or the process started. A
-            pause of the supervisor moves this and `heard_s` on.
-        heard_s: when its last message arrived.
-        last: its `Finished`, `Left` or `Failed` message; None: it has sent none.
-        code: exit code; None: it runs.
+            pause of the supervisor moves `at_s` and `heard_s` forward.
+        heard_s: when the rank's last message arrived.
+        last: the rank's `Finished`, `Left` or `Failed` message; None: none has arrived.
+        code: exit code of the process; None: it runs.
         killed_for: why the supervisor killed it; empty: the supervisor did not.
-        was_suspended: a signal had stopped it when it was killed.
-        waiting_for: what it waits for, as text; empty: nothing.
-        peers_s: seconds for which it has waited for other ranks without a break.
-        rates: seconds per row of its latest steps.
+        was_suspended: a signal had stopped the process when it was killed.
+        waiting_for: what the rank waits for, as text; empty: nothing.
+        peers_s: seconds for which the rank has waited for other ranks without a break.
+        rates: seconds per row of the latest steps.
         asks: unanswered questions; None ends the thread that answers them.
     """
 
@@ -94,18 +95,18 @@ class RankProcess:
 
     @property
     def step(self) -> int:
-        """The last step that it reported in this generation; 0: none."""
+        """The last step that the rank reported in this generation; 0: none."""
         return self.progress.step if self.progress else 0
 
     @property
     def suspended(self) -> bool:
-        """Whether a signal has stopped it."""
+        """Whether a signal has stopped the process."""
         with contextlib.suppress(OSError), open(f"/proc/{self.process.pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
         return False
 
     def liveness(self) -> RankProgress:
-        """Return its progress, for the detection of hangs."""
+        """Return the rank's progress, for the detection of hangs."""
         return RankProgress(
             rank=self.number,
             step=self.step,
@@ -117,7 +118,7 @@ class RankProcess:
         )
 
     def ending(self) -> str:
-        """Return how its process ended, as text."""
+        """Return how the process ended, as text."""
         return describe_exit(self.code or 0)
 
 
@@ -126,8 +127,8 @@ class WorkerGroup:
 
     Args:
         orders: one for each rank of this node.
-        shard_server: answers their questions.
-        echo: called with the number of a rank and each line that it prints.
+        shard_server: answers the ranks' questions.
+        echo: called with the number of a rank and each line that the rank prints.
         module: module that each process runs.
         environment: variables to add to those of this process.
     """
@@ -159,7 +160,7 @@ class WorkerGroup:
                 thread = threading.Thread(target=run, args=(rank,), name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
-        self._received_s = time.monotonic()  # when `receive` returned last
+        self._received_s = time.monotonic()  # when `receive` last returned
 
     @property
     def running(self) -> list[RankProcess]:
@@ -186,7 +187,7 @@ class WorkerGroup:
             _send(rank, Leave())
 
     def kill(self, why: str, numbers: Sequence[int] | None = None) -> None:
-        """Kill all ranks, or those of `numbers`; sets `RankProcess.killed_for` to `why`."""
+        """Kill all running ranks, or those in `numbers`; record `why`, unless a reason is known."""
         for rank in self.running:
             if numbers is None or rank.number in numbers:
                 rank.killed_for = rank.killed_for or why
@@ -207,8 +208,8 @@ class WorkerGroup:
     def _leave_out_pause(self, now_s: float, pause_s: float) -> None:
         """Do not count a long pause of this process as silence of the ranks.
 
-        It was suspended, as by Ctrl-Z or `docker pause`: it could not read their reports, and they
-        may have been suspended as well.
+        A suspended process, as after Ctrl-Z or `docker pause`, cannot read the ranks' reports. The
+        ranks may have been suspended as well.
         """
         if pause_s <= _PAUSE_S:
             return
@@ -253,7 +254,7 @@ def inspect(
 
     Args:
         workers: a single rank with an order to `inspect`; closed afterwards.
-        hang_s: limit for a rank that starts; see `scheduler.students.failures`.
+        hang_s: as in `TrainSettings`.
         on_message: called with each message of the rank.
         stop: ends the inspection.
 
@@ -338,11 +339,12 @@ def _record(rank: RankProcess, message: FromRank | int) -> None:
 
 #: Seconds after which the other ranks of a node are killed if one rank has failed.
 PEERS_S: Final = 2.0
-#: The same if one rank has ended without a failure: the others may write a snapshot or evaluate.
+#: Seconds after which the other ranks are killed if one rank has ended without a failure: until
+#: then they may write a snapshot or evaluate.
 FOLLOW_S: Final = 60.0
 #: Seconds without a message after which a rank counts as silent; waiting ranks report each second.
 _SILENT_S: Final = 4.0
-#: Most reported positions of a failure: all remembered failures must fit on the board.
+#: Limit of the positions in a reported failure: all remembered failures must fit on the board.
 _MAX_POSITIONS: Final = 1024
 
 
@@ -381,8 +383,9 @@ class WorkerRun:
         self._restored = restored
         self._on_message = on_message
         self._asked_to_leave = ""
-        self._blocked = ""  # the leader's reason why ranks hang
-        self._first_end: tuple[float, bool] | None = None  # when, and whether without a failure
+        self._hang_reason = ""  # the leader's reason why ranks hang
+        # When the first rank ended, and True; once a rank has failed: when it failed, and False.
+        self._first_end: tuple[float, bool] | None = None
 
     def poll(self, wait_s: float) -> RunResult | None:
         """Handle messages and hangs of the ranks; return the result once all have ended."""
@@ -397,7 +400,7 @@ class WorkerRun:
         if any(isinstance(rank.last, Left) for rank in self.workers.ranks):
             self.shard_server.close()  # so that no other rank waits for an answer
         now_s = time.monotonic()
-        if not self.shard_server.waiting:  # else all ranks wait for Redis
+        if not self.shard_server.waiting:  # else ranks make no step because Redis does not answer
             for number in hung([rank.liveness() for rank in running], self._hang_s, now_s):
                 log.warning("rank %d hangs: no step for %g s; it is killed", number, self._hang_s)
                 self.workers.kill("hang", [number])
@@ -413,7 +416,7 @@ class WorkerRun:
     def end(self, why: str, hung: Sequence[int] = ()) -> None:
         """Kill the ranks; only the ranks in `hung` count as failed."""
         self._asked_to_leave = self._asked_to_leave or why
-        self._blocked = self._blocked or (why if hung else "")
+        self._hang_reason = self._hang_reason or (why if hung else "")
         self.shard_server.close()
         self.workers.kill("hang", hung)
         self.workers.kill(why)
@@ -464,7 +467,7 @@ class WorkerRun:
     def _failure(self, rank: RankProcess) -> RankFailure | None:
         if rank.killed_for == "hang":
             cause = "it was suspended" if rank.was_suspended else "it reported no reason"
-            cause = self._blocked or cause
+            cause = self._hang_reason or cause
             error = f"no step for {self._hang_s:g} s or more; {cause}"
             return self._new_failure(rank, "hang", error)
         if rank.killed_for or rank.code == 0 or isinstance(rank.last, Left):
