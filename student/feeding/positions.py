@@ -52,7 +52,10 @@ class SampleOrder:
         self.batch_size: int | None = getattr(loader.batch_sampler, "batch_size", None)
 
     def identity(self) -> dict[str, Any]:
-        """Return sampler, seed and number of samples; if equal, positions name the same samples."""
+        """Return sampler, seed and number of samples.
+
+        If one of them changes, a position may name another sample.
+        """
         names = [type(sampler).__name__ for sampler in with_inner(self._loader.batch_sampler)]
         samples = _length(self._loader.dataset)
         return {"sampler": " of ".join(names), "seed": self._seed, "samples": samples}
@@ -141,16 +144,16 @@ class BoardLeases:
     def __init__(self, link: RankLink, world: int, total_batch: int, rows: int | None) -> None:
         self._link = link
         self._world = world
-        self._batch = total_batch
-        self._rows = rows
+        self._total_batch = total_batch
+        self._shard_rows = rows
 
     def begin(self, epoch: int, total: int, remaining: Ranges) -> None:
         """Begin an epoch of `total` positions.
 
-        `remaining` are those that no rank has trained yet. They are equal on all ranks of a
+        `remaining` has the positions that no rank has trained yet. It is equal on all ranks of a
         generation, so any rank can create the shards.
         """
-        rows = self._rows or shard_rows(total, self._world, self._batch)
+        rows = self._shard_rows or shard_rows(total, self._world, self._total_batch)
         self._link.fill(epoch, cut(remaining, rows))
 
     def next(self, epoch: int, most: int) -> Range | None:
@@ -159,9 +162,9 @@ class BoardLeases:
 
 
 class StaticLeases:
-    """The positions of `StaticDeal`: fixed in advance, independent of timing. See `BoardLeases`.
+    """Gives a rank the positions of `StaticDeal`: fixed in advance, independent of timing.
 
-    They are also the `Sizes` of the source.
+    It has the methods of `BoardLeases`, and is also the `Sizes` of the source.
 
     Args:
         total_batch: rows of one step, of all ranks together.
@@ -180,8 +183,8 @@ class StaticLeases:
     def rows(self, ordinal: int, left: int) -> int:
         """Return the rows of this rank at step `ordinal` of the current epoch; 0 after its end.
 
-        If a step has fewer rows than ranks, always the last ranks have none. So a rank without rows
-        in one step has none in all later ones.
+        If a step has fewer rows than ranks, the last ranks have none. So a rank without rows in one
+        step has none in all later steps of the epoch.
         """
         return self._deal.rows(ordinal)
 
@@ -193,7 +196,7 @@ PositionLeases: TypeAlias = BoardLeases | StaticLeases
 
 
 def remaining_positions(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:
-    """Return the positions of an epoch, of `total`, that were not trained before the checkpoint.
+    """Return the positions of an epoch of `total` positions that the checkpoint has not trained.
 
     Raises:
         UsageError: positions were trained that the epoch does not have.

@@ -41,9 +41,9 @@ class ShardedSource:
 
     Args:
         order: order of the feed's samples, and its loader.
-        leases: leases of its positions.
-        sizes: sizes of its batches.
-        trained: by epoch, the positions that were trained before the checkpoint.
+        leases: gives this rank positions of the epoch.
+        sizes: sizes of this rank's batches.
+        trained: by epoch, the positions that were trained when the checkpoint was saved.
         total_batch: rows of one step, of all ranks together.
         equal_rows: rows of this rank in one step if all ranks had equal parts.
 
@@ -86,7 +86,7 @@ class ShardedSource:
     def trained(self, epoch: int, positions: Array) -> None:
         """Record that a step trained a batch with these positions, int64 [rows].
 
-        They are empty if the rank had no batch.
+        `positions` is empty if the rank had no batch.
         """
         if not len(positions):
             return
@@ -210,7 +210,7 @@ class Sizes(Protocol):
         does not block: a loader with workers requests several batches when the epoch begins.
 
         Raises:
-            EdlError: the rank ends.
+            PeerLost: the training loop has ended.
         """
 
 
@@ -220,7 +220,7 @@ class LeasedPlan:
 
     Attributes:
         ids: ids of all samples of the epoch, in order.
-        remaining: untrained positions of the epoch, of all ranks together.
+        remaining: number of untrained positions when the epoch begins, of all ranks together.
         lease: leases the next positions of this rank, at most the given number; returns None if
             none are left.
         sizes: sizes of this rank's batches.
@@ -277,7 +277,7 @@ class LeasedPlan:
     def _next(self, rows: int, most: int) -> list[int]:
         """Return the next positions, fewer than `rows` if no more are left for this rank.
 
-        It leases at most `most` positions for this.
+        To get them, it leases at most `most` further positions.
         """
         taken: list[int] = []
         while len(taken) < rows and (self._leased or self._lease_more(most - len(taken))):

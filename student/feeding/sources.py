@@ -58,7 +58,7 @@ def source_for(
         settings: settings of the job.
         rank: number of the rank.
         world: number of ranks of the generation.
-        link: connection to the board with the shards; unused if `settings.deal` is "static".
+        link: leases shards through the supervisor; unused if `settings.deal` is "static".
         sizes: sizes of this rank's batches; unused if `settings.deal` is "static".
         saved: the feed's part of the checkpoint (`merge_states`); None: there is none.
 
@@ -175,7 +175,8 @@ def make_reader(
 class DirectReader:
     """Iterates a source in the training loop's thread, for jobs without teachers.
 
-    The batches are bit-identical to those of a `DistilReader`. Each iteration is the next epoch.
+    Apart from the missing soft labels, the batches are bit-identical to those of a `DistilReader`.
+    Each iteration is the next epoch.
 
     Args:
         source: source of this rank.
@@ -209,12 +210,13 @@ class DirectReader:
 class UnshardedSource:
     """The source of one rank of a fixed world; a `ResumableSource` of the reader.
 
-    The feed itself divides its batches among ranks (`shard(rank, world_size)`); ranks take the
+    An iterable divides its batches among ranks itself, by `shard(rank, world_size)`. Ranks take the
     batches of a list in turn. The position after each batch is kept until the batch is trained. So
     a checkpoint has the position after the last trained batch, even if the rank has read ahead.
 
     Args:
-        feed: an iterable of batches, a list of them, or a loader whose sampler divides samples.
+        feed: an iterable of batches, a list of batches, or a loader that `SampleOrder` cannot use,
+            for example because its sampler divides samples itself.
         seed: seed of the order of samples, if the feed shuffles.
         rank: number of this rank.
         world: number of ranks.
@@ -240,7 +242,7 @@ class UnshardedSource:
         self._saved = saved
         self._position: dict[str, Any] = dict(saved or {"epoch": 0, "batches": 0, "mark": None})
         self._marks: deque[Mark] = deque()  # of the batches that are read and not trained
-        self._end: tuple[Mark | None] | None = None  # mark after the epoch, once all of it is read
+        self._end: tuple[Mark | None] | None = None  # mark after the epoch, once it is all read
 
     # --- the training loop's side
 
@@ -285,7 +287,7 @@ class UnshardedSource:
         self._marks.clear()
         self._end = None
         saved, self._saved = self._saved, None
-        # This rank had finished this epoch before the checkpoint, other ranks had not.
+        # When the checkpoint was saved, this rank had finished the epoch, other ranks had not.
         if saved is not None and saved["epoch"] > epoch:
             self._saved, self._end = saved, (saved["mark"],)
             self._position = {"epoch": epoch, "batches": saved["batches"], "mark": None}

@@ -12,14 +12,14 @@ from .spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """The parts of a job. The model has the projectors of hints, so the optimizer trains them too.
+    """The parts of a job. The model contains the projectors of hints, so they are trained too.
 
     Attributes:
         spec: the job file.
         model: the student.
         loss: from (outputs, labels, soft labels, step) to the terms of the loss.
         distill: how the job distils; None: it does not.
-        optimizer: over all parameters of the model.
+        optimizer: trains all parameters of the model.
     """
 
     spec: JobSpec

@@ -35,7 +35,7 @@ class Parts:
     Attributes:
         inputs: inputs of the model, in order or by name.
         labels: hard labels for the job's own loss; None: the batch has none.
-        soft: soft labels by name; a missing one is None.
+        soft: soft labels by name; None for a label that was not delivered.
         positions: positions of the rows, int64 [rows]; None: the batch has none.
         rows: number of rows.
     """
@@ -75,8 +75,8 @@ def split(
     Args:
         batch: a tuple, list or dict of arrays or tensors, or a single array or tensor.
         tensor: converts a leaf of the batch: `Framework.tensor`.
-        soft: names of its soft labels, in the order of `Distill.label_names`; empty: it has none.
-        positions: whether it has positions.
+        soft: names of the batch's soft labels, in the order of `Distill.label_names`; empty: none.
+        positions: whether the batch has positions.
 
     Raises:
         UsageError: fields are missing.
@@ -154,7 +154,7 @@ def _checked_positions(value: Any, rows: int) -> Positions:
 
 
 def rows_of(batch: Any) -> int:
-    """Return the rows of the first array in a structure that has dimensions; 1 if there is none."""
+    """Return the rows of the first array with dimensions in a structure; 1 if there is none."""
     arrays: list[Any] = []
     map_leaves(batch, lambda leaf: arrays.append(leaf) if hasattr(leaf, "ndim") else None)
     return int(row_count(arrays))

@@ -77,16 +77,17 @@ class Distill:
         soft_label_is: what the teachers' model returns; an error if teachers publish another kind.
             None: what they publish, else probabilities if the labels look like them, else logits.
             Top-k labels without `teacher_temperature` arrive as logits.
-        teacher_temperature: teachers send softmax(logits / this); None: what their model returns.
+        teacher_temperature: temperature of a softmax that teachers apply to their logits; None:
+            they send what their model returns.
         hints: feature maps to imitate.
-        label_smoothing: part of the hard term, from 0 to below 1, in which the cross entropy with
-            the uniform distribution replaces the job's own loss.
+        label_smoothing: share of the hard term, from 0 to below 1, that is the cross entropy with
+            the uniform distribution instead of the job's own loss.
         feeds: the fields of a batch that teachers get, as in `DistilReader`.
-        fetches: the outputs that teachers send.
-        label_form: encoding of soft labels on the wire.
+        fetches: the outputs that teachers send; empty: `output`, or all if `output` is empty too.
+        label_form: encoding of soft labels on the wire, as in `DistilReader`.
         no_teacher: policy without teachers: "wait", "hard_only" or "fail".
-        no_teacher_grace_s: seconds until "hard_only" and "fail" act.
-        wait_timeout_s: seconds until "wait" gives up; None: never.
+        no_teacher_grace_s: seconds without a teacher until "hard_only" and "fail" act.
+        wait_timeout_s: seconds without a teacher until "wait" gives up; None: never.
         store: label store on disk; None: none.
         options: further options of `DistilReader` by name, such as `{"upper_bytes": 64 << 20}`; of
             `timeouts`, only `request_s` is used.
@@ -140,7 +141,7 @@ class Distill:
 
     @property
     def top_k(self) -> bool:
-        """Whether soft labels come as three arrays: values, indices and tail."""
+        """Whether the main output comes as three arrays: values, indices and tail."""
         return self.loss == "topk"
 
     @property

@@ -6,9 +6,9 @@
     source = spec.feed("train")
     loss = spec.loss(model(image), label)
 
-The calls are independent, so each function can be tested alone. Every error is a `JobError` of one
-line: file, line, function, what is wrong, and what to do unless that is obvious. `as_job_error`
-converts exceptions of user code that runs outside these calls.
+The calls are independent, so each function can be tested alone. Every error of the job file is a
+`JobError` of one line: file, line, function, what is wrong, and what to do unless that is obvious.
+`as_job_error` converts exceptions of user code that runs outside these calls.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class JobSpec:
     Attributes:
         path: absolute path of the file.
         functions: the user's functions by name.
-        framework: framework of its model: the file states or imports it.
+        framework: framework of the model; the file states or imports it.
     """
 
     path: str
@@ -92,7 +92,7 @@ class JobSpec:
 
         Args:
             outputs: outputs of the model.
-            labels: the last field of a batch, or `label`/`labels` of a dict; None: it has none.
+            labels: the last field of a batch, or `label`/`labels` of a dict; None: there are none.
         """
         loss = self._call("loss", outputs, labels)
         scalar = self.framework.scalar(loss)
@@ -190,6 +190,8 @@ def load_job(path: str | Path) -> JobSpec:
     Raises:
         JobError: there is no such file, it raises, or a function is missing or has other
             parameters.
+        UsageError: the file states an unknown framework.
+        ModelError: the framework cannot be imported.
     """
     file = Path(path).expanduser().absolute()
     if not file.is_file():
@@ -204,7 +206,7 @@ def load_job(path: str | Path) -> JobSpec:
 
 
 def is_dataset(source: Any) -> bool:
-    """Whether it is a map-style data set, which has samples instead of batches."""
+    """Whether `source` is a map-style data set, which has samples instead of batches."""
     if isinstance(source, Sequence):
         return False
     is_subclass = any(type_.__name__ == "Dataset" for type_ in type(source).__mro__)

@@ -48,8 +48,8 @@ class StepLoss:
     Args:
         hard: the job's own loss, from (outputs, labels) to a scalar tensor.
         distill: how the job distils; None: it does not.
-        model: the student. It gets the projectors of hints as sublayers, so create the optimizer
-            afterwards: it has to train them too.
+        model: the student. It gets the projectors of hints as sublayers. Create the optimizer
+            afterwards, because it has to train the projectors too.
         steps_total: steps of the whole training, for schedules that run until its end; None:
             unknown.
 
@@ -85,7 +85,8 @@ class StepLoss:
             step: number of the step in the whole training, from 0.
 
         Raises:
-            UsageError: needed labels are missing or do not fit, or all terms are missing.
+            UsageError: soft labels do not fit the outputs, the student lacks an output, or no term
+                is left for this batch.
         """
         terms = [*self._terms(outputs, labels, soft or {}, step)]
         if not terms:
