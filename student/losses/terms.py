@@ -150,9 +150,9 @@ def top_k_divergence(
     """Return the KL divergence of K + 1 events: each of the K classes, and "any other class".
 
     The loss does not depend on how the student divides the tail among the other classes, because
-    the teacher's probabilities of them are unknown. A dense label with equal values for them would
-    make the student uniform there. The result is at most the divergence over all classes, and
-    equals it if K = C.
+    the teacher's probabilities of these classes are unknown. A dense label with equal values for
+    these classes would make the student uniform over them. The result is at most the divergence
+    over all classes, and equals it if K = C.
 
     The tail is valid for one temperature, which `temperature` must equal: 1 for logits, the
     temperature of the teacher's softmax for probabilities.

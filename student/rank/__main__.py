@@ -38,12 +38,12 @@ ORPHAN_GRACE_S = 4.0
 
 
 class Rank:
-    """The run of one rank, from its order to its last message."""
+    """Executes the order of one rank, and reports how the rank ended."""
 
     def __init__(self, link: RankLink, order: Order) -> None:
         self._link = link
         self._order = order
-        self._loop: Loop | None = None  # once it is ready for its first step
+        self._loop: Loop | None = None  # None until the rank is ready for its first step
 
     def run(self) -> int:
         """Execute the order, report how it ended, and return the exit code."""
@@ -84,7 +84,10 @@ class Rank:
             loop.close()
 
     def _report_left(self, error: BaseException) -> int:
-        """Report that a peer or the supervisor is gone; the job itself has not failed."""
+        """Report that this rank cannot go on, but the job has not failed.
+
+        A peer or the supervisor is gone, or a newer generation has begun.
+        """
         log.warning("%s; this rank ends, and the next generation starts a new one", error)
         step = 0 if self._loop is None else self._loop.position.step
         self._link.send(Left(step, safe=False, why=str(error)))
@@ -97,7 +100,8 @@ class Rank:
         is_explained = isinstance(error, EdlError) and not isinstance(error, JobError)
         trace = "" if is_explained else trace_of(error, self._order.settings.job_file)
         message = str(error) if isinstance(error, EdlError) else summary_line(error)
-        # A UsageError before the job's first step is a mistake of the user: it is not retried.
+        # A UsageError while the rank starts, or in the job's first step, is a mistake of the user:
+        # it is not retried.
         usage = isinstance(error, UsageError) and (loop is None or loop.position.step == 0)
         gave_up = isinstance(error, NoTeacherAvailable)
         if not (usage or gave_up):  # else the command ends with the same message

@@ -35,7 +35,7 @@ _NOT_LOSS: Final = frozenset(
 def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
     """Return the fingerprint of a job as JSON values.
 
-    This calls the functions of the job file that a training calls at its start.
+    This calls `feed("train")`, `model`, `distill` and `optimizer` of the job file.
 
     Raises:
         JobError: a function of the job file fails.
@@ -100,8 +100,8 @@ def _modules(job_file: Path) -> dict[str, str]:
             continue
         path = Path(file).absolute()
         beside = path.is_relative_to(folder) and path != job_file and path.is_file()
-        # Skip a virtual environment in the folder. If the folder is in the environment instead, as
-        # a folder below /usr is, its modules count.
+        # Skip a virtual environment within the folder. If instead the folder is within the
+        # environment, as a folder below /usr is, its modules count.
         if beside and not (environment.is_relative_to(folder) and path.is_relative_to(environment)):
             digests[str(path.relative_to(folder))] = _digest(path)
     return dict(sorted(digests.items()))

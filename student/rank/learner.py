@@ -25,7 +25,7 @@ class Learner:
         rate: the learning rate.
         precision: precision of the forward pass.
         group: all ranks.
-        micro_batch: most rows of one forward pass; None: any number.
+        micro_batch: limit of the rows of one forward pass; None: no limit.
     """
 
     model: Any
@@ -38,7 +38,7 @@ class Learner:
     micro_batch: int | None = None
 
     def backward(self, batch: Parts | None, total: int, step: int) -> dict[str, Any]:
-        """Add the gradients of this rank's rows, weighted by their part of all rows.
+        """Add the gradients of this rank's rows, weighted by the share of these rows in the step.
 
         Args:
             batch: the local batch; None: this rank has no rows.
@@ -101,7 +101,7 @@ class CompletedStep:
     Attributes:
         step: its number, from 1.
         epoch: epoch of its rows.
-        positions: positions of this rank's rows.
+        positions: positions of this rank's rows; empty: the samples have no ids.
         rows: rows of this rank.
         total: rows of all ranks.
         losses: terms of the loss by name, scalar tensors: means over this rank's rows.

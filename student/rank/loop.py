@@ -2,8 +2,8 @@
 
 Before each step all ranks vote (`scheduler/students/agreement.py`), and each derives the same
 decision from all votes. So no rank enters a collective that others never reach. A rank without rows
-takes part with weight 0. A rank that still waits for its batch says so in its vote. If one rank has
-to leave, all leave after the same step.
+takes part in the step with weight 0. A rank that still waits for its batch says so in its vote. If
+one rank has to leave, all leave after the same step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ending = Literal["finished", "left"]
 
 
 def do_nothing() -> None:
-    """Do nothing: a CPU, or a rank without peers, need not wait for the device."""
+    """Do nothing: on a CPU, or without other ranks, the loop need not wait for the device."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Loop:
         steps: end after this number of steps; None: no limit.
         epochs: end after this number of epochs; None: no limit.
         adapt: give ranks rows in proportion to their speed.
-        synchronize: waits for the device; called before a time is measured.
+        synchronize: waits for the device; called before the end of a step is timed.
         waits: whether the loop waits for a batch, or for the job board when an epoch begins.
     """
 
@@ -65,17 +65,17 @@ class Loop:
     synchronize: Callable[[], None] = do_nothing
     waits: bool = False
     _next_batch: Any = None  # taken, and not trained yet
-    _wait_s: float = 0.0
-    _source_s: float = 0.0
-    _row_s: float = 0.0
+    _wait_s: float = 0.0  # seconds that this rank has waited for the next batch
+    _source_s: float = 0.0  # seconds that the next batch took to arrive
+    _row_s: float = 0.0  # seconds per row of the previous step; 0: unknown
     _voted_at_s: float = 0.0
     _steps_in_epoch: int = 0
     _first_step: int = 0
-    _unsaved: bool = True  # so that each step is saved at most once
-    _patient: bool = True  # ranks may be far apart in time at the first step of a world
+    _unsaved: bool = True  # the last snapshot lacks a step, or metrics of an evaluation
+    _patient: bool = True  # see `DistributedGroup`; at first, ranks may be far apart in time
 
     def report_wait(self) -> None:
-        """Report what this rank waits for, if it waits. For any thread."""
+        """Report what this rank waits for, if it waits. Any thread may call this."""
         if self.learner.group.waits_s:
             self.reporter.waits_for("the other ranks")
         elif self.waits:

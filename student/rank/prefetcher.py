@@ -1,4 +1,4 @@
-"""The local batches of a rank, read by a thread, so that the loop never blocks without a limit.
+"""The batches of a rank, read ahead by a thread; the loop's waits for a batch have a time limit.
 
 While one rank waits for teachers or a slow source, all others wait for it. So each rank must be
 able to report that it waits, and to leave while it waits. `Shares` has the number of rows of this
@@ -30,15 +30,16 @@ class BatchPrefetcher:
     """Takes one batch ahead of the loop. Exceptions of the source are raised unchanged in `take`.
 
     Args:
-        reader: reader of the batches; `iter` is called once per epoch, in the main thread.
-        source: its source, stopped before the reader is closed.
+        reader: reader of the batches; `begin` calls `iter` on it once per epoch.
+        source: source of the reader, stopped before the reader is closed.
         on_label_kinds: called once in the prefetcher's thread, with the kinds of outputs that
             teachers publish, before the first batch that arrives after they are known.
         label_names: names of the soft labels; empty: batches have none.
         tensor: converts a leaf of a batch, as `Framework.tensor` does.
 
     Attributes:
-        source_s: seconds that the latest batch took to arrive, whether or not the loop waited.
+        source_s: seconds that the batch of the last `take` took to arrive, even if the loop did not
+            wait for it.
     """
 
     def __init__(
@@ -143,9 +144,9 @@ MARGIN = 8
 class Shares:
     """The rows of this rank in each step, for the training loop and the thread that reads ahead.
 
-    With its vote, a rank promises not to read beyond the step that `promise` returned until it has
-    all votes. Shares change only after the promised steps of all ranks. So each rank reads the
-    number of rows that the others expect of it.
+    With its vote, a rank promises that it reads no step after the one that `promise` returned until
+    it has all votes. Shares change only for steps after the promised ones of all ranks. So each
+    rank reads the number of rows that the others expect of it.
 
     Args:
         proportion: shares of all ranks; the same value on each rank.
@@ -188,13 +189,14 @@ class Shares:
             return limit_rows(self.proportion.rows(step), left)[self._rank]
 
     def expected(self, step: int) -> int:
-        """Return the rows of this rank at an agreed step."""
+        """Return the rows that the shares give this rank at `step`."""
         return self.proportion.rows(step)[self._rank]
 
     def promise(self, step: int) -> int:
-        """Promise how far to read ahead before the next vote; return the last step to read for.
+        """Promise, with the vote on `step`, how far this rank reads ahead before the next vote.
 
-        `step` is the next step.
+        Returns:
+            The last step for which it may read rows.
         """
         with self._changed:
             self._promised = max(self._read, step) + MARGIN
@@ -202,7 +204,7 @@ class Shares:
             return self._promised
 
     def set_shares(self, proportion: RowShares) -> None:
-        """Set the shares that follow from the votes."""
+        """Set the shares that all ranks have derived from the votes."""
         with self._changed:
             self.proportion = proportion
 

@@ -1,9 +1,9 @@
 """Reports of a rank to its supervisor, its log of sample ids, and its snapshots.
 
-While a rank waits for its batch or for other ranks, or evaluates, it reports that every second.
-While it computes, it reports nothing until its step is done. So if a world makes no progress, the
-silent rank hangs. At safe points, a `Saver` copies the state of all ranks into
-memory that outlives them.
+A rank reports every second that it waits for its batch or for other ranks. While it evaluates, it
+reports after batches, at most once a second. While it computes a step, it reports nothing. So if a
+world makes no progress, the silent rank hangs. At safe points, a `Saver` copies the state of all
+ranks into memory that outlives them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ EPOCH: Final = "epoch"
 FEED: Final = "feed"
 FACTOR: Final = "learning_rate_factor"
 METRICS: Final = "metrics"
-#: Number of latest saves whose durations predict the next: the first save takes longer, as its
-#: memory is new.
+#: Number of latest saves whose durations predict the next one. The first save must not count for
+#: long: it takes longer, as its memory is new.
 _COSTS: Final = 2
 #: Seconds between reports of a rank that waits or evaluates.
 EVERY_S: Final = 1.0
 #: Shortest time in seconds between reports of steps, as reading the losses waits for the device.
 SEND_EVERY_S: Final = 0.05
-#: Seconds over which the reported rate is averaged, and over at least two steps.
+#: The reported rate is a mean over the steps of this many seconds, but at least over two steps.
 _RATE_S: Final = 10.0
 
 
@@ -81,7 +81,7 @@ class RankReporter:
         self._ids = _open_id_log(self.order)
 
     def step_done(self, completed: CompletedStep) -> None:
-        """Report a step."""
+        """Log the ids of a step; report the step if the last report is `SEND_EVERY_S` old."""
         now = time.monotonic()
         self._recent.append((now, completed.total))
         while len(self._recent) > 2 and now - self._recent[0][0] > _RATE_S:
@@ -101,8 +101,8 @@ class RankReporter:
         """Evaluate at the end of an epoch.
 
         Returns:
-            Whether the job has metrics, so that a new snapshot would differ from the previous one;
-            the same on all ranks.
+            Whether there are new metrics, so that a snapshot would differ from the previous one.
+            All ranks return the same.
         """
         learner = self.saver.learner
         metrics = self.evaluation.run(learner.model, learner.group, self._report_evaluation)
@@ -115,14 +115,14 @@ class RankReporter:
         return bool(metrics)
 
     def _report_evaluation(self, rows: int) -> None:
-        """Report that the evaluation goes on, so that the rank does not count as hanging."""
+        """Report that the evaluation goes on: otherwise the rank would count as hanging."""
         now = time.monotonic()
         if now - self._sent_at_s >= EVERY_S:
             self._sent_at_s = now
             self.waits_for(f"its evaluation, {rows} rows so far")
 
     def waits_for(self, what: str) -> None:
-        """Report what the rank waits for. For any thread."""
+        """Report what the rank waits for. Any thread may call this."""
         self.link.send(self._progress(self._last, what, read_losses=False))
 
     def close(self) -> None:
@@ -212,10 +212,12 @@ def _id_log_errors(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Saver:
-    """Writes snapshots on this node; all ranks call `save` at the same steps.
+    """Collects the state of all ranks, and writes snapshots if this rank is the node's writer.
+
+    All ranks call `save` at the same steps.
 
     Attributes:
-        order: order of the rank; it has the keys of the snapshot memory if this rank writes there.
+        order: order of the rank; has the keys of the snapshot memory if this rank is the writer.
         link: connection to the supervisor, which gets `Saved`.
         trained: model, optimizer and scaler.
         learner: learner of this rank.
@@ -242,7 +244,7 @@ class Saver:
             self._writer = SnapshotWriter(self.order.snapshot)
 
     def due(self, step: int) -> bool:
-        """Return whether to save `step`; False on all ranks but rank 0, which decides for all."""
+        """Return whether to save `step`: rank 0 decides for all, the others return False."""
         if self.order.rank:
             return False
         settings = self.order.settings
@@ -254,7 +256,7 @@ class Saver:
     def save(self, position: TrainingPosition, metrics: Mapping[str, float]) -> None:
         """Save the state at `position`, which all ranks have reached.
 
-        If there is too little memory, it logs a warning and keeps the previous snapshot.
+        If there is too little memory, this logs a warning and keeps the previous snapshot.
         """
         began_s = time.monotonic()
         try:

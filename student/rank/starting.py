@@ -35,6 +35,8 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
 
     Raises:
         UsageError: job file, settings and checkpoint do not fit together.
+        CheckpointDamaged: the checkpoint is damaged.
+        CheckpointUnavailable: the checkpoint cannot be read now.
         PeerLost: another rank is gone.
     """
     settings, rank, world = order.settings, order.rank, order.world
@@ -116,7 +118,8 @@ def _resume(
     framework = assembly.spec.framework
     rate = framework.learning_rate(assembly.optimizer)
     if contents is None:
-        if order.rank:  # parameters are equal on all ranks, but each draws its own random numbers
+        # Initial parameters need the same seed on all ranks; from now on each rank has its own.
+        if order.rank:
             seed_all(framework, order.settings.seed + 7919 * order.rank)
         return rate
     restore(trained, contents, rank=order.rank)
