@@ -31,8 +31,8 @@ class TrainingObjects:
 
     Attributes:
         model: the student; everything that is trained, such as projectors, is part of it.
-        optimizer: the optimizer of the model, a pair of it and its schedule (PyTorch), or the
-            result of `JobSpec.optimizer`; None: it is neither captured nor restored.
+        optimizer: the optimizer of the model, a pair of optimizer and schedule (PyTorch), or the
+            result of `JobSpec.optimizer`; None: no optimizer is captured or restored.
         scaler: a `GradScaler` of the framework, if there is one.
     """
 
@@ -58,7 +58,7 @@ class TrainingObjects:
 def capture(
     trained: TrainingObjects, *, step: int, world: int, state: Mapping[str, Any]
 ) -> Contents:
-    """Return the contents of a checkpoint of the present state.
+    """Return the contents of a checkpoint of the current state.
 
     On a CPU the arrays are views of live parameters, so that a save copies them only once. Write
     them, or call `copied()`, before the next step.
@@ -86,7 +86,7 @@ def restore(
     """Load contents into the captured objects, or into new ones of the same kinds.
 
     Args:
-        trained: the objects. Without an optimizer only the model is restored.
+        trained: the objects. Without an optimizer or a scaler, its state is not restored.
         contents: contents of a checkpoint.
         random: also set the random generators.
         rank: rank 0 continues the captured random sequences; each other rank gets its own.
@@ -166,9 +166,9 @@ def random_state(framework: Framework) -> dict[str, Any]:
 
 
 def set_random_state(framework: Framework, state: Mapping[str, Any], rank: int = 0) -> None:
-    """Set the random generators: on rank 0 to `state`, on others to a seed from it and the rank.
+    """Set the random generators: on rank 0 to `state`, on others by a seed from `state` and rank.
 
-    So all ranks draw different numbers. A repeated call with the same arguments repeats them.
+    So each rank draws other numbers, and equal arguments always lead to equal numbers.
 
     Raises:
         CheckpointMismatch: the state is invalid.

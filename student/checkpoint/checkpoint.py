@@ -43,7 +43,7 @@ class Provenance:
     def continued(self, step: int, own: Fingerprint) -> Provenance:
         """Return the provenance of a training that continues from this checkpoint at `step`.
 
-        `own` is its fingerprint.
+        `own` is the fingerprint of that training.
         """
         changes = since_checkpoint(self.fingerprint, own)
         return Provenance(own, (*self.accepted, *(change.to_json(step) for change in changes)))
@@ -62,7 +62,7 @@ class Checkpoint:
         files: length and checksum of each file, by name; empty if its manifest is damaged.
         provenance: settings with which it was trained.
         after: name of the checkpoint that it continues; empty: it is the first, or unknown.
-        digest: SHA-256 of its manifest, in hexadecimal.
+        digest: SHA-256 of its manifest, in hexadecimal; empty if its manifest is damaged.
         sequence: position in the history, from 1; 0: it has none.
         problem: known damage as text; empty: none.
     """
@@ -91,7 +91,7 @@ class Checkpoint:
 
     @property
     def eligible(self) -> bool:
-        """Whether a training may continue from it: it needs no history, or has joined it."""
+        """Whether a training may continue from it: it has joined the history, or needs none."""
         return self.sequence > 0 or generation_of(self.name) is None
 
     @property
@@ -106,7 +106,7 @@ class Checkpoint:
 
     @classmethod
     def unpack_manifest(cls, data: bytes, name: str, location: str) -> Self:
-        """Parse `pack_manifest`; raises CheckpointDamaged if it is invalid."""
+        """Parse what `pack_manifest` returned; raises CheckpointDamaged if it is invalid."""
         values = _unsealed(data, MANIFEST)
         try:
             checkpoint = cls(

@@ -46,7 +46,7 @@ class Contents:
 
     Attributes:
         step: number of optimizer steps taken.
-        world: number of ranks.
+        world: number of ranks that trained it.
         tensors: arrays by `GROUP/NAME`. They may be views of live parameters or of shared memory;
             the function that creates the contents says for how long they are valid.
         state: JSON values. `rank/reporting.py` adds the epoch, the feed's part (the trained

@@ -95,7 +95,7 @@ class _Reader:
         return data
 
     def readinto(self, buffer: memoryview) -> int:
-        """Read at most `PIECE_BYTES`, so that they are still in CPU caches for the checksum."""
+        """Read at most `PIECE_BYTES`: the checksum then finds the bytes still in CPU caches."""
         buffer = buffer[:PIECE_BYTES]
         readinto: Any = getattr(self._file, "readinto", None)
         if readinto is None:  # some files of fsspec do not have it
@@ -134,7 +134,7 @@ def _opened(files: Files, name: str, file: str, recorded: FileDigest) -> Iterato
 SUFFIX: Final = ".safetensors"
 _LENGTH: Final = struct.Struct("<Q")
 _DTYPE_OF: Final = {tag: name for name, tag in DTYPES.items()}
-#: Limit of the format. A damaged length cannot make `read_arrays` allocate more.
+#: Limit of a header in this format. So a damaged length cannot make `read_arrays` allocate more.
 _MOST_HEADER_BYTES: Final = 100_000_000
 
 

@@ -50,7 +50,10 @@ class Draft(Protocol):
         """Write one file. Raises CheckpointUnavailable."""
 
     def commit(self, manifest: bytes) -> str:
-        """Make it a checkpoint atomically; return its name. Raises CheckpointUnavailable."""
+        """Turn the draft into a checkpoint atomically; return its name.
+
+        Raises CheckpointUnavailable.
+        """
 
     def abort(self) -> None:
         """Remove all written files; never raises."""
@@ -91,12 +94,12 @@ class Files(Protocol):
         """Remove a checkpoint; first it stops counting as one, then its files are deleted."""
 
     def tidy(self) -> None:
-        """Remove folders of unfinished saves of dead writers; never raises."""
+        """Remove the folders of saves that a dead writer left unfinished; never raises."""
 
     def lock(self) -> BinaryIO | None:
         """Lock the place until the returned file is closed, or the process ends.
 
-        Returns None if the place has no locks.
+        Returns None if the place cannot be locked.
 
         Raises:
             BlockingIOError: another process has the lock.
@@ -129,7 +132,7 @@ def open_files(url: str) -> Files:
 def raise_unavailable(
     message: str, kind: type[Exception] = OSError, passes: type[Exception] = EdlError
 ) -> Iterator[None]:
-    """Convert exceptions of `kind` to CheckpointUnavailable, but not EdlErrors and `passes`.
+    """Convert exceptions of `kind` to CheckpointUnavailable; EdlErrors and `passes` pass unchanged.
 
     The text of the error is `message` and the reason.
     """

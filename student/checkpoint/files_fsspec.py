@@ -1,7 +1,7 @@
 """Checkpoints at a URL of fsspec: s3, gs, hdfs and all others.
 
-Object stores cannot rename folders. So each save has a unique name, and becomes a checkpoint by its
-manifest, which is written last and removed first.
+Object stores cannot rename folders. So each save writes to a folder with a unique name. The folder
+becomes a checkpoint by its manifest, which is written last and removed first.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _put(fs: Any, path: str, data: bytes) -> None:
 
 
 def _remove(fs: Any, folder: str) -> None:
-    """Remove a folder; first its manifest, so that a rest does not count as a checkpoint."""
+    """Remove a folder, its manifest first, so that remaining files do not count as a checkpoint."""
     with contextlib.suppress(FileNotFoundError):
         fs.rm(f"{folder}/{MANIFEST}")
     with contextlib.suppress(FileNotFoundError):

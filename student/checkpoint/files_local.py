@@ -182,7 +182,7 @@ def _remove_leftover(folder: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        # It may also be new and not locked yet: then its writer creates another one.
+        # The folder may also be new and not locked yet: then its writer creates another one.
         if _is_leftover(fd):
             shutil.rmtree(folder, ignore_errors=True)
     finally:

@@ -27,7 +27,7 @@ from .snapshot import Header, SnapshotOwner
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which an ending supervisor waits for a write.
+#: Seconds for which an ending supervisor waits at most for a write.
 LAST_WRITE_S: Final = 60.0
 #: Longest pause before a failed save is retried, in seconds.
 _LONGEST_RETRY_S: Final = 60.0
@@ -56,7 +56,7 @@ class Persister:
     Args:
         owner: owner of the snapshots; closed when the thread ends.
         repository: from now on used only by the thread.
-        retry_base_s: seconds before the first retry; the pauses double up to a minute.
+        retry_base_s: seconds before the first retry; later pauses double, up to a minute.
 
     Attributes:
         problem: why the last save of this generation failed, in one line; empty: it did not fail. A
@@ -87,9 +87,10 @@ class Persister:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the newest snapshot is on disk, even if it cannot join the history yet.
+        """Whether no snapshot has to be written: the newest is on disk or void, or there is none.
 
-        False while a request of `wake` has not been attempted.
+        A checkpoint that cannot join the history yet counts as on disk. False while a request of
+        `wake` has not been attempted.
         """
         header = self._owner.newest_header()
         with self._changed:
@@ -100,7 +101,7 @@ class Persister:
     def follow(self, fence: HistoryFence, name: str = "") -> None:
         """Follow a new generation: save snapshots from now on with its fence.
 
-        Present snapshots become void, except the newest one if the generation starts from it.
+        Existing snapshots become void, except the newest one if the generation starts from it.
 
         Args:
             fence: fence of the generation.

@@ -116,7 +116,7 @@ class Repository:
         self._files: Files = open_files(url)
         self._keep = keep
         self.provenance = Provenance()
-        #: Problems of damaged checkpoints by name. These do not count when others are pruned.
+        #: Problems of damaged checkpoints by name. They do not count as checkpoints to keep.
         self._damaged: dict[str, str] = {}
         self._missing: set[str] = set()  # names of missing checkpoints that were logged
 
@@ -225,7 +225,9 @@ class Repository:
         return joined
 
     def mark(self, entry: CheckpointEntry) -> None:
-        """Write `JOINED` into a checkpoint's folder, unless it is there: it has joined the history.
+        """Record in a checkpoint's folder, by the file `JOINED`, that it has joined the history.
+
+        No effect if the folder is missing, records it already, or has another manifest.
 
         Raises:
             CheckpointUnavailable: the place cannot be read or written.
@@ -242,9 +244,9 @@ class Repository:
         """Return the newest valid checkpoint for the next generation; None if there is none.
 
         Usually it belongs to the history. If the writer of the newest entry died before it wrote
-        `JOINED`, this writes `JOINED`. A checkpoint that could not join, because its writer died or
-        the board did not answer, takes precedence if it is whole, continues the newest entry, and
-        was saved by the last generation.
+        `JOINED`, this call writes `JOINED`. A checkpoint that could not join, because its writer
+        died or the board did not answer, takes precedence if it is whole, continues the newest
+        entry, and was saved by the last generation.
 
         Args:
             history: history on the board.
@@ -352,7 +354,7 @@ class Repository:
     def prune(self, dry_run: bool = False) -> Sequence[Checkpoint]:
         """Remove old checkpoints, except the newest whole ones that the repository keeps.
 
-        These are read and verified first, so that they can be loaded.
+        The kept ones are read and verified first, so they can be loaded.
 
         Args:
             dry_run: remove nothing.
@@ -382,7 +384,7 @@ class Repository:
         """Lock the place, so that no other training without a coordinator saves here.
 
         Returns:
-            A file, which holds the lock until it is closed; None if the place has no locks.
+            A file, which holds the lock until it is closed; None if the place cannot be locked.
 
         Raises:
             UsageError: another training has the lock.
@@ -398,8 +400,8 @@ class Repository:
     def _stored_after(self, saved: Checkpoint) -> Sequence[StoredCheckpoint]:
         """Return all checkpoints in the scheduler's form, after `saved` was saved.
 
-        If a training was restored from an older checkpoint because a newer one is damaged, the
-        newer one may look whole. So newer ones are verified before they count.
+        A training may have continued from an older checkpoint because a newer one is damaged. The
+        newer one may look whole, so checkpoints newer than `saved` are verified before they count.
         """
         listed = [one for one in self.list() if one.name != saved.name]
         for one in listed:

@@ -39,7 +39,7 @@ from ...runtime.errors import MemoryRefused, UsageError
 from .contents import Array, Contents
 
 SLOTS: Final = 2
-#: Number of attempts to read the slots while a writer switches between them.
+#: Limit of attempts to read the slots while a writer switches between them.
 _MAX_ATTEMPTS: Final = 10
 _NAME: Final = "edl-snapshot"
 _MAGIC: Final = b"EDLSNAP1"
@@ -73,7 +73,7 @@ class Header:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self | None:
-        """Parse `pack`; None if it is invalid."""
+        """Parse what `pack` returned; None if it is invalid."""
         packed, crc = data[: _HEADER.size], data[_HEADER.size : _HEADER.size + _CRC.size]
         if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(packed):
             return None
@@ -102,12 +102,12 @@ class Slot:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def header(self) -> Header | None:
-        """Return the header, None if it is invalid; without the lock it is only a hint."""
+        """Return the header; None if it is invalid. Without the lock, it may change at any time."""
         header = Header.unpack(os.pread(self.fd, _HEADER.size + _CRC.size, 0))
         return header if header and os.fstat(self.fd).st_size >= header.total_bytes else None
 
     def mapped(self, nbytes: int) -> mmap.mmap:
-        """Return a mapping of at least `nbytes`; call `grow` before."""
+        """Return a mapping of at least `nbytes`; the file must have that length."""
         if self._map is None or len(self._map) < nbytes:
             # The old mapping is freed with its last view.
             self._map = mmap.mmap(self.fd, os.fstat(self.fd).st_size)
@@ -169,7 +169,7 @@ class SnapshotOwner:
     def newest(self) -> Iterator[tuple[Header, Contents] | None]:
         """Yield the newest complete snapshot, as views that stay valid in the context.
 
-        Yields None if there is none. Skips a slot that is being written.
+        Skips a slot that a writer has locked; yields None if no other slot has a snapshot.
         """
         for _ in range(_MAX_ATTEMPTS):
             found = [(header.sequence, slot) for slot in self._slots if (header := slot.header())]
@@ -223,8 +223,8 @@ class SnapshotWriter:
     def write(self, contents: Contents) -> None:
         """Copy `contents` into a slot.
 
-        It overwrites the older slot, or the newer one while the older is being persisted, so it
-        takes the time of one copy.
+        It overwrites the older slot, or the newer one while the older is being persisted. So it
+        takes the time of one copy, without waiting for the disk.
 
         Raises:
             MemoryRefused: the system has too little memory. The other slot is unchanged.
