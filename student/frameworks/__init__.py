@@ -1,7 +1,8 @@
 """The frameworks that students train in: Paddle and PyTorch, behind one interface.
 
-Neither is imported before a job needs it. The rest of `student/` treats both alike; these modules
-have all differences:
+Neither is imported before a job needs it. The rest of `student/` treats both alike, apart from
+functions on single tensors (`losses/terms.py`) and export (`export.py`). These modules have all
+other differences:
 
 | module | content |
 |---|---|
@@ -37,13 +38,13 @@ STATED: Final = "FRAMEWORK"
 class LearningRate:
     """The learning rate of an optimizer: its schedule, times a factor.
 
-    The schedule computes the rates as if the number of ranks never changed; the factor is applied
-    to its result.
+    The schedule computes rates as if the number of ranks never changed. The factor is applied to
+    these rates.
 
     Args:
         schedule: schedule of the optimizer; None: the rate is fixed.
         by_metric: the schedule advances after evaluations, not after steps.
-        multiply: multiplies the present rate.
+        multiply: multiplies the optimizer's current rate.
 
     Attributes:
         factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit. Set it to
@@ -55,7 +56,7 @@ class LearningRate:
         self.factor = 1.0
 
     def scale(self, by: float) -> None:
-        """Multiply the present rate, and all later ones."""
+        """Multiply the current rate and all later ones."""
         self.factor *= by
         self._multiply(by)
 
@@ -70,7 +71,7 @@ class LearningRate:
             self._advance(metric)
 
     def _advance(self, *metric: float) -> None:
-        """Advance the schedule without the factor: some compute a rate from the previous rate."""
+        """Advance the schedule without the factor: some schedules read the optimizer's rate."""
         self._multiply(1 / self.factor)
         self._schedule.step(*metric)
         self._multiply(self.factor)
@@ -85,7 +86,7 @@ class Precision:
     same summed gradients, so their factors stay equal.
 
     Attributes:
-        forward: returns the context of the forward pass and the loss.
+        forward: returns a context manager in which to run the forward pass and compute the loss.
         scaler: the framework's `GradScaler`, which checkpoints capture; None: there is none.
     """
 
@@ -93,11 +94,14 @@ class Precision:
     scaler: Any = None
 
     def backward(self, loss: Any) -> None:
-        """Add the gradients of `loss` to the present ones."""
+        """Add the gradients of `loss` to those of the parameters."""
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def step(self, optimizer: Any) -> None:
-        """Take a step of the optimizer; skipped, with a smaller factor, if gradients overflowed."""
+        """Take a step of the optimizer.
+
+        If float16 gradients overflowed, skip the step and lower the scaler's factor.
+        """
         if self.scaler is None:
             optimizer.step()
             return
@@ -113,9 +117,9 @@ class Framework(Protocol):
 
     Attributes:
         name: name of the framework.
-        module: the module of this name.
+        module: the imported module `paddle` or `torch`.
         kinds: what the functions `model` and `optimizer` of a job file must return, as text.
-        group: class of a world of several ranks.
+        group: class of the group of several ranks.
     """
 
     name: FrameworkName
@@ -150,10 +154,13 @@ class Framework(Protocol):
         """Return the model on the device of this process."""
 
     def tensor(self, value: Any) -> Any:
-        """Return an array as a tensor on the device; other values as they are."""
+        """Return an array as a tensor on the device, and other values unchanged.
+
+        PyTorch also moves a tensor of another device there.
+        """
 
     def synchronize(self) -> None:
-        """Wait for the device."""
+        """Wait until the GPU has finished all work."""
 
     def no_grad(self) -> AbstractContextManager[Any]:
         """Return a context in which no gradients are recorded."""
@@ -192,7 +199,7 @@ class Framework(Protocol):
         return self.mixed_precision(amp, device)
 
     def mixed_precision(self, amp: Amp, device: str) -> Precision:
-        """Return a precision that the device supports, other than "off"."""
+        """Return the precision `amp`: "bfloat16", or on a GPU "float16"."""
 
     def join(self, rank: int, endpoints: Sequence[str], device: str) -> Group:
         """Join a world as `rank`, and wait for all others.
@@ -225,7 +232,7 @@ class Framework(Protocol):
     def optimizer_state(
         self, model: Any, optimizer: Any
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return arrays by `PARAMETER:KIND`, and JSON: the class, and the schedule or the rate."""
+        """Return arrays by `PARAMETER:KIND`, and JSON: the class, and what else a restore needs."""
 
     def restore_optimizer(
         self,
@@ -255,7 +262,7 @@ class Framework(Protocol):
         """Return hyperparameters by name, and those of each group of parameters."""
 
     def is_schedule(self, value: Any) -> bool:
-        """Whether it is a schedule of a learning rate."""
+        """Whether `value` is a schedule of a learning rate."""
 
 
 @cache
@@ -263,7 +270,7 @@ def framework_named(name: FrameworkName) -> Framework:
     """Import and return the framework of this name.
 
     Raises:
-        ModelError: it is not installed.
+        ModelError: it cannot be imported.
     """
     try:
         framework: Framework = import_module(f".{name}", __name__).FRAMEWORK
@@ -277,7 +284,7 @@ def framework_of(model: Any) -> Framework:
     """Return the framework of a model.
 
     Raises:
-        UsageError: it is a model of neither framework.
+        UsageError: `model` is a model of neither framework.
     """
     for name in get_args(FrameworkName):
         if name in sys.modules and framework_named(name).is_model(model):
@@ -288,10 +295,12 @@ def framework_of(model: Any) -> Framework:
 def framework_of_job(module: ModuleType) -> Framework:
     """Return the framework of a job file: the stated one, else the one that it imports.
 
-    Paddle, if it imports both or none.
+    If the file's variables come from neither, the framework that this process has imported counts.
+    Paddle is returned if both or none remain.
 
     Raises:
-        UsageError: it states an unknown framework.
+        UsageError: the file states an unknown framework.
+        ModelError: the framework cannot be imported.
     """
     names: tuple[FrameworkName, ...] = get_args(FrameworkName)
     stated = getattr(module, STATED, None)
@@ -322,7 +331,7 @@ def check_has_gpu(local_rank: int, gpus: int) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """Return a state dict as JSON; a mapping with keys other than strings becomes pairs."""
+    """Return a state dict as JSON; a mapping becomes a list of pairs if a key is no string."""
     if isinstance(value, Mapping):
         if any(not isinstance(key, str) for key in value):
             return {"pairs": [[to_json(key), to_json(each)] for key, each in value.items()]}
@@ -337,7 +346,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the argument of `to_json`; its tuples become lists, its tensors numpy arrays."""
+    """Return the argument of `to_json`, but with lists for tuples and numpy arrays for tensors."""
     if isinstance(value, Mapping):
         if value.keys() == {"array", "dtype"}:
             return np.array(value["array"], value["dtype"])

@@ -1,9 +1,10 @@
 """Collectives of the ranks of one world, by the framework's process group.
 
-It uses gloo on CPUs and NCCL on GPUs. Paddle's gloo fails if a rank is 30 s later than the others,
-which cannot be configured. So if ranks may be far apart in time, they first meet in the group's
-store, which has no such limit. If a rank is gone, collectives raise an error, which becomes
-`PeerLost`. Gradients are packed into flat buckets of some megabytes, so few collectives are needed.
+The process group uses gloo on CPUs and NCCL on GPUs. Paddle's gloo fails if a rank is 30 s later
+than the others; this limit cannot be changed. So if ranks may be far apart in time, they first meet
+in the group's store, which has no such limit. If a rank is gone, collectives raise an error, which
+becomes `PeerLost`. Gradients are packed into flat buckets of some megabytes, so few collectives are
+needed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import numpy as np
 from ...proto.arena import Array
 from ...runtime.errors import PeerLost
 
-#: Most bytes of a bucket: large enough to be fast, small enough to overlap.
+#: Limit of the bytes of a bucket of several parameters. Large buckets need fewer collectives; with
+#: small ones, the sums of several buckets overlap.
 BUCKET_BYTES = 25 << 20
 #: First and longest interval between reads of the store while ranks meet; it doubles.
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.001, 0.05
@@ -40,19 +42,19 @@ class SingleRankGroup:
         return [value]
 
     def sum_gradients(self, parameters: Sequence[Any]) -> None:
-        """Do nothing: its gradients are the sum."""
+        """Do nothing: the gradients of the only rank are the sum."""
 
     def share(self, tensors: Sequence[Any]) -> None:
-        """Do nothing: its values are those of rank 0."""
+        """Do nothing: the only rank is rank 0."""
 
     def average(self, tensors: Sequence[Any]) -> None:
-        """Do nothing: its values are the means."""
+        """Do nothing: the values of the only rank are the means."""
 
 
 class DistributedGroup(ABC):
     """A world of several ranks; each framework has a subclass with its operations on tensors.
 
-    All ranks must call the same methods in the same order, else the calls do not return. The
+    All ranks must call the same methods in the same order; otherwise calls hang or fail. The
     constructor waits for all ranks.
 
     Args:
@@ -64,7 +66,7 @@ class DistributedGroup(ABC):
         rank: number of this rank, from 0.
         world: number of ranks.
         patient: ranks may be far apart in time, so the next collective first waits for all of them
-            without a limit, which takes up to a tenth of a second.
+            without a time limit. This meeting adds up to a tenth of a second to the collective.
 
     Raises:
         PeerLost: the group cannot be formed.
@@ -93,17 +95,17 @@ class DistributedGroup(ABC):
 
     @property
     def waits_s(self) -> float:
-        """Seconds for which this rank has waited for others without a break; 0: it does not."""
+        """Seconds for which this rank has waited for others without a break; 0: no wait."""
         since_s = self._waits_since_s  # read once: other threads call this
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
-        """Return the numbers of each rank, equally many, in the order of ranks."""
+        """Return the numbers of each rank, in the order of ranks; all must pass equally many."""
         rows = self._gathered(np.array(list(numbers), np.float64))
         return [tuple(row) for row in rows.tolist()]
 
     def gather_json(self, value: Any) -> list[Any]:
-        """Return a JSON value of each rank, in the order of ranks."""
+        """Return the JSON value of each rank, in the order of ranks."""
         data = json.dumps(value).encode()
         lengths = [int(length) for (length,) in self.gather([len(data)])]
         padded = np.zeros(max(lengths), np.uint8)
@@ -172,7 +174,7 @@ class DistributedGroup(ABC):
 
     @contextlib.contextmanager
     def _together(self, what: str) -> Iterator[None]:
-        """Run collectives in the context; their errors mean that a peer is gone."""
+        """Run collectives in the context; convert their errors to PeerLost."""
         self._waits_since_s = time.monotonic()
         try:
             if self.patient:
@@ -195,7 +197,7 @@ class DistributedGroup(ABC):
         return flat
 
     def _gradient_kind(self, parameter: Any) -> tuple[float, float]:
-        """Return whether it has a gradient, and whether that is sparse, as 0 or 1."""
+        """Return whether the parameter has a gradient, and whether this is sparse, as 0 or 1."""
         gradient = parameter.grad
         return (0.0, 0.0) if gradient is None else (1.0, float(self._is_sparse(gradient)))
 
@@ -221,7 +223,7 @@ class DistributedGroup(ABC):
 
     @abstractmethod
     def _begin_sum(self, tensor: Any) -> Callable[[], object]:
-        """Start to sum a tensor over all ranks, in place; returns a function that waits for it."""
+        """Start to sum a tensor over all ranks, in place; return a function that waits for it."""
 
     @abstractmethod
     def _average(self, tensor: Any) -> None:

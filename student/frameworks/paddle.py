@@ -1,7 +1,7 @@
 """Paddle: kinds of objects, devices, the state of trainings, and the group of ranks.
 
-The optimizer's state, too, names parameters as the network does (`fc.weight`): Paddle's own names
-(`linear_7.w_0`) depend on what the process has created before.
+The saved state of the optimizer names parameters as the network does (`fc.weight`). Paddle's own
+names (`linear_7.w_0`) depend on what the process has created before.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def _state_dict_for(
 
 
 def _restore_period(schedule: CosineAnnealingWarmRestarts) -> None:
-    """Derive the present period, which Paddle's `state_dict` lacks, from the number of steps."""
+    """Derive the current period, which Paddle's `state_dict` lacks, from the number of steps."""
     position, period = schedule.last_epoch, schedule.T_0
     while position >= period:
         position, period = position - period, period * schedule.T_mult
@@ -313,7 +313,7 @@ def _json_state(values: tuple[Any, ...]) -> list[Any]:
 
 
 def _set_environment(rank: int, endpoints: Sequence[str], device: str) -> None:
-    """Describe the world in environment variables: Paddle reads it only from there."""
+    """Describe the world in environment variables: Paddle has no other way to get it."""
     kind, _, number = device.partition(":")
     os.environ.update(
         PADDLE_DISTRI_BACKEND="gloo" if kind == "cpu" else "nccl",

@@ -86,7 +86,7 @@ class Terminal:
         try:
             print_plainly(self._console, text)
         except OSError:
-            self._console.quiet = True  # else it keeps all text that it cannot print
+            self._console.quiet = True  # else the console keeps all text that it cannot print
 
     def close(self) -> None:
         with suppress(OSError):
@@ -98,7 +98,7 @@ class Terminal:
 
 
 def render(status: TrainingStatus, job: str) -> Any:
-    """Return a status as lines for rich: progress, losses, labels, and what it waits for."""
+    """Return a status as lines for rich: progress, losses, labels, and what the node waits for."""
     lines: list[Any] = [_progress(status, job)]
     if texts := [*figure_texts(status)]:
         lines.append(Text("  " + "   ".join(texts)))
@@ -151,7 +151,9 @@ WAITS_S: Final = 5.0
 
 
 class Plain:
-    """Lines of progress at intervals, and a line for each other event; methods as in `Terminal`.
+    """Writes a line of progress at intervals, and a line for each other event.
+
+    The methods are those of `Terminal`.
 
     Args:
         write: called with each line.
@@ -207,7 +209,7 @@ class Plain:
         self._write("  ".join([position_text(self._status), *progress_texts(self._status)]))
 
     def _note_wait(self, now: float, moved: bool) -> None:
-        """Write once what a rank waits for, if it waits long; short waits are normal."""
+        """Write once what a rank waits for, if it waits for `WAITS_S`: short waits are normal."""
         waiting_for = self._status.waiting
         # `waiting` has written what the node waits for.
         if moved or not waiting_for or self._status.node_waits_for:

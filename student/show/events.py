@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 #: Seconds between flushes to disk.
 _FLUSH_S: Final = 10.0
-#: Seconds without writes after an error of the disk; figures of this time are dropped.
+#: Seconds without writes after an error of the disk; figures that arrive meanwhile are dropped.
 _PAUSE_S: Final = 60.0
-#: Most steps that wait for a slow disk; the figures of further steps are dropped.
+#: Limit of the steps that wait for a slow disk; the figures of further steps are dropped.
 _MOST_WAITING: Final = 1000
 
 
@@ -32,7 +32,7 @@ class StepScalars(NamedTuple):
 
     Attributes:
         generation: generation of the ranks that took it.
-        purge: from this step on, values in older files are void; None: all stay valid.
+        purge: step from which on values in older files are void; None: all stay valid.
         step: number of the step.
         values: tags and values.
     """
@@ -85,7 +85,11 @@ class EventFiles:
         self._last_step = step
 
     def progress(self, rank: int, progress: Progress) -> None:
-        """Queue a report of a rank of this node for writing; drop it if the queue is full."""
+        """Record a report of a rank of this node.
+
+        If it is of rank 0 and of a new step, queue the figures for writing; if the queue is full,
+        drop them.
+        """
         self._status.progress(rank, progress, time.monotonic())
         if rank != 0 or progress.step <= self._last_step:
             return

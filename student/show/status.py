@@ -14,10 +14,10 @@ _PACE_S: Final = 60.0
 
 
 class TrainingStatus:
-    """The status of a training; gets the same calls as a display.
+    """The status of a training. Displays pass on the calls that they get.
 
     Attributes:
-        generation: the latest generation; 0: none was ready yet.
+        generation: the latest generation with ready ranks; 0: none yet.
         world: number of ranks on all nodes.
         step: the latest reported step.
         steps: steps of the whole training; 0: unknown, or the estimate was exceeded.
@@ -38,7 +38,7 @@ class TrainingStatus:
         self._pace.clear()
 
     def progress(self, rank: int, progress: Progress, now: float) -> None:
-        """Record a report of a rank; `now`: seconds of a monotonic clock."""
+        """Record a report of a rank; `now` is the time of a monotonic clock, in seconds."""
         self._progress[rank] = progress
         self.step = max(self.step, progress.step)
         if self.step > self.steps:  # it was an estimate: an epoch may end with steps of few rows
