@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: a loader with soft labels; the checkpoints contain its state."""
+"""Hugging Face Accelerate: a loader with soft labels, which checkpoints of Accelerate include."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .ranks import MakeReader, RankedLoader
 class AcceleratedLoader(RankedLoader):
     """Yields this process's labelled batches on the accelerator's device.
 
-    Use it in place of a loader from `accelerator.prepare`, which would divide the batches again.
-    Create it before `accelerator.load_state`.
+    Do not pass the loader to `accelerator.prepare`, which would divide the batches again. Create it
+    before `accelerator.load_state`.
 
     Args:
         accelerator: an `accelerate.Accelerator`. Its `save_state` and `load_state` include the

@@ -50,7 +50,7 @@ class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defin
         self._pin_memory = pin_memory
 
     def train_dataloader(self) -> TrainerLoader:
-        """Create this process's reader."""
+        """Create this process's reader, and return a loader of its batches."""
         self.teardown()
         self.reader = self._make_reader(
             rank=self.trainer.global_rank, world_size=self.trainer.world_size

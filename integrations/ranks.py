@@ -1,4 +1,4 @@
-"""Loaders whose state includes the readers of all ranks, for trainers that save on one rank."""
+"""Loaders with a state that includes the readers of all ranks, for trainers that save on one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RankedLoader(TorchLoader):
     """A `TorchLoader` of one rank of `torch.distributed`, or of a process without ranks."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the readers of all ranks. A collective operation."""
+        """Return the states of the readers of all ranks. Collective: all ranks must call it."""
         from torch import distributed
 
         state = super().state_dict()
@@ -34,7 +34,7 @@ class RankedLoader(TorchLoader):
         return {_KEY: states}
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
-        """Restore a state that `state_dict` returned, also with another number of ranks.
+        """Restore a state that `state_dict` returned, even for another number of ranks.
 
         Raises:
             UsageError: `state_dict` cannot have returned it, or the reader cannot continue from it.
@@ -47,8 +47,8 @@ class RankedLoader(TorchLoader):
 class TrainerLoader(RankedLoader):
     """The loader for a trainer that counts epochs itself and expects batches in each of them.
 
-    After a restored state at the end of an epoch, it begins with the next epoch. An iterator from
-    which no batch is taken does not count as an epoch.
+    If the restored state is at the end of an epoch, iteration begins with the next epoch. An
+    iterator from which no batch is taken does not count as an epoch.
     """
 
     def __iter__(self) -> Iterator[Any]:

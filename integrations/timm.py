@@ -1,4 +1,4 @@
-"""timm: a service of teachers as the model of `--kd-model-name`, for timm's unchanged train.py.
+"""timm: a service of teachers as the model of `--kd-model-name`, with timm's unchanged train.py.
 
     export EDL_COORDINATOR=redis://head:6379
     python -m edl.integrations.timm train.py --kd-service resnet101 --model resnet18 ...
@@ -29,9 +29,9 @@ TEACHERS: Final = "EDL_TEACHERS"
 class ServiceTeacher(torch.nn.Module):  # type: ignore[misc]
     """A module whose `forward` asks the teachers of a service.
 
-    timm normalizes the images of a teacher according to its `pretrained_cfg`. With the one below,
-    images have colours from 0 to 255. They are sent as UINT8, so the teachers have to normalize
-    them, as `edl teacher serve --model timm/NAME` does.
+    timm normalizes the images for a teacher according to its `pretrained_cfg`. With the
+    `pretrained_cfg` below, images have colours from 0 to 255. They are sent as UINT8, so the
+    teachers have to normalize them, as `edl teacher serve --model timm/NAME` does.
 
     Args:
         output: name of the teachers' output with the logits; "" if they have one output.

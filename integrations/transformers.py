@@ -125,7 +125,8 @@ class DistilTrainerMixin:
     ) -> Any:
         """Return the loss of a batch; with `return_outputs` also the model's outputs."""
         if self._soft_label not in inputs:
-            if model.training:  # else the model, which may ignore unknown inputs, learns without
+            # The model may ignore unknown inputs, so it would train without the soft labels.
+            if model.training:
                 raise UsageError(
                     f"the batches have no {self._soft_label!r}, they have {', '.join(inputs)}: name"
                     " the teachers' output with the soft labels as soft_label="
@@ -150,13 +151,13 @@ class DistilTrainerMixin:
 
 
 class ReaderStateCallback(TrainerCallback):  # type: ignore[misc]
-    """Keeps the states of the readers of all ranks in the checkpoints of a Trainer."""
+    """Writes the states of the readers of all ranks into the checkpoints of a Trainer."""
 
     def __init__(self) -> None:
         self._loader: TrainerLoader | None = None
 
     def follow(self, loader: TrainerLoader, checkpoint: Path | None) -> None:
-        """Move a loader to the position of a checkpoint, if any; save its state from now on."""
+        """Move a loader to the position of a checkpoint, if any; from now on save its state."""
         self.close()
         self._loader = loader
         if checkpoint is None:
@@ -175,7 +176,7 @@ class ReaderStateCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._loader is None:
             return
-        states = self._loader.state_dict()  # a collective operation: on each rank
+        states = self._loader.state_dict()  # collective, so on each rank
         if args.should_save:
             folder = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
             (folder / STATE_FILE).write_text(json.dumps(states))
