@@ -3,7 +3,7 @@
 The log has Criteo's format: a line for each impression, with 40 tab-separated fields: 1 or 0 for a
 click, 13 counts, 26 categories of eight hexadecimal digits; fields may be empty.
 
-export CLICKS=DIR                          # its train.txt and eval.txt are the log
+export CLICKS=DIR                          # the log: files train.txt and eval.txt
 python examples/ctr.py generate 20000      # writes a small synthetic log there
 python examples/ctr.py teacher ctr-teacher
 edl coordinator serve

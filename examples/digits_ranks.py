@@ -48,7 +48,7 @@ def main(coordinator: str) -> None:
         service="digits",
         coordinator=coordinator,
         job="torch",
-        world_size=dist.get_world_size(),  # the reader itself reads only RANK
+        world_size=dist.get_world_size(),  # the environment gives a reader only its rank
         uneven="drop",
         temperature=T,  # teachers send softmax(log p / T)
     )

@@ -85,8 +85,8 @@ to_onnx(network, Path(folder.name) / "digits.onnx")
 # %% [markdown]
 # ## A mesh
 #
-# A coordinator with its own Redis, and two teachers. They are child processes of this one, and end
-# with it whatever happens. `edl status --redis URL` in a terminal shows them.
+# The mesh is a coordinator with its own Redis, and two teachers. They are children of this
+# process, and end with it whatever happens. `edl status --redis URL` in a terminal shows them.
 
 # %%
 mesh = LocalMesh()

@@ -46,7 +46,7 @@ class Cnn(nn.Layer):  # type: ignore[misc]  # paddle has no types
 
 
 class Mnist(paddle.io.Dataset):  # type: ignore[misc]
-    """Pairs of an image, uint8 [1, 28, 28], and its label; shifted by up to `shift` pixels."""
+    """Pairs of an image, uint8 [1, 28, 28], shifted by up to `shift` pixels, and its label."""
 
     def __init__(self, part: str, count: int | None, shift: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Planning: how many teachers, at which cost, and what if they die
 #
-# This starts no processes. A plan is computed, and its mesh is simulated in virtual time, with the
-# rules of live meshes. Open this file as a notebook, or run it; it needs only `edl-dist`:
+# This file starts no processes. It computes a plan, and simulates the planned mesh in virtual time,
+# with the rules of live meshes. Open it as a notebook, or run it; it needs only `edl-dist`:
 #
 #     python examples/planning_walkthrough.py
 
@@ -51,8 +51,8 @@ job = Distillation(
 # %% [markdown]
 # ## The plan
 #
-# The planner predicts the speed of many fleets, with losses such as jitter, and takes the fastest;
-# of those that are about as fast, the cheapest. For comparison, the paper's ratio
+# The planner predicts the speed of many fleets, with losses such as jitter. Of the fleets that are
+# about as fast as the fastest, it takes the cheapest. For comparison, the paper's ratio
 # n = ceil(t_t / t_s) is printed.
 
 # %%

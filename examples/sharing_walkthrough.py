@@ -85,8 +85,8 @@ print(f"mean waiting time: {waited[0]:.0f} s all or nothing, {waited[1]:.0f} s e
 # %% [markdown]
 # ## A service wants slots back
 #
-# Two minutes after the start it reserves four of them for two minutes. The jobs release nodes, one
-# of them all its nodes, and grow again afterwards.
+# Two minutes after the start, the service reserves four slots for two minutes. The jobs release
+# nodes, one job all its nodes, and grow again afterwards.
 
 # %%
 service = (ResourceReservation(120.0, {SLOTS: 4}), ResourceReservation(240.0, {SLOTS: 0}))

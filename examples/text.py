@@ -4,7 +4,7 @@ export REVIEWS=DIR                        # contains pos.txt and neg.txt, one re
 python examples/text.py text-teacher      # trains a convolutional teacher and exports it
 edl coordinator serve
 edl-teacher serve --model text-teacher --service reviews --redis redis://127.0.0.1:6379 \
-    --no-self-test                        # its random inputs do not resemble texts
+    --no-self-test                        # the test's random inputs do not resemble texts
 edl student train examples/text.py --redis redis://127.0.0.1:6379 --epochs 10
 """
 
@@ -28,7 +28,7 @@ HELD_OUT = 10  # every tenth review measures the accuracy
 
 
 class Bag(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """The student: characters int64 [N, LENGTH] -> logits [N, 2]; their order has no effect."""
+    """The student: characters int64 [N, LENGTH] -> logits [N, 2]; their order is ignored."""
 
     def __init__(self) -> None:
         super().__init__()
