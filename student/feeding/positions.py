@@ -80,8 +80,8 @@ class SampleOrder:
             The plan, and its batches.
         """
         with drawing(self._loader, self._seed, epoch):
-            # Draw the order even if it is known: the loader then draws its workers' seeds from
-            # the same random generators.
+            # Draw the order even if it is known: drawing advances the random generators, from
+            # which the loader then draws its workers' seeds.
             plan = plan_of(self._draw(epoch))
             return plan, LoaderIterator(self._loader, self._loader.read(plan))
 

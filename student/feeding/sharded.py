@@ -27,7 +27,7 @@ from .positions import PositionLeases, SampleOrder, remaining_positions
 
 log = logging.getLogger(__name__)
 
-#: Most batches that are read and not trained.
+#: Limit of the batches that are read and not trained.
 MOST_AHEAD: Final = 64
 _EXPLAIN_EVERY_S: Final = 10.0
 
