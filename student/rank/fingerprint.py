@@ -1,7 +1,7 @@
 """The fingerprint of a job, from its settings, its file and the objects that the file creates.
 
-A separate process computes it. So a node with a mistake in its job file ends before any other node
-waits for it.
+A separate process computes it. So if `feed`, `model`, `distill` or `optimizer` fails on a node, the
+node ends before any other node waits for it.
 """
 
 from __future__ import annotations
