@@ -34,10 +34,10 @@ class DistilTrainerMixin:
 
     The loss of a training batch is `alpha` times the model's own loss plus the soft term of
     `distill_loss`. A batch that the reader delivers without soft labels (`no_teacher="hard_only"`)
-    has no soft term. Evaluation has no soft labels and is unchanged. Checkpoints contain the states
-    of the readers of all ranks; a run that continues from a checkpoint trains each remaining sample
-    of the epoch once. `ignore_data_skip` is set, because the reader continues at its position by
-    itself.
+    has only the model's loss; with `alpha` 0, training raises UsageError. Evaluation has no soft
+    labels and is unchanged. Checkpoints contain the states of the readers of all ranks; a run that
+    continues from a checkpoint trains each remaining sample of the epoch once. `ignore_data_skip`
+    is set, because the reader continues at its position by itself.
 
     Args:
         *args: arguments of the Trainer.
