@@ -23,7 +23,7 @@ def pin_process(cores: Iterable[int], pid: int | None = None) -> None:
     """
     if not hasattr(os, "sched_setaffinity"):
         return
-    # Includes threads of native libraries.
+    # /proc also lists threads of native libraries.
     for thread in os.listdir(f"/proc/{pid or os.getpid()}/task"):
         with contextlib.suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cores)
@@ -31,7 +31,7 @@ def pin_process(cores: Iterable[int], pid: int | None = None) -> None:
 
 @contextlib.contextmanager
 def children_on(cores: Iterable[int]) -> Iterator[None]:
-    """Keep children that the calling thread starts in the body on `cores` (Linux only)."""
+    """Keep the calling thread, and children that it starts, on `cores` in the body (Linux only)."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -13,7 +13,7 @@ from ..runtime.supervise import Command, Process, python_command, start, stop_al
 
 COORDINATOR_READY = r"coordinator ready: (\S+) manager (\S+)"
 TEACHER_READY = r"teacher ready: (\S+) (\S+) on (\S+)"
-#: Seconds that a teacher on a lent machine, or of a fleet, has to load its model.
+#: Seconds that a teacher of an agent or of `edl up` has to start and load its model.
 TEACHER_START_S: Final = 900.0
 
 
@@ -24,9 +24,9 @@ class TeacherSpec:
     Attributes:
         service: name of the service.
         model: path of an exported model, or `module:function`.
-        micro_batch: most samples in a run of the model.
-        ttl_s: seconds without a heartbeat after which a teacher is dead.
-        grace_s: most seconds of a drain.
+        micro_batch: maximum number of samples in one run of the model.
+        ttl_s: seconds without a heartbeat after which a teacher counts as dead.
+        grace_s: maximum duration of a drain, in seconds.
         options: further arguments of `edl teacher serve`.
     """
 
@@ -69,7 +69,7 @@ class TeacherSpec:
         return python_command(teacher_id, "edl", *words, env=variables, **more)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)  # the URL of Redis may have a password
+@dataclass(kw_only=True, eq=False, repr=False)  # a repr would show the password in a Redis URL
 class LocalMesh:
     """Starts and ends teachers and a coordinator, which runs a Redis unless `redis` is given.
 
@@ -78,7 +78,7 @@ class LocalMesh:
     Args:
         log_dir: folder for the output of each process; None: only the last lines are kept.
         start_timeout_s: seconds within which each process must be ready.
-        check: called at least every 0.1 s while waiting; an exception from it ends the wait.
+        check: called about every 0.1 s while a process starts; its exception ends the wait.
         redis: URL of a running Redis; None: the coordinator starts one.
         coordinator_options: further arguments of `edl coordinator serve`.
     """

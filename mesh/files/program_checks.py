@@ -54,7 +54,7 @@ def check_program(
 def check_words(
     key: str, text: str, reserved_options: tuple[str, ...] = (), set_by_keys: str = ""
 ) -> tuple[str, ...]:
-    """Split a command line like a shell.
+    """Split a command line into words as a shell does, and check the words.
 
     Args:
         key: key of the file, for errors.
@@ -96,11 +96,11 @@ def checked_folder(path: Path, folder: Path) -> Path:
 
 
 def check_job_file(key: str, folder: Path, train: str) -> None:
-    """Raise UsageError unless the job file, the first word of `train`, is in `folder`.
+    """Raise UsageError unless the job file, the first word of `train`, exists.
 
     Args:
         key: file and key, for the error.
-        folder: working directory.
+        folder: working directory, where a relative path of the job file begins.
         train: arguments of `edl student train`.
     """
     job_file = folder / shlex.split(train)[0]

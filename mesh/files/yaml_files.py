@@ -194,7 +194,11 @@ def _literal(node: yaml.Node, words: tuple[Any, ...], location: FileLocation) ->
 
 
 def _union(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> Any:
-    """Convert a node to the first type that fits. If none fits, the error names all types."""
+    """Convert a node to the first type that fits.
+
+    If none fits, the error names all types if each type's error says what it expects; otherwise it
+    is the error of the last type.
+    """
     is_null = node.tag == "tag:yaml.org,2002:null"
     value_kinds = [kind for kind in kinds if kind is not type(None)]
     if is_null and len(value_kinds) < len(kinds):

@@ -38,7 +38,8 @@ class Listing:
 
     Attributes:
         jobs: jobs in the order of submission.
-        now_ms: current time in milliseconds, by the clock of the jobs' times.
+        now_ms: time of the listing in milliseconds since 1970, by the clock of Redis or, for a
+            cluster, of this machine.
         head: one line about the fleet or cluster.
         location: "queue NAME" or "namespace NAME", for messages.
         more: further keys of the JSON output.
@@ -86,7 +87,10 @@ class JobBackend(Protocol):
         """Stop a job; return False if it has ended."""
 
     def final_progress(self, job: QueuedJob) -> JobProgress | None:
-        """Return the final progress of a job; None: it has not ended. A replaced job has ended."""
+        """Return the final progress of a job; None: it has not ended.
+
+        A job that was replaced or deleted counts as stopped.
+        """
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
         """Yield the kept output of the job's nodes; with `follow`, continue until the job ends."""
@@ -135,7 +139,7 @@ def follow_log(
         backend: the backend.
         job: the job.
         read_new: returns the lines since the last call.
-        pause_s: returns the seconds until the next call.
+        pause_s: returns the seconds until the next call of `read_new`.
         follow: continue until the job ends.
 
     Raises:

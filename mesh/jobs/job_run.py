@@ -22,7 +22,7 @@ from .spec import QueuedJobSpec
 
 log = logging.getLogger(__name__)
 
-#: Most lines of a job that are kept until `pass_lines`, and most characters of each.
+#: Maximum number of lines of a job that wait for `pass_lines`, and of characters per line.
 _KEPT_LINES: Final = 2000
 _LINE_CHARS: Final = 1000
 #: Seconds that a `command` has to end after its runner has died.
@@ -37,7 +37,7 @@ class NodeProcess:
         number: number of the node among all nodes started for this job, from 1.
         slot: slot of the node.
         process: process of the node.
-        leaving: it was sent SIGTERM.
+        leaving: whether the node was sent SIGTERM.
         deadline_s: monotonic time at which a leaving node is killed.
     """
 
@@ -51,11 +51,11 @@ class NodeProcess:
 class NodeGroup:
     """Starts, stops and watches the nodes of one job.
 
-    Used by the runner's thread only. Other threads receive the output of nodes.
+    Only the runner's thread calls the methods. Other threads receive the output of nodes.
 
     Args:
         spec: spec of the job.
-        folder: folder for the whole output of node N in `node-N.log`.
+        folder: folder of the logs; `node-N.log` has the whole output of node N.
         first: number of the first node.
 
     Attributes:
@@ -86,7 +86,8 @@ class NodeGroup:
 
         Args:
             slot: slot of the node.
-            cores: cores of the slot; empty, or if the system has none of them any more: any core.
+            cores: cores of the slot. The node runs on any core if this is empty, or if the system
+                has none of these cores any more.
             coordinator: Redis URL of the mesh.
             env: environment variables in addition to those of the job.
 
@@ -121,7 +122,7 @@ class NodeGroup:
         return node
 
     def remove(self, count: int, now_s: float, within_s: float) -> list[NodeProcess]:
-        """Send SIGTERM to the newest `count` nodes; after `within_s`, `poll` kills them.
+        """Send SIGTERM to the newest `count` staying nodes; after `within_s`, `poll` kills them.
 
         Returns:
             The nodes that got the signal, without those that have ended already.
@@ -148,9 +149,9 @@ class NodeGroup:
         return ended
 
     def pass_lines(self, most: int, write: Callable[[list[str]], object]) -> None:
-        """Pass the latest `most` lines to `write`, after a note with the number of older lines.
+        """Pass the latest `most` lines to `write`, after a note if older lines are left out.
 
-        All lines are removed, unless `write` raises EdlError.
+        All lines are removed. If `write` raises EdlError, they are kept for the next call.
         """
         with self._lock:
             lines, dropped = list(self._lines), self._dropped
@@ -186,8 +187,8 @@ class TrainingProgress:
 
     Attributes:
         progress: share of completed steps, 0 to 1; None: unknown.
-        steady: the training's generation has as many nodes as run on this machine, and a step is
-            completed.
+        steady: whether the training's generation has as many nodes as run on this machine, and has
+            completed a step.
     """
 
     progress: float | None = None
@@ -209,7 +210,7 @@ def progress_or_unknown(board: JobBoard, job: str, nodes: int) -> TrainingProgre
 
 
 def read_progress(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
-    """Return the progress of a training, as `progress_or_unknown`, but raise errors of the board.
+    """Return the progress of a training like `progress_or_unknown`, but raise errors of the board.
 
     Raises:
         EdlError: see `JobBoard`.
@@ -246,7 +247,7 @@ class JobRun:
         spec: parsed spec of the job.
         folder: folder for logs and checkpoints of this submission.
         submitted_s: time of submission, by the runner's monotonic clock.
-        first_node: number of the next node.
+        first_node: number of the first node of this run.
 
     Attributes:
         nodes: node processes.
@@ -255,8 +256,9 @@ class JobRun:
         reason: reason of the target.
         training: progress of the training.
         not_before_s: monotonic time before which no node is started, because a node has failed.
-        reported: latest progress reported to the queue; None: none yet.
-        replaced: a new job of this name starts when these nodes have ended.
+        reported: progress that the queue has; None: the progress must be sent.
+        replaced: whether the queue has a new job of this name, which starts when these nodes have
+            ended.
     """
 
     def __init__(

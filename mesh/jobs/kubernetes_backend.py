@@ -58,8 +58,8 @@ class KubernetesBackend:
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
         resource = to_resource(spec, self._client.namespace)
-        try:  # before an ended job is deleted, as the spec may be refused
-            self._create(resource)
+        try:
+            self._create(resource)  # a refused spec raises here, before an ended job is deleted
         except KubernetesObjectExists:
             self._delete_ended(spec.name)
             try:
@@ -184,7 +184,7 @@ def _not_installed() -> KubernetesObjectMissing:
     )
 
 
-#: Most lines in the first read of a pod.
+#: Maximum number of lines in the first read of a pod.
 TAIL: Final = 400
 #: Seconds since 1970, and nanoseconds within the second.
 Stamp = tuple[int, int]
@@ -198,7 +198,7 @@ class _ReadPosition:
     Attributes:
         stamp: time of the last line; None: nothing has been read.
         lines: number of lines with this time.
-        ended: the pod had ended before the latest read, so there is no more to read.
+        ended: whether the pod had ended before the latest read, so there is no more to read.
     """
 
     stamp: Stamp | None = None
@@ -219,7 +219,7 @@ class PodLogs:
         self._client, self._uid = client, uid
         self._labels = selector({JOB_LABEL: job})
         self._positions: dict[str, _ReadPosition] = {}
-        # Lines of each pod that was read before the read of another pod failed.
+        # Lines of each pod that was read, until the other pods have been read, too.
         self._unreturned: list[list[tuple[Stamp, str]]] = []
 
     @property

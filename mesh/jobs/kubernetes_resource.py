@@ -1,4 +1,4 @@
-"""Conversions: job files to DistillJob resources, resources to jobs and events of commands."""
+"""Converts job files to DistillJob resources, and resources to jobs and timeline entries."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def _container_resources(needs: Mapping[str, Any]) -> Object:
 def facts_of(resource: Object) -> Facts:
     """Return the unchecked values of a resource by keys of a job's file; leave out missing values.
 
-    `QueuedJobSpec(**facts)` equals the argument of `to_resource`, except for `folder` and fractions
-    of a second in `grace_s`.
+    `QueuedJobSpec(**facts)` equals the argument of `to_resource`, except for `folder`, fractions of
+    a second in `grace_s`, and `gpu` instead of its full name.
     """
     spec = resource.get("spec") or {}
     facts: dict[str, Any] = {"name": resource["metadata"]["name"]}

@@ -1,4 +1,4 @@
-"""Slots of this machine, and nodes in these slots: as many as `scheduler.elastic` decides."""
+"""Slots of this machine. Starts and removes nodes in them, as `scheduler.elastic` decides."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .job_run import JobRun, progress_or_unknown
 
 @dataclass(frozen=True, slots=True)
 class JobRunnerConfig:
-    """Settings of a runner of jobs. Raises UsageError if slots or cards are missing.
+    """Settings of a runner of jobs. Raises UsageError for no slots, or not one card per slot.
 
     Attributes:
         runner_id: unique name of the runner.
         host: name of its machine, for display.
         coordinator: Redis URL for the nodes of jobs.
-        cores: cores of each slot; its length is the number of slots.
+        cores: cores of each slot, one item per slot; an empty item: the slot is not pinned.
         folder: folder for logs, and for checkpoints of jobs without --checkpoint.
         elastic: rules by which jobs share the slots.
         yield_s: seconds after which a leaving node is killed if a reservation needs its slot.
@@ -149,7 +149,7 @@ class NodeScaler:
         self._updated_s = float("-inf")
 
     def reap(self, jobs: Iterable[JobRun], now_s: float) -> None:
-        """Record nodes that have ended."""
+        """Record nodes that have ended; kill leaving nodes after their deadlines."""
         for job in jobs:
             for node in job.nodes.poll(now_s):
                 self.slots.used.discard(node.slot)
@@ -198,7 +198,8 @@ class NodeScaler:
         slots = len(self._config.cores)
         reserved = min(slots, sum(one.slots for one in reservations))
         leaving = sum(one.nodes.leaving for one in jobs if one.name not in views)
-        # Nodes of stopping jobs still have slots: a dummy job, which gets no more nodes, has them.
+        # Nodes of stopping jobs still use slots. They count as leaving nodes of a dummy job, which
+        # needs too many slots to get a node.
         stopping_job = ElasticJob(
             _STOPPING, slots + 1, slots + 1, 0, leaving, submitted_s=float("inf")
         )

@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 #: Seconds between two decisions.
 TICK_S: Final = 0.25
 _BEATS_PER_TTL: Final = 5.0
-#: Most lines of a job's output that are sent to the queue at a time.
+#: Maximum number of lines of a job's output that are sent to the queue at a time.
 _LINES_PER_PIECE: Final = 20
-#: Seconds between these pieces.
+#: Seconds between two such pieces of output.
 _PIECES_S: Final = 0.5
 
 
@@ -47,7 +47,7 @@ class JobRunner:
         self._reservations: Sequence[Reservation] = ()
         self._redis_down = False
         self._clock_offset_ms = 0.0  # the queue's clock minus the monotonic clock
-        self._fence: Leads  # a condition of each write; set once this runner leads
+        self._fence: Leads  # a condition of writes of progress and logs; set by `_lead`
         self._last_beat_s = self._last_piece_s = float("-inf")
         self._sent_facts: Facts = {}
         self._own_cores = {core for cores in config.cores for core in cores}
@@ -131,7 +131,7 @@ class JobRunner:
         return fence is not None
 
     def _sync(self, now_s: float) -> None:
-        """Send a heartbeat and read the queue, unless Redis does not answer."""
+        """Send a heartbeat if it is due, and read the queue; record whether Redis answers."""
         try:
             self._beat(now_s)
             self._read_queue()
@@ -266,7 +266,7 @@ class JobRunner:
         self._report(time.monotonic())
         beat_s = self._config.ttl_s / _BEATS_PER_TTL
         heartbeats = Periodic("edl-fleet-beats", beat_s, self._renew_leadership)
-        heartbeats.start()  # or another runner would start nodes before these nodes have ended
+        heartbeats.start()  # else another runner could start nodes before these nodes have ended
         try:
             self._scaler.close(jobs)
         finally:

@@ -58,7 +58,7 @@ def _check_resource(name: str, amount: str) -> None:
         raise ValueError(f"{key}: expects a whole number, got {amount!r:.60}")
 
 
-#: Options of `edl student train` that the runner sets, so that `train` may not have them.
+#: Options of `edl student train` that `train` must not have, because the runner sets them.
 _RUNNER_OPTIONS: Final = ("--nodes", "--job", "--redis")
 _CLUSTER_ONLY: Final = ("image", "resources", "checkpoint_claim", "coordinator")
 
@@ -79,7 +79,7 @@ class QueuedJobSpec:
             once.
         grace_s: seconds that a node has to leave before it is killed.
         env: environment variables of the nodes.
-        folder: working directory of the nodes, relative to the file; default: the file's folder.
+        folder: working directory of the nodes; in a file, a path relative to the file's folder.
         image: container image of the nodes; only on a cluster.
         resources: quantities that each node needs, by name; only on a cluster.
         checkpoint_claim: volume claim for checkpoints; only on a cluster.
@@ -157,7 +157,7 @@ class QueuedJobSpec:
         return (sys.executable, "-P", "-u", "-m", "edl", *training)
 
     def training_arguments(self, checkpoints: str) -> list[str]:
-        """Return the arguments of `edl` that train on a node.
+        """Return the arguments of `edl` for one node of a training.
 
         Args:
             checkpoints: folder for checkpoints if `train` has no --checkpoint.
@@ -171,7 +171,7 @@ class QueuedJobSpec:
 
 
 def _check_types(spec: QueuedJobSpec) -> None:
-    """Raise ValueError for invalid numbers or variables, which `files.read` refuses in a file."""
+    """Raise ValueError for numbers or variables that `files.read` would refuse in a file."""
     for name, hint in get_type_hints(QueuedJobSpec, include_extras=True).items():
         if get_origin(hint) is Annotated:
             kind, rule = get_args(hint)
@@ -183,7 +183,7 @@ def _check_types(spec: QueuedJobSpec) -> None:
 
 
 def checked_job(spec: QueuedJobSpec, path: Path, *, here: bool = True) -> QueuedJobSpec:
-    """Check that the folder and the job file exist; return the spec with an absolute folder.
+    """Check that the folder and a training's job file exist; make the folder absolute.
 
     Args:
         spec: spec from the file.

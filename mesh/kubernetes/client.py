@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Value of `namespace` in `Client.list` for objects of all namespaces.
 ALL_NAMESPACES: Final = ""
-#: Most objects in a response to a list request.
+#: Maximum number of objects in a response to a list request.
 _PAGE: Final = 500
 #: File in a pod that contains the namespace of the pod.
 _POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -40,7 +40,7 @@ class Connection:
     """Address of an API server, and credentials for it.
 
     Attributes:
-        configuration: address, certificates and credentials; the official client renews them.
+        configuration: address, certificates and credentials; the official client renews tokens.
         namespace: default namespace.
     """
 
@@ -153,12 +153,12 @@ class Client:
         """Return an object.
 
         Raises:
-            KubernetesObjectMissing: the object does not exist.
+            KubernetesObjectMissing: the object or its kind does not exist.
         """
         return self._json("GET", self._path(kind, namespace, name))
 
     def find(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
-        """Return an object; None: it does not exist."""
+        """Return an object; None: the object or its kind does not exist."""
         try:
             return self.get(kind, name, namespace)
         except KubernetesObjectMissing:
@@ -286,7 +286,7 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> bool:
-        """Request the deletion of an object; the server then deletes the objects that it owns.
+        """Request the deletion of an object; the server then deletes its dependents, too.
 
         Args:
             kind: kind of the object.
