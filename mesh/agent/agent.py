@@ -59,7 +59,7 @@ def run_agent(settings: AgentSettings, stop: Stop, say: Callable[[str], None]) -
 
 
 class _Agent:
-    """The state of an agent; use it from the thread that calls `run`."""
+    """The state of an agent. Only `_yield_after_drain` runs in another thread than `run`."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Agent:
             log.info("%s", self._lending.why or "this machine is lent to the mesh again")
 
     def _report_if_due(self, *, leaving: bool = False) -> None:
-        """Send a heartbeat if one is due or something has changed; follow the returned order."""
+        """Send a heartbeat if one is due or an urgent field has changed; take over the order."""
         report, now = self._report(leaving), time.monotonic()
         if report.state != self._written_state:
             self._directory.write_state(report.state)

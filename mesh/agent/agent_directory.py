@@ -34,7 +34,8 @@ class AgentDirectory:
 
     def __init__(self, cache: Path, machine_id: str) -> None:
         self.machine_id = machine_id
-        self._folder = cache / "agents" / quote(machine_id, safe="").replace(".", "%2E")  # ".." too
+        # Dots are quoted, too: ".." must not be another folder.
+        self._folder = cache / "agents" / quote(machine_id, safe="").replace(".", "%2E")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -91,7 +92,7 @@ class AgentDirectory:
         (self._folder / "yield").unlink(missing_ok=True)
 
     def yield_left_s(self) -> float | None:
-        """Return the seconds that the agent still has to yield; inf: no end; None: no request."""
+        """Return the seconds that the agent still has to yield; inf: no end; None: it need not."""
         request = _read(self._folder / "yield")
         if request is None:
             return None
@@ -115,7 +116,7 @@ def running_agents(cache: Path, machine_id: str | None) -> list[AgentDirectory]:
     """Return the directories of the agents that run here, or only that of `machine_id`.
 
     Raises:
-        UsageError: there is no such agent.
+        UsageError: no such agent runs.
     """
     known_names = sorted(unquote(entry.name) for entry in (cache / "agents").glob("*"))
     names = known_names if machine_id is None else [machine_id]

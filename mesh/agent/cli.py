@@ -283,7 +283,7 @@ _MACHINE_ONLY: Final = (
 
 
 def _check_mode(ctx: typer.Context, local: bool) -> None:
-    """Raise UsageError for options of the other mode (not for EDL_* variables) or missing ones."""
+    """Raise UsageError for missing options, and for command-line options of the other mode."""
     invalid = _MACHINE_ONLY if local else _LOCAL_ONLY
     given = [name for name in invalid if source_of(ctx, name) == "COMMANDLINE"]
     if given:
@@ -316,7 +316,7 @@ def yield_(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Most seconds to wait until the machine is free; 0: do not wait. Default: 15"
+            help="Seconds to wait until the machine is free; 0: do not wait. Default: 15"
             " more than EDL_GRACE, or 45 if that is not set.",
         ),
     ] = None,
@@ -340,7 +340,7 @@ def yield_(
             agent_.request_yield(for_s)
     if end:
         return
-    if wait is None:  # the options of `edl agent` have checked EDL_GRACE
+    if wait is None:  # EDL_GRACE is a number, which the option --grace of `edl agent` has checked
         wait = float(os.environ.get("EDL_GRACE") or 30) + _YIELD_MARGIN_S
     if wait:
         wait_until_yielded(agents, wait, typer.echo)

@@ -19,7 +19,7 @@ class LendingConfig:
     Attributes:
         max_load: CPU cores that other processes may keep busy while the machine is lent; None: any
             number.
-        quiet_s: seconds below half of `max_load` before the machine is lent again.
+        quiet_s: seconds with a load below half of `max_load` before the machine is lent again.
         mean_s: time constant in seconds of the average load.
     """
 
@@ -35,7 +35,7 @@ class LendingMemory:
     Attributes:
         load: average load, in CPU cores.
         at_s: time of the latest decision; None: there was none.
-        overloaded: the load was above `max_load`, and has not been low for `quiet_s` since then.
+        overloaded: whether the load was above `max_load`, and has not been low for `quiet_s` since.
         quiet_since_s: time since which an overloaded machine's load is low; inf: it is not low.
     """
 
@@ -50,7 +50,7 @@ class LendingDecision:
     """Whether a machine is lent.
 
     Attributes:
-        lent: teachers may run on the machine.
+        lent: whether teachers may run on the machine.
         why: reason why the machine is not lent; without measured numbers, because each change of
             this text makes the agent send a heartbeat at once.
         left_s: seconds until the machine is lent again; 0: unknown.
@@ -71,7 +71,7 @@ def decide_lending(
     """Decide whether the machine is lent now.
 
     Args:
-        load: CPU cores that other processes kept busy since the latest decision.
+        load: CPU cores that other processes keep busy, as measured last.
         yield_left_s: seconds left of a request to yield; inf: it has no end; None: there is none.
         memory: state after the latest decision.
         now: seconds of a monotonic clock.

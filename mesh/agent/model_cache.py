@@ -39,7 +39,7 @@ class _Download:
         into: folder for its files. If `wait` raises an exception, the thread removes the folder
             when it notices; until then partial files may remain.
         room: size limit in bytes.
-        say: called with a line about the download, in any thread.
+        say: called with a line about the download, in the download's thread.
     """
 
     def __init__(self, url: str, into: Path, room: int, say: Callable[[str], None]) -> None:
@@ -55,7 +55,7 @@ class _Download:
         Raises:
             ModelError: the URL has no model.
             ModelUnavailable: the model cannot be downloaded now, or is larger than `room`.
-            UsageError: the URL needs a library that is not installed.
+            UsageError: the URL's protocol is unknown, or needs a library that is not installed.
         """
         try:
             while not wait([self._result], _CHECK_S).done:
@@ -205,7 +205,8 @@ class ModelCache:
 
     Args:
         folder: the agents' cache folder; models are in its subfolder `models`.
-        most_bytes: size limit, above which the least recently used models are removed; None: none.
+        most_bytes: size limit; above it, models are removed, the least recently used first, but
+            none that was used in the last hour. None: no limit.
 
     Raises:
         UsageError: the folder cannot be written, or other users may write to it.
@@ -252,7 +253,7 @@ class ModelCache:
             ContentMismatch: the model at the URL has another content_id.
             ModelError: the URL has no model.
             ModelUnavailable: the model cannot be downloaded now, or there is no room for it.
-            UsageError: the URL needs a library that is not installed.
+            UsageError: the URL's protocol is unknown, or needs a library that is not installed.
         """
         folder = self._folder / deployment.content_id
         if folder.is_dir():

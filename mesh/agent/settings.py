@@ -10,7 +10,6 @@ from typing import Final
 from ...runtime.errors import UsageError
 from .lending import LendingConfig
 
-#: Heartbeats per TTL.
 _BEATS_PER_TTL: Final = 6
 
 
@@ -24,7 +23,7 @@ class AgentSettings:
         devices: devices of teachers, as in `edl teacher serve --devices`.
         cache: folder for models, and for the files of `edl agent yield`.
         cache_bytes: size limit of the models in bytes; None: no limit.
-        ttl_s: seconds without a heartbeat after which the machine or its teacher is dead.
+        ttl_s: seconds without a heartbeat after which the machine or its teacher counts as dead.
         lending: conditions under which the machine is lent.
         grace_s: seconds that a teacher has to finish its requests.
         teacher_options: further arguments of `edl teacher serve` that belong to the machine, not to

@@ -147,7 +147,7 @@ class FleetTeacher:
         started_s: monotonic time of its start.
         seen_s: latest monotonic time at which it was registered, was not ready yet, or the
             registered teachers were unknown.
-        leaving: it was sent SIGTERM to drain.
+        leaving: whether it was sent SIGTERM, to drain.
         deadline_s: monotonic time at which a leaving teacher is killed.
     """
 

@@ -61,7 +61,7 @@ class TeacherHost:
     Args:
         settings: settings of the agent.
         cache: cache of models.
-        on_change: called in any thread when `status` has changed.
+        on_change: called in any thread when the teacher's state in `status` has changed.
         on_drained: called in the host's thread when an operator has drained the teacher.
     """
 
@@ -129,7 +129,7 @@ class TeacherHost:
                     self._end_teacher()
                 elif wanted is not None:
                     self._start_teacher(wanted)
-            except InterruptedError:  # another deployment is wanted, or none
+            except InterruptedError:  # another or a changed deployment is wanted, or none
                 self._end_teacher()
                 # `_end_teacher` sets no status if no teacher runs yet.
                 self._set_status("idle", None)
