@@ -18,7 +18,8 @@ from .run_trace import InjectedFault, read_stats
 
 #: Delay of each chunk by "delay-teacher" in each direction, in seconds.
 DELAY_S = 0.2
-#: After the healing, a fault counts as active for its settle time, but at most for these seconds.
+#: If a fault is healed late, it counts as active for its settle time after the healing, but at most
+#: for these seconds.
 LATE_SETTLE_S = 2.0
 #: Kinds that are healed as soon as they are injected.
 _INSTANT_KINDS = ("break-teacher", "kill-engine")
@@ -187,7 +188,7 @@ class FaultInjector:
                 return
 
     def _drain(self, fault: Fault) -> None:
-        """Drain a teacher. A guest is healed once it has exited, others once they are restarted."""
+        """Drain a teacher. Then the fault of a guest is healed; another teacher is restarted."""
         teacher = self._mesh.teachers[fault.target]
         was_ready = teacher.is_ready  # a teacher that is still starting may exit with any code
         teacher.process.send_signal(signal.SIGTERM)

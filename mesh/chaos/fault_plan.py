@@ -95,7 +95,7 @@ MIN_GAP_S = 0.6
 MAX_GAP_S = 2.2
 #: Start of the first fault, in seconds since the run began; the mesh settles until then.
 FIRST_FAULT_S = 3.0
-#: Part of a run after which the engine of the last student is not killed: only an engine that runs
+#: Share of a run after which the engine of the last student is not killed: only an engine that runs
 #: for minutes shows whether its memory grows.
 SPARE_LAST_ENGINE_AFTER = 1 / 3
 #: Seconds to the next attempt if the limits allow no fault.

@@ -236,7 +236,7 @@ def pauses_bounded(trace: RunTrace) -> InvariantResult:
 
 
 def memory_bounded(trace: RunTrace) -> InvariantResult:
-    """Memory without the buffer grows by no more than `MAX_GROWTH`.
+    """Memory without the buffer grows no faster than the limits, see `MAX_GROWTH`.
 
     The slope of trainer plus engine is measured within the life of each engine, because a new
     engine begins smaller. The slope of the trainer alone, whose PSS includes half of the buffer, is

@@ -46,7 +46,8 @@ def longest_pause(trace: RunTrace, student: str) -> LongestPause:
     """Find the longest pause between two deliveries to a student, or after the last one.
 
     A teacher is healthy for a student while the student's reader sends to it and no fault affects
-    it. Stalls of the machine do not count.
+    it. Time in which each student must be served counts, too (`OWED_AFTER_S`); stalls of the
+    machine do not.
     """
     student_trace = trace.students[student]
     times = np.arange(

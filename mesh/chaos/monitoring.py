@@ -24,7 +24,7 @@ STALL_S = 0.7
 #: Environment variable of all processes of a run, to find orphans.
 RUN_ID_VARIABLE = "EDL_CHAOS_RUN"
 SHARED_MEMORY = Path("/dev/shm")
-#: Prefixes of segments of frameworks, which belong to other programs.
+#: Prefixes of segments of frameworks, which may belong to other programs.
 _FOREIGN_PREFIXES = ("paddle_", "torch_")
 _POLL_S = 0.05
 
@@ -146,7 +146,7 @@ def _processes_of_run(run_id: str) -> list[str]:
 
 
 def _segments_in_use() -> set[str]:
-    """Return segments that a live process uses: not the run's, whose processes have ended."""
+    """Return segments that live processes use. They are not the run's: its processes have ended."""
     paths: set[str] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process ended, or belongs to another user

@@ -30,7 +30,7 @@ POLL_S = 0.1
 STOP_TIMEOUT_S = 15.0
 TRAINING_FILE = Path(__file__).with_name("elastic_training_job.py")
 TRAINING_JOB = "chaos-training"
-#: A node imports Paddle twice before its first step.
+#: This is long, because a node imports Paddle twice before its first step.
 TRAINING_START_TIMEOUT_S = 90.0
 TRAINING_STOP_TIMEOUT_S = 30.0
 

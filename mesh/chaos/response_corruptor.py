@@ -107,7 +107,7 @@ class _ResponseStream:
         return forwarded
 
     def _take(self, count: int) -> bytes:
-        """Remove and return `count` bytes of the buffer; empty: so many have not arrived yet."""
+        """Remove and return `count` bytes of the buffer; empty: the buffer has fewer."""
         if len(self._buffered) < count:
             return b""
         taken, self._buffered = self._buffered[:count], self._buffered[count:]

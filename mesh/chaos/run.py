@@ -24,7 +24,7 @@ from .run_trace import (
     read_stats,
 )
 
-#: Most seconds to wait for the recovery of the mesh at the end of a run.
+#: Maximum number of seconds to wait for the recovery of the mesh at the end of a run.
 RECOVERY_TIMEOUT_S = 30.0
 _RECOVERY_POLL_S = 0.5
 
@@ -49,7 +49,7 @@ def run_chaos(
             starts, `stop.check` ends the run with an exception.
 
     Raises:
-        ProcessFailed: the mesh did not start.
+        ProcessFailed: a process of the mesh did not start, or did not end.
     """
     plan = make_plan(settings)
     run = _ChaosRun(settings, folder)
@@ -103,7 +103,7 @@ class _ChaosRun:
             "received no sample",
             check,
         )
-        # Last, as the first content_id that registers becomes the content_id of the service.
+        # These start last: the first content_id that registers becomes that of the service.
         self.mesh.start(self._settings.misconfigured_names, check)
         self._startup_s = time.monotonic() - self._created
         self.monitor.start()

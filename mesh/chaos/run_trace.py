@@ -23,7 +23,8 @@ from .fault_plan import KIND_BY_NAME, Fault
 #: Record of a sample: time of arrival, id, digest of the sample with its labels.
 SAMPLE_RECORD = np.dtype([("at_s", "<f8"), ("id", "<u8"), ("digest", "<u8")])
 
-#: Record of a call: time and duration, first id and number of its samples, digest (0: an error).
+#: Record of a call: time of its end, duration, first id and number of its samples, digest (0: an
+#: error).
 CALL_RECORD = np.dtype(
     [("at_s", "<f8"), ("took_s", "<f8"), ("id", "<u8"), ("rows", "<u8"), ("digest", "<u8")]
 )

@@ -123,7 +123,7 @@ def write_records(batch: dict[str, Array], at_s: float, file: BinaryIO) -> None:
 def call_for_labels(
     config: StudentConfig, pool: TeacherPool, records: BinaryIO, caller: int, stop: Stop
 ) -> None:
-    """Call for labels, and append a `CALL_RECORD` for each answer, until `stop`.
+    """Call for labels, and append a `CALL_RECORD` for each answer or failure, until `stop`.
 
     Args:
         config: configuration of the student.
