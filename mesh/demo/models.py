@@ -101,7 +101,7 @@ class Predictor:
 
     Args:
         path: prefix of the files of the exported model.
-        micro_batch: most images in a run of the model.
+        micro_batch: maximum number of images per run of the model.
         device: device of the model: "cpu" or "gpu:0".
         threads: CPU threads of a run.
 
@@ -150,7 +150,7 @@ class TeacherModel:
     Attributes:
         path: prefix of its files, for `edl-teacher serve --model`.
         accuracy: accuracy on the test digits.
-        cached: the model is from the cache.
+        cached: whether the model is from the cache.
     """
 
     path: Path

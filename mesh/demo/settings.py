@@ -25,7 +25,7 @@ class DemoSettings:
         beta: weight of the soft loss.
         teacher_epochs: passes of the teacher over all training digits.
         teachers: teacher processes in the mesh.
-        micro_batch: most digits per run of the teacher's model.
+        micro_batch: maximum number of digits per run of the teacher's model.
         upper_batches: ut, in batches.
         lower_batches: lt, in batches.
     """
