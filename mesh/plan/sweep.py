@@ -166,7 +166,7 @@ def _variables(cluster: Cluster, job: Distillation) -> dict[str, tuple[bool, Num
 
 
 def _numbers(prefix: str, owner: Any, use: _Change) -> dict[str, tuple[bool, Number, _Change]]:
-    """Return the numeric fields of a dataclass, as `_variables`.
+    """Return the numeric fields of a dataclass in the form of `_variables`.
 
     Args:
         prefix: prefix of their keys.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-#: Most students with a row each; if there are more, groups are summarized.
+#: Maximum number of students with one row each; if there are more, groups are summarized.
 MAX_STUDENT_ROWS: Final = 12
 MILLION: Final = 1e6
 #: Columns with shares of a student's time; the field of `StudentResult` for each.
@@ -153,10 +153,11 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-#: Colours of the lines that mark events, by kind. More than `MAX_MARKS` events are not marked.
+#: Colours of the lines that mark events, by kind. If more than `MAX_MARKS` lines were needed, there
+#: are none.
 MARKED: Final = {"lost": RED, "crash": RED, "hang": RED, "drain": ORANGE}
 MAX_MARKS: Final = 40
-#: Most intervals over which throughput is averaged.
+#: Maximum number of intervals over which throughput is averaged.
 MAX_INTERVALS: Final = 120
 
 
