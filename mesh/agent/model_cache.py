@@ -258,7 +258,7 @@ class ModelCache:
         folder = self._folder / deployment.content_id
         if folder.is_dir():
             with contextlib.suppress(ModelError, FileNotFoundError):
-                os.utime(folder)  # first, so that no other agent removes it meanwhile
+                os.utime(folder)  # before the check, so that no other agent removes it meanwhile
                 self._verify(folder, deployment)
                 return folder
             say(f"the cached model {folder} has changed or was removed: downloading it again")

@@ -59,5 +59,5 @@ class AgentSettings:
 
     @property
     def beat_s(self) -> float:
-        """Seconds between heartbeats. A reply to a heartbeat contains the current order."""
+        """Seconds between heartbeats. After each heartbeat, the agent reads its order."""
         return self.ttl_s / _BEATS_PER_TTL

@@ -117,7 +117,7 @@ class LocalFleetConfig:
     Attributes:
         teacher: settings of the teachers.
         coordinator: Redis URL of the mesh.
-        prefix: prefix of the teachers' names, unique to each start of a fleet.
+        prefix: prefix of the teachers' names, unique to each run of a fleet.
         least: least number of teachers, unless no teacher is wanted.
         most: greatest number of teachers.
         log_dir: folder for the teachers' output; None: only the last lines are kept.

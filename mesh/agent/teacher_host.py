@@ -186,7 +186,7 @@ class TeacherHost:
     def _check_wanted(self, deployment: Deployment) -> None:
         """Raise InterruptedError if this deployment is no longer wanted, or was changed."""
         wanted = self._wanted
-        if self._stopping or wanted is None or _start_of(wanted) != _start_of(deployment):
+        if self._stopping or wanted is None or _start_inputs(wanted) != _start_inputs(deployment):
             raise InterruptedError
 
     def _start_teacher(self, deployment: Deployment) -> None:
@@ -299,6 +299,6 @@ def _describe_end(process: Process) -> str:
     return f"{process.name} {describe_exit(process.returncode or 0)}{ending}"
 
 
-def _start_of(deployment: Deployment) -> tuple[object, ...]:
+def _start_inputs(deployment: Deployment) -> tuple[object, ...]:
     """Return what a start of a teacher depends on."""
     return deployment.service, deployment.content_id, deployment.model_url, deployment.options
