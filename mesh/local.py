@@ -13,7 +13,7 @@ from ..runtime.supervise import Command, Process, python_command, start, stop_al
 
 COORDINATOR_READY = r"coordinator ready: (\S+) manager (\S+)"
 TEACHER_READY = r"teacher ready: (\S+) (\S+) on (\S+)"
-#: Seconds that a teacher which an agent starts has to load its model.
+#: Seconds that a teacher started by an agent has to load its model.
 TEACHER_START_S: Final = 900.0
 
 

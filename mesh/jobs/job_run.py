@@ -114,7 +114,7 @@ class NodeGroup:
             try:
                 if cores:
                     stack.enter_context(children_on(cores))
-            except OSError:  # they were taken from this container or machine since the start
+            except OSError:  # the machine or container has lost these cores since the start
                 log.warning("%s runs on any core: cores %s are gone", command.name, list(cores))
             process = start(command, echo=lambda line: self._buffer_line(number, line))
         self._next_number += 1
@@ -232,7 +232,8 @@ def _step_count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-#: Number of last lines of a failed node in the reason of its job; most characters of the reason.
+#: Number of last lines of a failed node in the reason of its job, and maximum number of characters
+#: of the reason.
 _LAST_LINES: Final = 3
 _REASON_CHARS: Final = 600
 

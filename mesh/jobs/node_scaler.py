@@ -19,7 +19,9 @@ from .job_run import JobRun, progress_or_unknown
 
 @dataclass(frozen=True, slots=True)
 class JobRunnerConfig:
-    """Settings of a runner of jobs. Raises UsageError for no slots, or not one card per slot.
+    """Settings of a runner of jobs.
+
+    Raises UsageError if there is no slot, or if there are cards but not one for each slot.
 
     Attributes:
         runner_id: unique name of the runner.

@@ -138,7 +138,7 @@ def hold_slots(
     _check_reservation(board, name, slots)
     start_s = renewed_s = time.monotonic()
     board.reserve(name, slots, TTL_S)
-    is_free, given_back = False, "given back"
+    is_free, end_text = False, "given back"
     try:
         while for_s is None or time.monotonic() - start_s < for_s:
             if stop.wait(_RENEWAL_S / 2 if is_free else _SLOTS_POLL_S):
@@ -156,9 +156,9 @@ def hold_slots(
         try:
             board.unreserve(name)
         except EdlError as error:
-            given_back = f"given back within {TTL_S:g} s"
+            end_text = f"given back within {TTL_S:g} s"
             log.warning("the reservation ends in %g s, as it cannot be deleted: %s", TTL_S, error)
-    say(given_back if is_free else f"cancelled before {slots} slots were free")
+    say(end_text if is_free else f"cancelled before {slots} slots were free")
 
 
 def _check_reservation(board: QueueBoard, name: str, slots: int) -> None:

@@ -78,7 +78,7 @@ class JobRunner:
         self._scaler.reap(jobs, now_s)
         reserved = self._scaler.slots.reserve(self._reservations)
         self._leave_reserved_cores()
-        if self._redis_down:  # jobs continue unchanged
+        if self._redis_down:  # jobs continue with their present nodes
             return
         for name in reserved:
             slots = self._scaler.slots.reserved[name]

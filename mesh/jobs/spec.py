@@ -1,7 +1,7 @@
 """File of a job: the program and the number of its nodes, and their resources on a cluster.
 
-On a cluster, `resources` has the keys `cpu`, `memory` and `gpu` (nvidia.com/gpu), as in
-`{cpu: 2, memory: 4Gi, gpu: 1}`; other resources have their full names.
+On a cluster, `resources` may have the keys `cpu`, `memory`, `ephemeral-storage` and `gpu`
+(nvidia.com/gpu), as in `{cpu: 2, memory: 4Gi, gpu: 1}`; other resources have their full names.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Client:
     def list(
         self, kind: Kind, labels: str = "", namespace: str | None = None, fields: str = ""
     ) -> Objects:
-        """Return all objects of a kind, sorted by name, each with its `apiVersion` and `kind`.
+        """Return all objects of a kind, by namespace and name, with their `apiVersion` and `kind`.
 
         Args:
             kind: the kind.
