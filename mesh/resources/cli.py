@@ -132,7 +132,7 @@ def delete(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Most seconds to wait for the end of a job; 0: do not wait.",
+            help="Seconds to wait for the end of a job; 0: do not wait.",
             min=0.0,
         ),
     ] = 0.0,

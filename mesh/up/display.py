@@ -21,7 +21,7 @@ from ...runtime.standard_streams import escape_control_characters, print_plainly
 from ...runtime.supervise import Identity, Process, describe_exit
 from .mesh_state import ALIVE, MeshState, ProcessState
 
-#: Most characters of a line of another program.
+#: Maximum number of characters that are shown of another program's line.
 _MAX_LINE_CHARS: Final = 200
 _REFRESHES_PER_S: Final = 4
 _STYLES: Final = {"ready": "green", "runs": "green", "done": "green", "failed": "red"}

@@ -37,7 +37,7 @@ class MeshRun:
         directory: state directory.
         plan: processes of the mesh.
         logs: absolute path of the folder of logs.
-        keep: stay up when all students have ended.
+        keep: whether the mesh stays up when all students have ended.
     """
 
     file: Path

@@ -45,7 +45,7 @@ class ProcessSpec:
         ready_s: seconds after its start within which it must be ready; otherwise it is killed.
         retries: number of failures that a student survives.
         argv: arguments of `edl`, or a program with arguments. `{coordinator}` is the Redis URL.
-        is_edl: it is a command of `edl`, with known exit codes.
+        is_edl: whether it is a command of `edl`, with known exit codes.
         ready: pattern of the line that it prints when it is ready; empty: it is ready at once.
         env: environment variables.
     """
@@ -72,7 +72,7 @@ class ProcessState:
         since_s: start of the phase.
         due_s: time of the next start in phase due; time at which it is killed in phases starting
             and leaving.
-        served: it was ready at least once.
+        served: whether it was ready at least once.
         starts: number of starts.
         early_ends: number of consecutive early ends, see `HEALTHY_S`.
         failures: number of failures.

@@ -31,8 +31,8 @@ class MeshRunner:
         plan: the processes.
         logs: folder for the output of each process.
         display: display of the mesh.
-        record: called with each changed view; if it raises UsageError, called with the next view.
-        keep: stay up when all students have ended.
+        record: called with each changed view; after a UsageError, also with the next view.
+        keep: whether the mesh stays up when all students have ended.
     """
 
     def __init__(

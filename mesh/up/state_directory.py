@@ -2,7 +2,8 @@
 
 Their names consist of the name of FILE and a hash of its path, so `edl down FILE` finds them. The
 process that runs the mesh locks the pid file, which contains the record of the mesh. The operating
-system releases the lock when that process ends. A record is only valid while its processes run.
+system releases the lock when that process ends. If the process is killed, its record stays, because
+it names the other processes, which may still run.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class StateDirectory:
     def lock(self) -> Iterator[LockedPidFile | None]:
         """Hold the lock while the body runs; yield None if another process has locked the file.
 
-        Afterwards the pid file is removed, unless processes in it still run.
+        Afterwards the pid file is removed, unless processes in its record still run.
 
         Raises:
             UsageError: the pid file cannot be written.
@@ -203,7 +204,7 @@ class LockedPidFile:
         """Release the lock; if `remove`, remove the file first."""
         if remove and _is_same_file(self._path, self._file):
             with contextlib.suppress(OSError):  # a stale record does no harm
-                # Left by a process that was killed while it wrote.
+                # A process that was killed while it wrote may have left this file.
                 self._part.unlink(missing_ok=True)
                 self._path.unlink()
         self._file.close()
