@@ -123,8 +123,8 @@ class FaultKind:
         description: description for reports.
         min_duration_s: shortest duration; 0 if nothing has to be undone.
         max_duration_s: longest duration; 0 if nothing has to be undone.
-        settle_s: seconds after the fault in which its target still counts as faulty in the plan;
-            for the invariants it is healthy again.
+        settle_s: seconds after the fault in which the plan still counts the target as faulty; the
+            invariants count it as healthy.
         cooldown_s: minimum seconds between the starts of two faults of the same target.
         outlives_ttl: add the TTL of leases to the duration.
         weight: relative frequency of the kind.

@@ -153,7 +153,7 @@ def _wrong_calls(trace: RunTrace, name: str, student_trace: StudentTrace) -> lis
 
 
 def calls_answered(trace: RunTrace) -> InvariantResult:
-    """Nearly every call gets labels, and every other call fails by its deadline."""
+    """Nearly all calls get labels, and the rest fail by their deadlines."""
     broken, counts, failures = [], [], 0
     for name, student_trace in trace.students.items():
         calls = student_trace.calls
@@ -174,7 +174,7 @@ def calls_answered(trace: RunTrace) -> InvariantResult:
 
 
 def honest_teachers_kept(trace: RunTrace) -> InvariantResult:
-    """No reader ejects a teacher for lying before it lies."""
+    """No reader ejects a teacher for lying before a fault makes that teacher lie."""
     lied_s = {one.fault.target: one.at_s for one in reversed(trace.wrong_label_faults)}
     broken = []
     liars: set[str] = set()

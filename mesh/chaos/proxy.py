@@ -89,7 +89,7 @@ class ChaosProxy:
         self._listener.close()
         self.close_connections()
         self.heal()
-        for thread in self._threads:  # the accepting thread first: until its end, others may start
+        for thread in self._threads:  # the accepting thread first, because it starts the others
             thread.join(_JOIN_TIMEOUT_S)
 
     def _start_thread(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
