@@ -219,7 +219,7 @@ class PodLogs:
         self._client, self._uid = client, uid
         self._labels = selector({JOB_LABEL: job})
         self._positions: dict[str, _ReadPosition] = {}
-        # Lines of each pod that was read, until the other pods have been read, too.
+        # Lines of the pods read so far. If the read of a pod fails, the next call returns them.
         self._unreturned: list[list[tuple[Stamp, str]]] = []
 
     @property

@@ -254,6 +254,6 @@ def recorded_meshes(base: Path) -> list[tuple[StateDirectory, MeshRecord]]:
 
 
 def relative_path(file: Path) -> str:
-    """Return a path relative to the working directory if it is below it."""
+    """Return a path relative to the working directory; unchanged if the path is outside."""
     relative = os.path.relpath(file)
     return str(file) if relative.startswith(os.pardir) else relative
