@@ -214,7 +214,8 @@ def command_line(only: str = "") -> typer.Typer:
     for name, (module, help_line) in _GROUPS.items():
         if name == only or not known:
             group = import_module(f".{module}", __package__).app
-            app.add_typer(group, name=name, short_help=help_line)  # `help` would hide its own help
+            # `short_help`, because `help` would replace the help text of the group's callback
+            app.add_typer(group, name=name, short_help=help_line)
     for name, module in _MODULES.items():
         if name == only or not known:
             app.command(name)(getattr(import_module(f".{module}", __package__), name))

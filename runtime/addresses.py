@@ -25,13 +25,16 @@ def split_listen(listen: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach `host`."""
+    """Return whether `host` is "localhost" or a loopback address: only this machine can reach it.
+
+    False for any other name, even if it resolves to a loopback address.
+    """
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def check_free(host: str, port: int) -> None:
-    """Raise the errors of `bind_socket` if it fails; gRPC would not give the reason."""
+    """Raise an error of `bind_socket` if no server can listen there; gRPC would give no reason."""
     bind_socket(host, port).close()
 
 

@@ -1,4 +1,4 @@
-"""All errors that the package raises, in one tree below `EdlError`.
+"""The errors of the package, in one tree below `EdlError`.
 
 A message states in one sentence what is wrong and, if useful, in another what to do. In the
 docstring of an error that users see, the paragraph "Remedy:" states what they can do about the
@@ -23,7 +23,7 @@ class UsageError(EdlError):
 
 
 class ModelError(UsageError):
-    """A model is missing or unreadable, or has no outputs.
+    """A model is missing, unreadable or unusable, or fails its self-test.
 
     Remedy: Pass a model in one of the supported formats with all its files, and install the
     framework that the message names. `edl teacher fingerprint MODEL` repeats the check.
@@ -157,7 +157,7 @@ class CheckpointUnavailable(UnavailableError):
 
 
 class ModelUnavailable(UnavailableError):
-    """A model cannot be fetched from its location now.
+    """A model cannot be fetched from its location, or stored in the local cache, now.
 
     Remedy: Check the location of the model and the network; the agent tries again.
     """
@@ -265,7 +265,7 @@ class RetryableError(TeacherError):
 
 
 class RateLimited(RetryableError):
-    """A limit of the server, for one peer or in all, is reached; the request may succeed later.
+    """A limit of the server, for one peer or for all, is reached; the request may succeed later.
 
     Remedy: Raise the teacher's `--slots`, add teachers, or lower `Limits.window_max`.
 

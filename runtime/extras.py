@@ -51,7 +51,7 @@ def install_command(extra: str) -> str:
 
 
 def requirements(extra: str) -> list[str]:
-    """Return the requirements of an extra of the installed distribution, in its order.
+    """Return the requirements of an extra, in the order of the installed distribution's metadata.
 
     Empty if the distribution is not installed or does not declare the extra.
     """

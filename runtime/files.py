@@ -38,8 +38,9 @@ def check_writable(path: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` after the body has succeeded.
 
-    A symbolic link stays, and the file that it names is replaced; a link to itself is replaced. A
-    device or pipe, such as /dev/null, is yielded itself: renaming a file would remove it.
+    If `path` is a symbolic link, the link stays and its target is replaced; a link to itself is
+    replaced. If `path` is a device or pipe, such as /dev/null, `path` itself is yielded: a renamed
+    file would take its place.
 
     Raises:
         UsageError: the file cannot be written, or the body raised an OSError.

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Longest wait of a main thread in seconds. The kernel may deliver a signal to any thread, but
-#: Python runs the handler only in the main thread, between two instructions.
+#: Longest wait of a main thread in seconds. Python runs signal handlers only in the main thread. If
+#: the kernel delivers a signal to another thread, a waiting main thread runs the handler only after
+#: its wait.
 SIGNAL_CHECK_S = 0.25
 
-#: Limit of descriptors if the hard limit is infinite.
 _MAX_DESCRIPTORS = 1 << 16
 
 EXIT_FAILURE = 1
@@ -43,10 +43,10 @@ EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of descriptors to the hard limit; only for command lines of servers.
+    """Set the soft limit of descriptors to the hard limit, or to 65536 if there is no hard limit.
 
-    Each connection needs a descriptor. The usual soft limit, 1024, protects programs that call
-    `select`.
+    Only command lines of servers call this: each connection needs a descriptor. The usual soft
+    limit, 1024, protects programs that call `select`.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
@@ -223,13 +223,14 @@ def run_cli(
     """Run a command line and end the process with an exit code that fits the result.
 
     An error is reported in one line on stderr. Exit codes: `exit_code` of an EdlError; 2 for a
-    misuse of the command line; 130 for Ctrl-C; 1 for other errors. With EDL_DEBUG set, or
+    misuse of the command line or a missing optional package; 130 for Ctrl-C; 141, without a line,
+    if the reader of stdout has ended; 1 for other errors. With EDL_DEBUG set, or
     EDL_LOG_LEVEL=debug, the traceback is shown as well.
 
     Args:
         app: the command line, or a function that creates it. Errors in that function, such as
-            those of imports, are reported in the same way. Until it returns, `interrupts` handles
-            Ctrl-C.
+            those of imports, are reported in the same way. Until the function returns, Ctrl-C is
+            handled as `exit_on_interrupt` has set it.
         name: start of each error line.
         moved: options of older versions, and their replacements. An option that is now a key of
             another option, with the same name, needs no entry.
@@ -254,7 +255,7 @@ def run_cli(
                 file=sys.stderr,
                 flush=True,
             )
-        except OSError:  # stderr is closed or its disk is full: the exit code still tells
+        except OSError:  # stderr is closed or its disk is full: only the exit code tells the error
             _discard(sys.stderr)
         sys.exit(code)
 
@@ -286,7 +287,7 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
 
 
 def _refuse_infinite_numbers(command: Any) -> None:
-    """Let options of a command and its subcommands refuse nan and inf, which `float` accepts."""
+    """Make parameters of a command and its subcommands refuse nan and inf, which float accepts."""
     for parameter in command.params:
         parameter.callback = partial(_checked, parameter.callback)
     for subcommand in getattr(command, "commands", {}).values():
@@ -312,7 +313,7 @@ def _replacement_of(error: Any, moved: Mapping[str, str]) -> str:
 
 
 def _nobody_reads_stdout() -> bool:
-    """Return whether the reader of our output, such as `head`, has ended; then discard the rest."""
+    """Return whether the reader of our stdout, such as `head`, has ended; if so, discard stdout."""
     poller = select.poll()
     poller.register(sys.stdout.fileno(), 0)  # poll always reports errors
     if not poller.poll(0):
@@ -327,7 +328,7 @@ def _discard(stream: TextIO) -> None:
 
 
 def _describe(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the text in one line for an error of a command line."""
+    """Return the exit code and the message for an error of a command line."""
     kind = type(error).__name__
     if isinstance(error, EdlError):
         return error.exit_code, str(error)

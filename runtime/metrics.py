@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 #: Seconds after which a read or write of a connection times out, and after which a scrape may be
 #: ended in favour of others.
 _TIMEOUT_S: Final = 5.0
-#: Most scrapes at once; further scrapes are answered 503.
+#: Limit of simultaneous scrapes; further ones are answered 503.
 _MAX_SCRAPES: Final = 16
-#: Most connections without a scrape, including health checks. A further connection closes the
-#: oldest, so that silent connections block nobody.
+#: Limit of connections that have not begun a scrape, including health checks. One more connection
+#: makes the server close the oldest, so that silent connections block nobody.
 _MAX_WAITING: Final = 32
 #: Errors of a system that has no descriptor or memory for another connection, and seconds before
 #: the next attempt.
@@ -41,9 +41,9 @@ READY: Final = "/health/ready"
 class MetricsServer:
     """Serves one registry at `http://ADDRESS/metrics` until it is closed.
 
-    The server listens on loopback by default: metrics hold no secrets, but they show the structure
-    of a mesh. Invalid HTTP, slow clients and too many clients affect only their own connections:
-    health probes are answered however many clients scrape or are silent.
+    If `listen` names no host, the server listens on loopback: metrics hold no secrets, but they
+    show the structure of a mesh. Invalid HTTP, slow clients and too many clients affect only their
+    own connections: health probes are answered however many clients scrape or are silent.
 
     `/health/live` answers 200, `/health/ready` 200 or 503, both with an empty body. They need no
     token, as a kubelet has neither a token nor a certificate for the other ports.
@@ -136,10 +136,10 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().process_request(request, client_address)
 
     def begin_scrape(self, request: socket.socket) -> bool:
-        """Register a connection as a scrape; return False if there is no room."""
+        """Register a connection as a scrape; return False if the scrape is refused."""
         now = time.monotonic()
         with self._lock:
-            if request not in self._waiting:  # closed to make room for another
+            if request not in self._waiting:  # closed to make room for another connection
                 return False
             if len(self._scraping) < _MAX_SCRAPES:
                 del self._waiting[request]
@@ -151,7 +151,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
             return False
 
     def shutdown_request(self, request: Any) -> None:
-        # Before the connection ends: a client that sees the end may connect again at once.
+        # Free its place before the connection ends: its client may connect again at once.
         with self._lock:
             self._waiting.pop(request, None)
             self._scraping.pop(request, None)

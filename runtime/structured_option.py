@@ -237,7 +237,7 @@ def _parsed(text: str, field: _Field) -> Any:
     try:
         number = kind(text)
         is_finite = math.isfinite(number)
-    except (ValueError, OverflowError):  # an integer that no float can hold
+    except (ValueError, OverflowError):  # OverflowError: an integer that no float can hold
         raise ValueError(f"expects {what}{bound}, got {text!r:.80}") from None
     if not is_finite or (least is not None and number < least):
         raise ValueError(f"expects {what}{bound}, got {text:.80}")

@@ -1,9 +1,8 @@
-"""`python -m edl.runtime.supervise GRACE_S PROGRAM ARGS...` runs PROGRAM while its parent lives.
+"""A guard: `python -m edl.runtime.supervise GRACE_S PROGRAM ARGS...` runs a foreign program.
 
-The parent is the process that started this guard. The guard is for a foreign program, which does
-not watch the life pipe. The guard forwards signals and ends like the program, with its exit code or
-by its signal. If the guard is killed, the kernel kills the program. If the parent dies, nothing of
-the process group remains.
+A foreign program does not watch the life pipe, so the guard watches it: if the process that started
+the guard dies, the guard's whole process group ends. The guard forwards signals and ends like the
+program, with its exit code or by its signal. If the guard is killed, the kernel kills the program.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import sys
 from .life import LIFE_VARIABLE, end_with_parent, parent_has_ended, set_death_signal
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-NOT_EXECUTABLE = 127  # as in shells
+_EXIT_NOT_STARTED = 127  # as of a shell that does not find the program
 
 
 def guard(grace_s: float, argv: list[str]) -> int:
@@ -46,7 +45,7 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
     try:
         set_death_signal(signal.SIGKILL)
         if os.getppid() != guard_pid:  # the guard died before the call of prctl
-            os._exit(NOT_EXECUTABLE)
+            os._exit(_EXIT_NOT_STARTED)
         if life_fd is not None:
             os.set_inheritable(int(life_fd), False)
         # Python ignores the first two, and background jobs of shells ignore SIGINT: undo both.
@@ -57,7 +56,7 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
         print(f"cannot run {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
-    os._exit(NOT_EXECUTABLE)
+    os._exit(_EXIT_NOT_STARTED)
 
 
 def _end_like(returncode: int) -> None:

@@ -62,8 +62,8 @@ class Identity:
 def open_pidfd(pid: int) -> Iterator[int | None]:
     """Yield a descriptor that refers to one process, and becomes readable when the process ends.
 
-    None: there is no such process, or the system has no pidfds (Linux before 5.3, or a container
-    that forbids them).
+    None: there is no such process, no descriptor is free, or the system has no pidfds (Linux before
+    5.3, or a container that forbids them).
     """
     try:
         fd = os.pidfd_open(pid)

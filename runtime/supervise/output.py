@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 #: Lines kept in memory per child.
 TAIL_LINES = 1000
-#: Most bytes of a line; longer lines are split.
+#: Longest line in bytes; longer lines are split.
 LINE_BYTES = 8192
 
 

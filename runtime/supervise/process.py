@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds within which a child ends after SIGKILL, unless it hangs in a device driver.
 KILL_S = 5.0
-#: Seconds between calls of the `check` of `Process.expect`.
+#: Longest time between calls of the `check` of `Process.expect`, in seconds.
 CHECK_S = 0.1
 #: Milliseconds between checks for the child's end without pidfds (before Linux 5.3).
 _POLL_MS = 50
@@ -89,7 +89,8 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
         echo: called with each line of its output, in the thread that watches this child.
 
     Raises:
-        ProcessFailed: the program cannot be executed, or its log cannot be written.
+        ProcessFailed: the program cannot be executed, its log cannot be written, or no thread can
+            be started to watch it.
     """
     if command.guard and not _has_program(command):
         raise ProcessFailed(f"cannot start {command.name}: there is no program {command.argv[0]!r}")
@@ -217,7 +218,7 @@ class Process:
         Args:
             pattern: regular expression of the line.
             timeout_s: seconds to wait.
-            check: called every 0.1 s; an exception from it ends the wait.
+            check: called at least every 0.1 s; an exception from it ends the wait.
 
         Raises:
             ProcessFailed: the child ended, or `timeout_s` passed, without such a line. The message
@@ -393,7 +394,7 @@ class Background:
     """A process that does not end with its parent, for commands that run in the background.
 
     It has its own session, writes its output to a file, and inherits no life pipe (see `life.py`).
-    Its own children of `runtime.supervise` end with it, as usual.
+    Children that it starts by `runtime.supervise` end with it, as usual.
 
     Args:
         command: the program; it must have a `log`.
