@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def resolved(project: Path, extras: Iterable[str]) -> list[dict[str, Any]]:
-    """Return core metadata of all packages that a project with these extras needs, without its own.
+    """Return core metadata of all packages that a project with these extras needs, except edl-dist.
 
     Raises:
         subprocess.CalledProcessError: pip cannot resolve the packages.

@@ -31,8 +31,9 @@ _KINDS: Final = {
     GPU: ("gpu", 1.0),
 }
 PODS: Final = "pods"
-#: Seconds for which pods of jobs stay on a machine that is unreachable or not ready. The machine
-#: stays in the pool as long. Otherwise jobs would shrink at once, and lose nodes that still run.
+#: Seconds for which pods of jobs stay on a machine that is unreachable or not ready. For the same
+#: time the machine stays in the pool. Otherwise jobs would shrink at once, and lose nodes that
+#: still run.
 SILENT_S: Final = 30
 #: State of a pod's machine. "counted": in the pool; "closed": ready, but takes no new pods
 #: (cordoned or tainted); "silent": not ready or removed; "none": the pod is not scheduled yet.
@@ -64,8 +65,9 @@ def amounts(resources: Mapping[str, Any]) -> dict[str, float]:
 def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
     """Return the effective requests of a pod, as the cluster's scheduler counts them.
 
-    This is the larger of the sum over its containers and the largest init container. Requests at
-    pod level take precedence. The pod's overhead is added, and 1 of the resource "pods".
+    These are the larger of two: the sum over its containers and sidecars, and the largest init
+    container with the sidecars before it. Requests at pod level take precedence. The pod's overhead
+    is added, and 1 of the resource "pods".
 
     Args:
         spec: spec of the pod.
@@ -179,7 +181,8 @@ class Machines:
 
         Args:
             pods: pods of all namespaces.
-            shares_pool: returns whether a pod shares the pool, so that it is not one of the others.
+            shares_pool: returns whether a pod is one of those that share the pool. These pods do
+                not count as other pods, so they take nothing here.
         """
         capacity: dict[str, float] = {}
         for resources in self.counted.values():
@@ -228,7 +231,8 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 def _is_ready(node: Object, now: float | None) -> bool:
     """Return whether a machine is ready, or was until less than `SILENT_S` before `now`.
 
-    A machine that became unready within `SILENT_S` of its creation is new and was never ready.
+    A machine that became unready within `SILENT_S` of its creation counts as one that was never
+    ready.
     """
     conditions = node.get("status", {}).get("conditions", ())
     ready: Object = next((each for each in conditions if each.get("type") == "Ready"), {})

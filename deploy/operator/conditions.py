@@ -79,5 +79,5 @@ def common_fields(
 
 
 def generation_of(resource: Object) -> int:
-    """Return the generation of an object: it grows with each change of the spec."""
+    """Return the generation of an object, which grows with each change of its spec."""
     return int(resource["metadata"].get("generation") or 1)

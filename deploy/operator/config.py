@@ -14,7 +14,8 @@ class OperatorConfig:
 
     Attributes:
         namespace: namespace of the resources; "": all namespaces.
-        coordinator: Redis URL of the mesh for resources that name none; None: each must name one.
+        coordinator: Redis URL of the mesh for resources that name none; None: each TeacherService
+            and each training must name one.
         interval_s: seconds between two rounds if nothing changes.
         elastic: how jobs share the cluster.
         growing_cluster: the cluster adds machines for waiting pods, so its free resources do not
@@ -25,8 +26,8 @@ class OperatorConfig:
             of nodes cannot be placed, each pause is as long as this state has lasted, at least
             `place_again_s` and at most an hour: each attempt takes room from jobs of lower
             priority.
-        lost_pause_s: seconds of pause after the cluster has ended a node. They double with each
-            further node that the cluster ends while no node runs.
+        lost_pause_s: seconds of pause after the cluster has ended a node. They double, up to 60 s,
+            with each further node that the cluster ends while no newer node runs.
     """
 
     namespace: str = "default"

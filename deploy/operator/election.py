@@ -143,7 +143,7 @@ class LeaseElection:
                 stored["spec"].update(holderIdentity="", leaseDurationSeconds=1)
                 self._client.replace(LEASE, stored)
         except (KubernetesObjectChanged, KubernetesObjectMissing):
-            return  # another operator has it
+            return  # another operator has taken it, or it was deleted
 
     def _notify(self) -> None:
         leading = self.leads()

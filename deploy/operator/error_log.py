@@ -35,7 +35,7 @@ class ErrorLog:
         *,
         traceback: bool = False,
     ) -> None:
-        """Log "what: error": as a warning if it is new for the subject, else for debugging."""
+        """Log "what: error": as a warning if it is new for the subject, else at level debug."""
         level = logging.DEBUG if self._last.get(subject) == str(error) else logging.WARNING
         self._last[subject] = str(error)
         log.log(level, "%s: %s", what, error, exc_info=traceback)

@@ -14,7 +14,7 @@ from .conditions import ResourceEvent
 
 log = logging.getLogger(__name__)
 
-#: Most characters of an event's message.
+#: Limit of the characters of an event's message.
 _MESSAGE_CHARS: Final = 1024
 
 

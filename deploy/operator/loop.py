@@ -18,7 +18,7 @@ from .error_log import ErrorLog
 
 log = logging.getLogger(__name__)
 
-#: Fewest seconds between two rounds, so that many changes cause one round.
+#: Shortest pause between two rounds in seconds, so that many changes cause one round.
 _PAUSE_S: Final = 0.1
 #: Bounds of the pause of a reconciler after a failure, in seconds.
 _BASE_S, _CAP_S = 2.0, 30.0

@@ -35,7 +35,7 @@ _RESOURCES: Final = (TEACHER_SERVICE, DISTILL_JOB)
 _CREATED: Final = (POD, DEPLOYMENT)
 #: Seconds after which a watch is renewed, as it may have broken silently.
 _WATCH_S: Final = 300
-#: Seconds in which the thread must end after `stop`.
+#: Seconds for which `stop` waits for the end of the thread.
 _END_S: Final = 10.0
 
 

@@ -1,8 +1,8 @@
 """Decides for all jobs of a cluster which pods to create and delete. No I/O.
 
 `decide_pods` asks `scheduler.elastic` for the number of nodes of each job, and derives pods, states
-and events. The caller writes a job's ledger before it creates or deletes pods, so it may be killed
-between any two calls.
+and events. The caller writes a job's ledger before it creates or deletes pods, so the operator may
+be killed between any two requests to the cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _actions(case: AssessedJob, target: Target | None, now: float) -> JobActions
     Args:
         case: the job; `ledger.target` is its new number of nodes.
         target: decision of `scheduler.elastic`; None: it did not decide about this job.
-        now: seconds by the clock of the ledgers.
+        now: seconds since 1970.
     """
     job = case.job
     leave = _pods_to_delete(case, 0 if target is None else target.nodes)
@@ -83,10 +83,10 @@ def _pods_to_create(case: AssessedJob) -> tuple[int, ...]:
 
 
 def _pods_to_delete(case: AssessedJob, target: int) -> tuple[int, ...]:
-    """Choose surplus nodes.
+    """Choose the surplus nodes to delete.
 
-    First come those on silent or closed machines, then those that cannot be placed or started, then
-    others that do not run. Among equal ones, the newest comes first.
+    Nodes on silent or closed machines are chosen first, then nodes that cannot be placed or
+    started, then other nodes that do not run. Among equal nodes, the newest is chosen first.
     """
     staying = case.job.staying
     surplus = max(0, len(staying) - target)
@@ -169,7 +169,7 @@ def _reason(case: AssessedJob, target: Target | None, state: ElasticJobState, no
 
 
 def _pauses(case: AssessedJob) -> bool:
-    """Return whether a replacement of an ended node is not started yet."""
+    """Return whether the job lacks a node, and starts none before the end of a pause."""
     return case.ledger.retry_at_s is not None and len(case.job.staying) < case.ledger.target
 
 
@@ -223,7 +223,7 @@ def decide_pods(
     Args:
         pool: capacity of the cluster, and what others use of it.
         jobs: all jobs, also ended ones; names are unique.
-        now: seconds by the clock of the ledgers.
+        now: seconds since 1970.
         config: how jobs share the cluster.
 
     Returns:

@@ -24,8 +24,8 @@ class NodePod:
         number: number of the node, unique within the job.
         deleting: the pod is being deleted.
         ended: its program has ended, or will never run.
-        code: exit code of its program; None: it runs, or the cluster ended it (evicted, machine
-            lost), which is not the job's fault.
+        code: exit code of its program; None: the program has not ended or never ran, or the cluster
+            ended it (evicted, machine lost), which is not the job's fault.
         runs: its program runs.
         ready: its program runs and is ready.
         machine: state of its machine.
@@ -53,7 +53,7 @@ class NodePod:
 
     @property
     def leaves(self) -> bool:
-        """Whether it is leaving; unknown, so False, on a silent machine."""
+        """Whether it is leaving. False on a silent machine, where this is unknown."""
         return self.deleting and not self.ended and self.machine != "silent"
 
 
@@ -99,7 +99,7 @@ class PodLedger:
         done: a node has succeeded.
         hopeless: a node has failed in a way that a retry cannot change.
         counted: numbers of ended pods that were recorded and still exist.
-        changed_s: time of the latest change of `target`.
+        changed_s: time of the latest change of `target`, except changes from 0.
         waiting_since_s: since when it waits without nodes.
         started_s: when it first had its least number of nodes.
         ended_s: when it ended.
@@ -109,7 +109,8 @@ class PodLedger:
         placeable_until_s: until when `placeable` applies.
         unplaced_since_s: since when its least number of nodes cannot be placed; None: they run, or
             could always be placed.
-        why: why the latest node failed, was ended by the cluster, or could not be placed.
+        why: reason of the latest problem: a node failed, or the cluster ended, refused or could not
+            place one.
         end: how the job ended; empty: it has not, or it is stopped and may continue.
     """
 
@@ -205,12 +206,12 @@ def endings_of(job: ObservedJob, ledger: PodLedger) -> NodeEndings:
 
 @dataclass(frozen=True, slots=True)
 class AssessedJob:
-    """One job with the ends of its pods recorded: the input of a decision.
+    """One job, after its ended pods were recorded: the input of a decision.
 
     Attributes:
         job: the observed job.
-        ledger: its ledger with all ends of its pods.
-        events: events about these ends, and about pods that cannot be placed.
+        ledger: its ledger, in which all ended pods are recorded.
+        events: events about newly recorded pods, and about pods that cannot be placed.
         waits_for_room: its least number of nodes cannot be placed, so it waits without nodes.
     """
 

@@ -86,7 +86,7 @@ def _exit_code(
 ) -> int | None:
     """Return the exit code of an ended node: 1 if an init container failed.
 
-    None: the cluster ended the node, or its program never ran.
+    None: the cluster ended the node, or its program never ran for another reason.
     """
     if status.get("phase") == "Succeeded":
         return 0

@@ -139,7 +139,7 @@ class ClusterReader:
         Jobs are listed before their pods. So every pod that a job's status mentions is found.
 
         Args:
-            now: seconds.
+            now: seconds since 1970.
 
         Raises:
             EdlError: see `Client`.
@@ -167,8 +167,8 @@ class ClusterReader:
         """Read machines, and pods that are not nodes of jobs, unless both were read lately.
 
         Args:
-            now: seconds.
-            jobs: DistillJobs that have not ended; after a change of them, read at once.
+            now: seconds since 1970.
+            jobs: DistillJobs that have not ended; if one has changed, both are read at once.
         """
         metas = [job["metadata"] for job in jobs]
         current = frozenset((meta["uid"], meta.get("generation")) for meta in metas)

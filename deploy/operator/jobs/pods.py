@@ -140,7 +140,8 @@ def _check_training(job: Object, pod_spec: Object) -> None:
     """Check that the nodes of a training can reach the mesh's Redis and share checkpoints.
 
     Raises:
-        UsageError: neither the job nor its template names a URL, or a shared location.
+        UsageError: neither the job nor its template names a URL or a shared location, or the URL
+            contains a password.
     """
     container = next(one for one in pod_spec["containers"] if one["name"] == NODE_CONTAINER)
     coordinator_known = check_coordinator(container) or container.get("envFrom")

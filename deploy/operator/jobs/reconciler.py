@@ -35,7 +35,7 @@ from .status import changes, ledger_fields, spec_events, status_of
 
 log = logging.getLogger(__name__)
 
-#: Attempts per round; each later one follows a change of a job since it was read.
+#: Attempts per round. Another attempt is made if a job has changed since it was read.
 _ATTEMPTS: Final = 3
 _NUMBERS: Final = re.compile(r"\d+")
 
@@ -66,7 +66,7 @@ class DistillJobReconciler:
         """Bring all jobs nearer to their desired state.
 
         Args:
-            now: seconds since 1970, the clock of the ledgers.
+            now: seconds since 1970.
 
         Raises:
             LeaseSuperseded: this operator no longer leads.

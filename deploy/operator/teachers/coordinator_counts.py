@@ -9,7 +9,7 @@ from typing import Final
 from ....mesh.agent.teacher_fleet import ServicePoller
 from ....proto.security.credentials import ClientSecurity
 
-#: Most coordinators to poll at the same time, as some may not answer.
+#: Number of coordinators called in parallel: one that does not answer must not delay all others.
 _AT_ONCE: Final = 16
 
 
@@ -27,7 +27,8 @@ class CoordinatorCounts:
     def of(self, url: str, service: str) -> int | None:
         """Return the number of teachers that the operator should run for a service; None: unknown.
 
-        The coordinator's number includes teachers that no fleet started; they are subtracted.
+        The coordinator's number includes teachers that the operator did not start. They are
+        subtracted.
         """
         poller = self._pollers.get((url, service))
         return None if poller is None or poller.registered is None else poller.desired
