@@ -64,8 +64,8 @@ def run(
 class Service:
     """The assignment state of a service, to which single changes are applied and timed.
 
-    Methods ending in `_s` return CPU seconds. Except for `rebuild_s`, it is the mean of `CHANGES`
-    changes.
+    Methods ending in `_s` return CPU seconds: `rebuild_s` of one rebuild, the others the mean of
+    `CHANGES` changes.
     """
 
     def __init__(self, teachers: int, students: int) -> None:
@@ -83,7 +83,7 @@ class Service:
         self.rebuild_s()
 
     def rebuild_s(self) -> float:
-        """Time assigning all original teachers and students from an empty state."""
+        """Time the assignment of all original teachers and students from an empty state."""
         self._state = rule.AssignmentState()
         self._names = [
             event.teacher_id for event in self._initial_events if isinstance(event, rule.TeacherUp)

@@ -49,12 +49,13 @@ FULL_TEACHERS, FULL_STUDENTS = 10_000, 1_000
 WANTED_SHARE: Final = 0.9
 #: Share of the teachers that die; as many join.
 CHANGED_SHARE: Final = 0.02
-#: Most cores that each may use at full size. The limits scale with the number of teachers, down to
-#: `LEAST_SCALE`: with fewer teachers, the work that does not depend on their number prevails.
+#: Limits of the cores that Redis and the manager use at full size. They scale with the number of
+#: teachers, down to `LEAST_SCALE`: with fewer teachers, most of the work does not depend on their
+#: number.
 REDIS_CORES, MANAGER_CORES = 0.12, 1.0
 LEAST_SCALE: Final = 0.1
-#: Most seconds from registration to assignment, and from the end of a lease until a student learns
-#: of it.
+#: Limits in seconds: from the registration of a teacher to its assignment, and from the end of its
+#: lease until a student learns of the loss.
 JOIN_S, DEATH_S = 0.5, 0.25
 _READY_S: Final = 180.0
 
@@ -102,7 +103,8 @@ def run(
     tenth = max(teachers // 10, 10), max(students // 10, 1)
     sizes = [tenth] if quick else [(teachers, students), tenth]
     phase_s = seconds or (5.0 if quick else 20.0)
-    runs = [measure(*size, phase_s) for size in dict.fromkeys(sizes)]  # tiny crowds have no tenth
+    # With few members, a tenth of them is the same size.
+    runs = [measure(*size, phase_s) for size in dict.fromkeys(sizes)]
     goals = [goal for stats in runs for goal in _goals(stats)]
     goals += assignment.run(quick=quick, teachers=teachers, students=students).goals
     return BenchmarkReport([_row(stats) for stats in runs], goals)
@@ -207,7 +209,8 @@ def _meter(url: str, manager: Process) -> Iterator[_Meter]:
 def _await_admission(manager: str, teachers: int) -> None:
     """Wait until all teachers are admitted.
 
-    The status begins with teachers that are not admitted, so its first teacher is enough.
+    The status lists teachers that are not admitted first, so its first teacher shows whether there
+    are any.
     """
 
     def are_admitted() -> bool:

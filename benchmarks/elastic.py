@@ -47,16 +47,17 @@ SLOTS: Final = 2
 WORK_S: Final = 60.0
 QUICK_WORK_S: Final = 25.0
 B_WORK_FACTOR: Final = 1.4
-#: Goals: the greatest ratios of elastic to gang scheduling, the most seconds until a reserved slot
-#: is free, and the greatest ratio of p99 on the reserved slot to p99 without jobs.
+#: Limits of the goals: ratio of the makespans of elastic and gang scheduling; ratio of their mean
+#: pending times; seconds until a reserved slot is free; ratio of p99 on the reserved slot to p99
+#: without jobs.
 MAKESPAN: Final = 0.85
 PENDING: Final = 0.5
 YIELD_S: Final = 10.0
 P99: Final = 1.2
 #: Requests per second to the service.
 PER_S: Final = 25.0
-#: Requests of a load. It is divided into `MIN_ROUNDS` parts, the fewest samples that a confidence
-#: interval needs.
+#: Requests of a load. The load is divided into `MIN_ROUNDS` parts, because a confidence interval
+#: needs at least so many samples.
 REQUESTS: Final = MIN_ROUNDS * 100
 QUICK_REQUESTS: Final = MIN_ROUNDS * 20
 _FREEZE_S: Final = 5.0
@@ -318,7 +319,8 @@ def _service(setup: BenchmarkSetup, requests: int) -> ServiceTimes:
         )
         try:
             free = reserve.expect(r"slot (\d+)\b.* free after ([\d.]+) s", _START_S)
-            slot, yielded_s = int(free[1]), float(free[2])  # without the start of the command
+            # `yielded_s` does not include the start of the command.
+            slot, yielded_s = int(free[1]), float(free[2])
             log.info("slot %d is free after %.1f s", slot, yielded_s)
             reserved = _times_ms(setup.cores[slot], requests)
             log.info("on its reserved slot: p99 %.1f ms", quantile(reserved, 0.99))

@@ -1,9 +1,10 @@
 """Latency of a teacher for a good client, alone and while others attack every port of a mesh.
 
-The mesh has a manager with its page, and a teacher with TLS, tokens, HTTP and metrics. One client
-has batches labelled all the time. Then, for the same time, attackers hold thousands of connections
-and handshakes, send incomplete requests, impossible lengths, random bytes and frames, guess tokens,
-and register shared memory of others. They run at the lowest priority, as if on other machines.
+The mesh has a manager with its page, and a teacher with TLS, tokens, HTTP and metrics. One good
+client has batches labelled all the time. In the second of two equally long phases, attackers hold
+thousands of connections and handshakes, send incomplete requests, impossible lengths, random bytes
+and frames, guess tokens, and register shared memory of others. They run at the lowest priority, as
+if on other machines.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _MEMORY_READINGS: Final = 60
 _NICE: Final = 19
 #: Seconds between two acts of one kind.
 _ACT_PAUSE_S: Final = 0.02
-#: Most connections that are held open at the HTTP port, and at the metrics port.
+#: Number of connections that are held open at the HTTP port, and at the metrics port.
 _IDLE, _IDLE_METRICS = 2000, 32
 _HUGE: Final = 1 << 40
 #: Preface of an HTTP/2 connection, which gRPC uses.

@@ -36,7 +36,7 @@ class ImportSubject:
 
     Attributes:
         names: modules, or `module:attribute` to load an attribute that the module imports lazily.
-        limit_s: most CPU seconds of the whole process; None: no goal.
+        limit_s: limit of the CPU seconds of the whole process; None: no goal.
     """
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class ImportSubject:
 
 
 NUMPY, READER = "numpy", "edl.distill_reader"
-#: Most CPU seconds of importing the reader beyond those of numpy.
+#: Limit of the CPU seconds of importing the reader beyond those of numpy.
 READER_LIMIT_S = 0.1
 SUBJECTS: Mapping[str, ImportSubject] = {
     NUMPY: ImportSubject(("numpy",)),

@@ -48,7 +48,7 @@ class StreamCase:
     Attributes:
         name: name in the report.
         loss_every: a teacher is lost and joins again after this many batches; 0: never.
-        most_rows: most rows of a request; None: each request is one batch.
+        most_rows: greatest number of rows of a request; None: each request is one batch.
         read_ahead: batches that the source keeps queued.
     """
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Op = Literal[">=", "<=", "=="]
 Row = Mapping[str, str | float | int | bool]
 
-#: Fewest paired rounds of an interval: with fewer, it is too uncertain to fail a goal.
+#: Least number of paired rounds of an interval: with fewer, it is too uncertain to fail a goal.
 MIN_ROUNDS = 15
 RESAMPLES = 2000
 LIBRARIES = (
@@ -225,7 +225,9 @@ def quantile(samples: Sequence[float], part: float) -> float:
 
 
 def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list[list[float]]:
-    """Take each measurement once per round, on one core, after a discarded warm-up round.
+    """Take each measurement once per round, after a discarded warm-up round.
+
+    This thread, and children that it starts meanwhile, run on one core.
 
     Every second round runs in reverse order, so that no measurement has an advantage if the machine
     slows down, or if a measurement disturbs the next one.

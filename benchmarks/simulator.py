@@ -17,7 +17,7 @@ LIMIT_S: Final = 30.0
 LIMIT_LARGE_S: Final = 600.0
 BATCH: Final = 32
 
-#: 8 students, 56 teachers, 2,000 batches each.
+#: 8 students with 2,000 batches each, 56 teachers.
 SMALL: Final = Scenario(
     name="8 x 56 x 2,000",
     batches=2_000,
@@ -64,7 +64,8 @@ def run(quick: bool) -> BenchmarkReport:
     """Measure both scenarios, and check that a second run of a seed gives the same result.
 
     Args:
-        quick: use a tenth of the batches, students and teachers, and two minutes.
+        quick: use a tenth of the batches in the small scenario; a tenth of the members, for two
+            minutes, in the large one.
     """
     small, large = SMALL, LARGE
     if quick:

@@ -33,7 +33,7 @@ READ = 32
 WRITTEN = 256
 FORMS = ("float32", "bfloat16", "topk:20")
 CONTENT = ModelId("content")
-#: Most CPU microseconds of the engine for a sample with a stored label: key and lookup.
+#: Limit of the engine's CPU microseconds for a sample with a stored label: key and lookup.
 MOST_US = 200.0
 
 

@@ -25,7 +25,8 @@ class Task:
     Attributes:
         name: name in the table, and of the service.
         data: rows for training and held-out rows, images or other inputs.
-        settings: settings of teacher and students; each student has labels of `labelled` rows only.
+        settings: settings of teacher and students; `settings.labelled` is the number of rows for
+            which a student has hard labels.
         augmentation: changes the inputs of teacher and students at random.
         teacher: makes the teacher's network.
         student: makes a student's network, which is much smaller.

@@ -10,7 +10,7 @@ from ...scheduler.elastic_values import ElasticMemory, Pool
 from .running_job import RunningJob
 from .values import PoolState, SimulatedJob, SimulatedPool, Simulation
 
-#: A regular decision that is due within so many seconds is made now. Times are inexact: floats.
+#: A regular decision that is due within so many seconds is made now: floats are inexact.
 _TOLERANCE_S = 1e-9
 
 

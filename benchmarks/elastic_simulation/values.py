@@ -37,13 +37,13 @@ class SimulatedJob:
         max_nodes: most nodes that it can use.
         needs: amount of each kind of resource that a node holds.
         base: amount that the job holds in addition while it has nodes.
-        priority: higher goes first.
+        priority: jobs of higher priority get nodes first.
         submitted_s: time of the submission.
         start_s: seconds from the order to run until its first nodes work.
         join_s: seconds from the order to grow until more nodes work.
         leave_s: seconds for which a leaving node still holds its resources.
         reform_s: seconds for which the whole job pauses when its working nodes change.
-        stop_s: time at which its owner stops it, done or not.
+        stop_s: time at which its owner stops it if it has not ended.
         failures: failures of its nodes.
         fail_over: whether it survives recoverable failures; False: the first failure ends it.
         checkpoint_s: seconds of running time between two checkpoints; a failure loses the work

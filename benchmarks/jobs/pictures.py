@@ -1,4 +1,4 @@
-"""The training of `edl bench elastic`: a small network on images, so that a step computes.
+"""The training of `edl bench elastic`: a small network on images, so that each step uses the CPU.
 
 The global batch does not depend on the world size, so with two ranks a step takes half the time.
 """

@@ -43,7 +43,7 @@ class Student:
 
     Attributes:
         want: number of wanted teachers.
-        served: whether it has been assigned teachers.
+        served: whether it has been assigned a teacher.
     """
 
     def __init__(self, name: str, service: str, want: int, stats: StudentLoadStats) -> None:

@@ -23,14 +23,14 @@ from .teachers import CHEAP, paced, start_teachers
 _FULL_WITHIN_S: Final = 90.0
 #: Longest time in seconds until a student has the teachers that it needs.
 _ENOUGH_WITHIN_S: Final = 90.0
-#: Seconds between that moment and the start of the measurement.
+#: Seconds from the moment at which it has them to the start of the measurement.
 _SETTLED_S: Final = 3.0
 
 
 def suspended(
     batch_s: float, teachers: int, step_s: float, volume_s: float, stop_s: float, times: int
 ) -> float:
-    """Return the longest wait of a student for a batch while teachers are suspended, in seconds.
+    """Return the longest wait of a student for a batch from the first suspension on, in seconds.
 
     Args:
         batch_s: seconds of a batch at each teacher.
@@ -92,8 +92,8 @@ def suspended(
 def joined(batch_s: float, needed: int, spares: int, window_s: float) -> ThroughputShare:
     """Measure the throughput of a student after the teachers that it lacked have joined.
 
-    It begins with two teachers fewer than it needs. These two, and spares, join a mesh with a
-    coordinator while it trains.
+    The student begins with two teachers fewer than it needs. The two missing teachers, and spares,
+    join a mesh with a coordinator while it trains.
 
     Args:
         batch_s: seconds of a batch at each teacher.

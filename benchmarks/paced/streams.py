@@ -1,11 +1,11 @@
 """Emulated students of a stated pace, and the throughput of streams from paced teachers to them.
 
 Each measurement takes consecutive windows of one stream. The first steps of a training are long
-(compiling, allocating), so the student's first step is long, too: `_FIRST_STEP` batches of a
-teacher. Meanwhile the teachers label a reserve of batches. If the teachers are the slower side, the
-reserve is used up before the first window begins; otherwise it keeps the student from waiting when
-an answer is some milliseconds late. If the reserve shrinks during the windows, the batches by which
-it shrinks do not count.
+(compiling, allocating). So the student's first step is long, too: as long as `_FIRST_STEP` batches
+of a teacher. Meanwhile the teachers label a reserve of batches. If the teachers are the slower
+side, the reserve is used up before the first window begins. Otherwise the reserve keeps the student
+from waiting when an answer is some milliseconds late. If it shrinks during the windows, the batches
+by which it shrinks do not count.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ PENDING_OFF_S: Final = sum(PENDING_OFF) / len(PENDING_OFF)
 PENDING_ON_S: Final = sum(PENDING_ON) / len(PENDING_ON)
 
 JOBS: Final = 20
-#: CPUs of a trainer, of ten parameter servers, of the master: run.sh, trainingjob.yaml.tmpl.
+#: CPUs of a trainer; CPUs of ten parameter servers and the master (run.sh, trainingjob.yaml.tmpl).
 TRAINER_CPUS: Final = 5
 BASE_CPUS: Final = 10 * 4 + 1
 #: CPUs of the cluster, and CPUs in use before the first job. In the published series, 60 trainers

@@ -36,8 +36,8 @@ EXPERIMENT: Final = Experiment(
     calibration=(
         "Pure training gives the V100's training rate, the rate on the same cards its labelling"
         " rate. The P4 is slower than the V100 in the ratio of their Teraflops (5.5 and 14, section"
-        " 4.1 of the paper). What each connected teacher adds to a step is that of figure 4. So the"
-        " service's rate is predicted: no cell about a P4 is used."
+        " 4.1 of the paper). The time that each connected teacher adds to a step is taken from"
+        " figure 4. So the service's rate is predicted: no cell about a P4 is used."
     ),
     cells=(
         Cell("pure train", "speed", PURE_TRAIN, "img/s", "calibrates", _TABLE),

@@ -45,8 +45,8 @@ EXPERIMENT: Final = Experiment(
     setting="Student ResNet50 on one V100, batch 32; teacher ResNet101 on 1 to 8 P4.",
     calibration=(
         "The fine-tuned number of teachers, 5, gives the P4's labelling rate: a fifth of the V100's"
-        " training rate. +93.0 % over Online gives the V100's labelling rate. What each connected"
-        " teacher adds to a step is that of figure 4. Nothing else is fitted."
+        " training rate. +93.0 % over Online gives the V100's labelling rate. The time that each"
+        " connected teacher adds to a step is taken from figure 4. Nothing else is fitted."
     ),
     cells=(
         *(

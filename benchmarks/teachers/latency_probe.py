@@ -23,7 +23,7 @@ _EVERY_S: Final = 0.01
 
 
 class LatencyProbe:
-    """Measures latencies of a teacher. `run` and `take` may use different threads.
+    """Measures latencies of a teacher. `run` and `take` may be called in different threads.
 
     Args:
         address: address of the teacher.

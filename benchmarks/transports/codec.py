@@ -1,8 +1,9 @@
 """Transports to a teacher's I/O process with an instant model: gRPC, and our own transport.
 
-Our own transport sends frames over TCP, received where the predictor reads them, or only the
-location of a batch in shared memory. The model answers in the event loop: the way to a real model
-and back, through the batcher's threads and another process, is not part of the transport.
+Our own transport sends a batch as frames over TCP, into the memory that the predictor reads, or
+sends only the location of the batch in shared memory. The model answers in the event loop: the way
+to a real model and back, through the batcher's threads and another process, is not part of the
+transport.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The transports `COPIED` and `COPIED_LOCAL` are the least that a reader does: because another process
 sends, the trainer has to copy each batch first. For a teacher on another host the copy is sent, for
-a teacher on the same host only its location. The time in which that teacher reads shared memory is
-left out.
+a teacher on the same host only its location. The time in which a teacher reads the copy in shared
+memory is left out.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _answer(connection: socket.socket, batch: Array) -> None:
 
 
 def _receive(connection: socket.socket, array: Array) -> bool:
-    """Fill `array`; return False if the connection ends before."""
+    """Fill `array`; return False if the connection ends before it is full."""
     view = array.data.cast("B")
     if not isinstance(connection, ssl.SSLSocket):
         return connection.recv_into(view, len(view), socket.MSG_WAITALL) == len(view)

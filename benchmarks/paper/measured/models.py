@@ -45,8 +45,8 @@ def framework() -> FrameworkName:
 class StudentAndTeacher:
     """MobileNetV3-small as the student and a ResNet as the teacher, both with random weights.
 
-    Both run on CPUs. The teacher uses the backend of served teachers. Create it before the
-    framework is imported: Paddle reads the number of threads only then.
+    Both run on CPUs. The teacher uses the backend of served teachers. Create this object before the
+    framework is imported: Paddle reads the number of threads only during its import.
 
     Args:
         name: framework of both.
