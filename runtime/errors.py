@@ -83,7 +83,7 @@ class KubernetesObjectMissing(UsageError):
 
 
 class UnavailableError(EdlError):
-    """Something outside this process cannot be reached now."""
+    """Something that this process needs is not available now."""
 
     exit_code = 69  # EX_UNAVAILABLE of sysexits.h
 
@@ -115,7 +115,7 @@ class CoordinatorUnavailable(UnavailableError):
     """No service manager answers.
 
     Remedy: Start `edl coordinator serve`, or check the network to it. Training continues with
-    the present teachers.
+    the teachers that it has.
     """
 
 
@@ -166,7 +166,7 @@ class ModelUnavailable(UnavailableError):
 class NoTeacherAvailable(UnavailableError):
     """No teacher came within the stated time.
 
-    Remedy: Start teachers of this service (`edl get teachers` shows the present ones), raise
+    Remedy: Start teachers of this service (`edl get teachers` shows which there are), raise
     `Timeouts.wait_s`, or continue without soft labels by `no_teacher="hard_only"`.
     """
 
@@ -321,9 +321,9 @@ class InputsOverwritten(TeacherError):
 
 
 class LeaseSuperseded(EdlError):
-    """A newer incarnation has taken over the name of this member, which must end.
+    """This process has lost its lease: another process has taken over its name or its leadership.
 
-    Remedy: Give each member its own name. If the newer one is a restart of this member, do
+    Remedy: Give each member its own name. If the other process is a restart of this member, do
     nothing.
     """
 

@@ -25,7 +25,8 @@ class Restarter:
     """Starts `command`, and restarts it whenever it ends, until `stop`.
 
     `start()` starts the first child in the caller's thread, so that the caller gets the errors.
-    Restarts and calls of `on_exit` happen in a separate thread. Pauses grow with each restart.
+    Restarts and calls of `on_exit` happen in a separate thread. The pauses before restarts are
+    random, with a bound that doubles with each restart.
 
     Args:
         command: the program.
@@ -72,7 +73,10 @@ class Restarter:
         return process
 
     def stop(self, grace_s: float = 5.0) -> int | None:
-        """End the child (SIGTERM, then SIGKILL) and restarts; return the exit code. Idempotent."""
+        """End the child (SIGTERM, then SIGKILL), and start no other; return the exit code.
+
+        Idempotent. Raises ProcessFailed if the child has not ended 5 s after SIGKILL.
+        """
         with self._lock:
             self._stopping.set()
             process = self._process
