@@ -65,9 +65,9 @@ def amounts(resources: Mapping[str, Any]) -> dict[str, float]:
 def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
     """Return the effective requests of a pod, as the cluster's scheduler counts them.
 
-    These are the larger of two: the sum over its containers and sidecars, and the largest init
-    container with the sidecars before it. Requests at pod level take precedence. The pod's overhead
-    is added, and 1 of the resource "pods".
+    These are the larger of two: the sum over its containers and sidecars (init containers that keep
+    running), and the largest init container with the sidecars before it. Requests at pod level take
+    precedence. The pod's overhead is added, and 1 of the resource "pods".
 
     Args:
         spec: spec of the pod.
