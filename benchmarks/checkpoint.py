@@ -1,9 +1,10 @@
 """How long a step waits for a checkpoint, compared with a synchronous save.
 
-Both use the same network and optimizer (Momentum). *Blocking* is the time for which a step waits:
-finding the arrays and copying them into the supervisor's memory. *Synchronous* is the time for
-which it would wait for a save: finding the arrays, writing, checksums, and syncing to the disk of
-the temporary folder. The first write to fresh memory costs more; it happens in the warm-up round.
+Both times are of the same network and optimizer (Momentum). *Blocking* is the time for which a step
+waits: finding the arrays and copying them into the supervisor's memory. *Synchronous* is the time
+for which a step would wait for a save: finding the arrays, writing, checksums, and syncing to the
+disk of the temporary folder. The first write to fresh memory costs more; it happens in the warm-up
+round.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LIMIT_PERCENT = 20.0
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Return a row for each network; its share is the median ratio of blocking to synchronous."""
+    """Return a row for each network, with the median ratio of blocking to synchronous in %."""
     paddle = import_paddle()
     rows: list[Row] = []
     goals: list[Goal] = []

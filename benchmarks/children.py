@@ -95,7 +95,7 @@ def two_cores() -> tuple[int, int]:
 
 
 def divided_cores(student_cores: int) -> tuple[list[int], list[int]]:
-    """Return so many cores for the student, and the remaining cores for everything else.
+    """Return `student_cores` cores for the student, and the remaining cores for everything else.
 
     If no cores remain, both get all cores.
     """

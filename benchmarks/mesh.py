@@ -101,7 +101,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def step(rows: int, batches: int) -> Estimate:
-    """Return the CPU time of a training process with a reader, relative to one without.
+    """Return the CPU time that a training process takes with a reader, relative to without one.
 
     Args:
         rows: rows of a batch.

@@ -1,4 +1,4 @@
-"""Speed of a teacher relative to its device, and whether it answers meanwhile.
+"""Speed of a teacher relative to its device, and its response times at full load.
 
 It uses real processes, and measures:
 

@@ -127,7 +127,7 @@ def _teacher() -> Layer:
 
 
 def _student() -> Layer:
-    """Return a small hidden layer on the mean character vector, which ignores the order."""
+    """Return a small hidden layer on the mean of the character vectors; it ignores their order."""
     from paddle import nn
 
     class BagOfCharacters(nn.Layer):  # type: ignore[misc]  # paddle has no types

@@ -33,7 +33,7 @@ TITLES: dict[Way, str] = {
 }
 #: Seconds until a lease expires; readers notice killed teachers earlier, by their connections.
 TTL_S = 3.0
-#: Limit far above the size of the store, which would evict labels at its limit.
+#: Limit of the store's size, far above its real size: at its limit a store evicts labels.
 STORE_BYTES = 2 << 30
 
 

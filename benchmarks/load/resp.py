@@ -61,7 +61,7 @@ class RespConnection(asyncio.Protocol):
         """Send one encoded command; return its reply as it is on the wire.
 
         Raises:
-            RedisUnavailable: the connection is closed.
+            RedisUnavailable: the connection is closed, or breaks before the reply.
         """
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

@@ -88,7 +88,8 @@ def replay(
         mode: mode of the fleet.
         jobs: number of jobs.
         every_s: seconds between two submissions.
-        after_s: seconds from the last submission until all jobs are stopped.
+        after_s: seconds after the pause that follows the last submission; then all jobs are
+            stopped.
         until_trained: stop the jobs earlier, once each has had a node.
 
     Raises:
