@@ -209,8 +209,8 @@ def _meter(url: str, manager: Process) -> Iterator[_Meter]:
 def _await_admission(manager: str, teachers: int) -> None:
     """Wait until all teachers are admitted.
 
-    The status lists teachers that are not admitted first, so its first teacher shows whether there
-    are any.
+    The status begins with the teachers that are not admitted, so its first teacher shows whether
+    there are any.
     """
 
     def are_admitted() -> bool:

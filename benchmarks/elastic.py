@@ -177,7 +177,10 @@ def _rows(gang: JobTimes, elastic: JobTimes, served: ServiceTimes) -> list[Row]:
 
 @contextmanager
 def _setup(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
-    """Run a Redis on the cores of the first slot: the service alone is measured on the second."""
+    """Run a Redis on the cores of the first slot, as the service first runs on those of the second.
+
+    Later the service runs on the slot that it has reserved.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-bench-")))
         with children_on(cores[0]):
