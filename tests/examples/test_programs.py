@@ -20,10 +20,10 @@ from edl.tests.waiting import DEADLINE_S
 
 
 def printed(
-    name: str, argv: tuple[object, ...], *patterns: str, **more: Any
+    name: str, argv: tuple[object, ...], *patterns: str, cwd: Path | None = None
 ) -> list[re.Match[str]]:
     """Run a program, which has to succeed; the lines that it prints, in this order."""
-    run = start(Command(name, (sys.executable, "-P", *map(str, argv)), log=None, **more))
+    run = start(Command(name, (sys.executable, "-P", *map(str, argv)), log=None, cwd=cwd))
     try:
         found = [run.expect(pattern, DEADLINE_S) for pattern in patterns]
         assert run.wait(DEADLINE_S) == 0
@@ -34,8 +34,7 @@ def printed(
 
 def walked(name: str, folder: Path, *patterns: str) -> list[re.Match[str]]:
     """What a walk-through prints when it is run in `folder`."""
-    env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return printed(name, (EXAMPLES / f"{name}_walkthrough.py",), *patterns, env=env, cwd=folder)
+    return printed(name, (EXAMPLES / f"{name}_walkthrough.py",), *patterns, cwd=folder)
 
 
 def number(text: str) -> float:
