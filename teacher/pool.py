@@ -1,10 +1,11 @@
 """The predictor processes of a teacher, one for each device, all with the same model.
 
 If a predictor crashes, its requests fail with errors that allow a retry. The process is restarted
-after growing pauses while the others serve; the teacher's sockets stay open. A predictor that keeps
-crashing without an answer in between is given up, and the teacher continues with the others. The
-teacher ends if all predictors are given up, if one refuses the model (ModelError), or if one dies
-before it has loaded the model for the first time.
+after growing pauses while the others serve; the teacher's sockets stay open. A restart that cannot
+load the model, such as for lack of memory, counts as a crash. A predictor that keeps crashing
+without an answer in between is given up, and the teacher continues with the others. The teacher
+ends if all predictors are given up, if one refuses the model at its first start (ModelError) or
+dies in it, or if the model has changed at a restart.
 """
 
 from __future__ import annotations
@@ -413,16 +414,18 @@ class PredictorProcess:
                 self._process = process = self._started(child_end, outputs)
             except (ProcessFailed, OSError) as error:
                 return f"did not start ({error})"
+            refusal = ""
             try:
                 if not self._stopping.is_set():
-                    self._listen(channel, outputs)
+                    refusal = self._listen(channel, outputs)
             finally:
                 self._fail_jobs()
                 # The process is ending by itself, except after an error while listening, or if
                 # `stop` came during its start.
                 process.wait(_EXIT_S)
                 returncode = process.stop(grace_s=_EXIT_S)
-        return "; its last line: ".join([supervise.describe_exit(returncode), *process.tail(1)])
+        end = "; its last line: ".join([supervise.describe_exit(returncode), *process.tail(1)])
+        return refusal or end
 
     def _started(self, child_end: int, outputs: Arena) -> supervise.Process:
         try:
@@ -440,11 +443,15 @@ class PredictorProcess:
         finally:
             os.close(child_end)
 
-    def _listen(self, channel: Channel, outputs: Arena) -> None:
+    def _listen(self, channel: Channel, outputs: Arena) -> str:
         """Handle the predictor's messages until it is gone.
 
+        Returns:
+            Why it could not load the model again, in words; empty if it could.
+
         Raises:
-            EdlError: the predictor refused the model, or has loaded another one after a restart.
+            EdlError: the predictor refused the model at its first start, or has loaded another one
+                after a restart.
         """
         released = self._released_records = list[int]()
         for message in channel:
@@ -460,7 +467,11 @@ class PredictorProcess:
                     self._on_change()
                     self._settled.set()
                 case "refused":
-                    raise jobs.error_of(message)
+                    error = jobs.error_of(message)
+                    if self.ready_report is None:
+                        raise error
+                    return f"could not load the model again: {error}"
+        return ""
 
     def _became_ready(self, ready: PredictorReady) -> None:
         previous = self.ready_report

@@ -17,6 +17,7 @@ import numpy as np
 from edl.proto.arena import Array
 
 HOLD_VARIABLE = "EDL_TEST_HOLD"
+MEMORY_FULL_VARIABLE = "EDL_TEST_MEMORY_FULL"
 KILL, HOLD, NAN = 1001.0, 1002.0, 1003.0
 
 Function = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -24,6 +25,18 @@ Function = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 def steered() -> tuple[Function, list[str], list[str]]:
     return _steered, ["x:FP32:-1,4"], ["twice:FP32:-1,4"]
+
+
+def needs_memory() -> tuple[Function, list[str], list[str]]:
+    """As `steered`; out of memory in every run if a file exists when the model is loaded."""
+    is_full = Path(os.environ[MEMORY_FULL_VARIABLE]).exists()
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if is_full:
+            raise MemoryError
+        return _steered(inputs)
+
+    return run, ["x:FP32:-1,4"], ["twice:FP32:-1,4"]
 
 
 def widening() -> tuple[Function, list[str], list[str]]:

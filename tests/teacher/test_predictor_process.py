@@ -33,13 +33,14 @@ from edl.teacher.pool import PredictorPool
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput
 from edl.tests.runtime.programs import wait_gone
-from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, NAN
+from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, MEMORY_FULL_VARIABLE, NAN
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 
 FUNCTIONS = "edl.tests.teacher.functions"
 STEERED = PredictorConfig(f"{FUNCTIONS}:steered")
+NEEDS_MEMORY = PredictorConfig(f"{FUNCTIONS}:needs_memory")
 
 
 def batch(order: float = 0.0, rows: int = 3) -> Array:
@@ -66,6 +67,14 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file that releases held batches when it exists."""
     file = tmp_path / "go"
     monkeypatch.setenv(HOLD_VARIABLE, str(file))
+    return file
+
+
+@pytest.fixture
+def memory_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """If this file exists when NEEDS_MEMORY is loaded, its runs are out of memory."""
+    file = tmp_path / "full"
+    monkeypatch.setenv(MEMORY_FULL_VARIABLE, str(file))
     return file
 
 
@@ -339,6 +348,35 @@ def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPa
         with pytest.raises(ProcessFailed, match="SIGKILL"):
             bench.pool.wait_loaded(0)
         assert not bench.pool.ready
+
+
+def test_a_restart_that_finds_no_memory_is_tried_again(
+    memory_full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "CRASHES_AT_MOST", 1000)
+    with running(NEEDS_MEMORY, NEEDS_MEMORY) as bench:
+        memory_full.touch()
+        os.kill(pids()[0], signal.SIGKILL)
+        wait_until(lambda: bench.pool.restarts >= 2 or bench.pool.failure)
+        assert bench.pool.failure is None
+        bench.ask()
+        memory_full.unlink()
+        wait_until(lambda: all(one.ready for one in bench.pool.predictors))
+
+
+def test_a_predictor_that_never_finds_memory_again_is_given_up_alone(
+    memory_full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "CRASHES_AT_MOST", 2)
+    with running(NEEDS_MEMORY, NEEDS_MEMORY) as bench:
+        memory_full.touch()
+        os.kill(pids()[0], signal.SIGKILL)
+        wait_until(lambda: bench.pool.lanes == 1)
+        assert bench.pool.failure is None
+        bench.ask()
+        (why,) = [one.failure for one in bench.pool.predictors if one.failure is not None]
+        assert isinstance(why, ProcessFailed)
+        assert "could not load the model again: the model fails on an example" in str(why)
 
 
 def test_a_refused_model_ends_the_start_of_all() -> None:
