@@ -363,7 +363,7 @@ def _serve_function(name: str, serving_python: str | None) -> Callable[..., None
 def _check_reach(
     host: str, http: str | None, security: ServerSecurity | None, *, insecure: bool
 ) -> None:
-    """Refuse to open gRPC or HTTP to everybody by mistake; warn if gRPC is opened on purpose.
+    """Refuse to open gRPC or HTTP to everybody by mistake; warn if one is opened on purpose.
 
     Raises:
         UsageError: other machines reach the teacher without credentials, and `insecure` is False.
@@ -371,8 +371,13 @@ def _check_reach(
     from ..proto.security.credentials import check_exposure
     from ..runtime.addresses import is_loopback, split_listen
 
-    check_exposure(host, security, insecure, "the teacher")
+    servers = {host: "the teacher"}
     if http is not None:
-        check_exposure(split_listen(http)[0], security, insecure, "the teacher's HTTP")
-    if not is_loopback(host) and (security is None or not security.authenticates):
-        print_progress(f"warning: {host} accepts requests from every machine that can reach it")
+        servers.setdefault(split_listen(http)[0], "the teacher's HTTP")
+    authenticates = security is not None and security.authenticates
+    for address, server in servers.items():
+        check_exposure(address, security, insecure, server)
+        if not authenticates and not is_loopback(address):
+            print_progress(
+                f"warning: {address} accepts requests from every machine that can reach it"
+            )

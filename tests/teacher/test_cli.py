@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -207,6 +208,25 @@ def test_beyond_loopback_needs_insecure_or_credentials(served: list[TeacherConfi
         ServerSecurity(TlsFiles(Path("c"), Path("k"), Path("ca"))),
         ServerSecurity(TlsFiles(Path("c"), Path("k")), Path("t")),
     ]
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize(
+    ("flags", "open_hosts"),
+    [
+        ("", []),
+        ("--listen 0.0.0.0", ["0.0.0.0"]),
+        ("--listen 127.0.0.1:0 --http 0.0.0.0:8000", ["0.0.0.0"]),
+        ("--listen 0.0.0.0 --http 127.0.0.1:8000", ["0.0.0.0"]),
+        ("--listen 0.0.0.0 --http [::]:8000", ["0.0.0.0", "::"]),
+        ("--listen 0.0.0.0 --tokens t", []),
+    ],
+)
+def test_hosts_that_are_open_to_everybody_are_named_once(flags: str, open_hosts: list[str]) -> None:
+    result = runner.invoke(app, ["serve", "--model", "m", "--insecure", *flags.split()])
+    assert result.exit_code == 0, result.output
+    warned = re.findall(r"warning: (\S+) accepts requests from every machine", result.stderr)
+    assert warned == open_hosts
 
 
 def test_the_default_name_of_a_model() -> None:
