@@ -47,7 +47,8 @@ from .request import BatchRequest
 
 log = logging.getLogger(__name__)
 
-#: A predictor is given up after this many crashes within this time, without an answer in between.
+#: A predictor is given up after this many crashes without an answer in between. Crashes older than
+#: CRASH_WINDOW_S do not count once it has loaded the model again.
 CRASHES_AT_MOST = 5
 CRASH_WINDOW_S = 60.0
 #: The longest wait, in seconds, from SIGKILL until the thread has noticed the end of the process
@@ -254,6 +255,7 @@ class PredictorProcess:
         #: predictor to free them. Any thread appends, without a lock.
         self._released_records: list[int] = []
         self._median = RecentMedian()
+        self._loaded = False  # whether it has loaded the model since the last crash
         self._answered = False  # whether it has answered since the last crash
         self._crashes: deque[float] = deque()  # times, on the monotonic clock
         self._stopping = threading.Event()
@@ -490,6 +492,7 @@ class PredictorProcess:
             )
         self._config = replace(self._config, micro_batch=rows)  # a restart does not measure again
         self.ready_report = ready
+        self._loaded = True
         if self._median.value is None:
             self.t_t_s = max(ready.t_t_s, MIN_T_T_S)
 
@@ -500,14 +503,14 @@ class PredictorProcess:
         now = time.monotonic()
         if self._answered:
             self._crashes.clear()
-        self._answered = False
         self._crashes.append(now)
-        while now - self._crashes[0] > CRASH_WINDOW_S:
+        while self._loaded and now - self._crashes[0] > CRASH_WINDOW_S:
             self._crashes.popleft()
+        self._loaded = self._answered = False
         if len(self._crashes) >= CRASHES_AT_MOST:
             raise ProcessFailed(
-                f"{self._name} died {len(self._crashes)} times within {CRASH_WINDOW_S:g} s "
-                f"without an answer in between; the last {how}"
+                f"{self._name} died {len(self._crashes)} times without an answer in between; "
+                f"the last time, it {how}"
             )
         self.restarts += 1
         self._on_change()
