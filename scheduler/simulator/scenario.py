@@ -230,6 +230,12 @@ class ScenarioFault:
     for_s: Seconds | None = None
     factor: Positive = 2.0
 
+    def __post_init__(self) -> None:
+        if self.for_s is not None and self.kind in ("crash", "drain"):
+            raise ValueError(
+                f"for_s is the duration of hang and slow: leave it out with kind {self.kind}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:

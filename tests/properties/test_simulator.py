@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from edl.scheduler import simulator
 from edl.scheduler.simulator.result import Stepped
+from edl.scheduler.simulator.scenario import FaultKind
 
 some = settings(max_examples=settings().max_examples // 4)
 few = settings(max_examples=settings().max_examples // 10)
@@ -75,17 +76,17 @@ def teacher_groups(
     )
 
 
-def faults_of(*groups: str) -> st.SearchStrategy[tuple[simulator.ScenarioFault, ...]]:
-    one = st.builds(
-        simulator.ScenarioFault,
-        at_s=seconds(0.1, 3),
-        group=st.sampled_from(groups),
-        kind=st.sampled_from(["crash", "hang", "drain", "slow"]),
-        count=st.integers(1, 3),
-        for_s=st.none() | seconds(0.1, 8),
-        factor=st.sampled_from([0.5, 3.0]),
+@st.composite
+def scenario_faults(draw: st.DrawFn) -> simulator.ScenarioFault:
+    kind: FaultKind = draw(st.sampled_from(["crash", "hang", "drain", "slow"]))
+    return simulator.ScenarioFault(
+        at_s=draw(seconds(0.1, 3)),
+        group=draw(st.sampled_from("ab")),
+        kind=kind,
+        count=draw(st.integers(1, 3)),
+        for_s=draw(st.none() | seconds(0.1, 8)) if kind in ("hang", "slow") else None,
+        factor=draw(st.sampled_from([0.5, 3.0])),
     )
-    return st.lists(one, min_size=2, max_size=6).map(tuple)
 
 
 @st.composite
@@ -100,7 +101,7 @@ def scenarios(draw: st.DrawFn, jitter: float, faults: bool = True) -> simulator.
         batches=BATCHES,
         link=draw(LINKS),
         ttl_s=2.0,
-        faults=draw(faults_of("a", "b")) if faults else (),
+        faults=tuple(draw(st.lists(scenario_faults(), min_size=2, max_size=6))) if faults else (),
         window=draw(st.integers(1, 3)),
     )
 

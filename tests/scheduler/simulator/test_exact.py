@@ -19,6 +19,7 @@ from edl.scheduler.simulator import (
     simulate,
 )
 from edl.scheduler.simulator.environment import Jitter, lifetime_s
+from edl.scheduler.simulator.scenario import FaultKind
 from edl.tests.scheduler.simulator.meshes import (
     BEGIN_S,
     FREE,
@@ -52,6 +53,11 @@ class TestScenario:
         Scenario(**settings)
         with pytest.raises(ValueError, match=why):
             Scenario(**settings | changed)
+
+    @pytest.mark.parametrize("kind", ["crash", "drain"])
+    def test_faults_that_end_a_member_have_no_duration(self, kind: FaultKind) -> None:
+        with pytest.raises(ValueError, match=f"leave it out with kind {kind}"):
+            ScenarioFault(1.0, "t", kind, for_s=5.0)
 
     def test_any_group_may_say_when_it_ends(self) -> None:
         Scenario((students(batches=3), students(name="other", leave_s=9.0)))
