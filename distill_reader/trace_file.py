@@ -88,7 +88,10 @@ class TraceFile:
             self._rotate()
 
     def close(self, last: TraceEvent) -> None:
-        """Write `last`, end the array and close the file."""
+        """Write `last`, end the array and close the file.
+
+        `last` marks the end of the trace: a `TraceFile` that continues the file removes it.
+        """
         self._put(_line(last).removesuffix(_BETWEEN) + _END)
         self._write(b"".join(self._buffer))
         if self._fd >= 0:
