@@ -43,13 +43,15 @@ EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def raise_descriptor_limit() -> None:
-    """Set the soft limit of descriptors to the hard limit, or to 65536 if there is no hard limit.
+    """Raise the soft limit of descriptors to the hard limit, or to 65536 if there is no hard limit.
 
     Only command lines of servers call this: each connection needs a descriptor. The usual soft
     limit, 1024, protects programs that call `select`.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= limit:
+        return
     with contextlib.suppress(OSError, ValueError):  # the system has another, lower limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from types import SimpleNamespace
@@ -187,3 +188,23 @@ def test_a_condition_is_awaited_for_a_limited_time(monkeypatch: pytest.MonkeyPat
     assert now_s == [7.5]
     with pytest.raises(KeyboardInterrupt):
         lifecycle.wait_until(lambda: False, 5.0, 0.5, lambda: signal.raise_signal(signal.SIGINT))
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [
+        (1024, 4096, 4096),
+        (1024, resource.RLIM_INFINITY, 65536),
+        (1 << 20, resource.RLIM_INFINITY, 1 << 20),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    ],
+)
+def test_the_limit_of_descriptors_is_never_lowered(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, expected: int
+) -> None:
+    limits = {resource.RLIMIT_NOFILE: (soft, hard)}
+    with monkeypatch.context() as patch:
+        patch.setattr(resource, "getrlimit", limits.__getitem__)
+        patch.setattr(resource, "setrlimit", limits.__setitem__)
+        lifecycle.raise_descriptor_limit()
+    assert limits == {resource.RLIMIT_NOFILE: (expected, hard)}
