@@ -14,6 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoin
 
 from ..distill_reader.reader import DistilReader
 from ..runtime.errors import UsageError
+from ..student.job.distill import check_hard_term
 from ..student.losses.distill_loss import DistillLoss
 from .ranks import TrainerLoader
 
@@ -34,10 +35,10 @@ class DistilTrainerMixin:
 
     The loss of a training batch is `alpha` times the model's own loss plus the soft term of
     `distill_loss`. A batch that the reader delivers without soft labels (`no_teacher="hard_only"`)
-    has only the model's loss; with `alpha` 0, training raises UsageError. Evaluation has no soft
-    labels and is unchanged. Checkpoints contain the states of the readers of all ranks; a run that
-    continues from a checkpoint trains each remaining sample of the epoch once. `ignore_data_skip`
-    is set, because the reader continues at its position by itself.
+    has only the model's loss. Evaluation has no soft labels and is unchanged. Checkpoints contain
+    the states of the readers of all ranks; a run that continues from a checkpoint trains each
+    remaining sample of the epoch once. `ignore_data_skip` is set, because the reader continues at
+    its position by itself.
 
     Args:
         *args: arguments of the Trainer.
@@ -52,8 +53,8 @@ class DistilTrainerMixin:
     Raises:
         UsageError: `beta` is 0, or the Trainer has a hard loss of its own. `train` also raises it
             if there is no checkpoint to resume from, if the checkpoint has no state of the readers,
-            if the batches have no `soft_label`, or if `alpha` is above 0 and the model returns no
-            loss.
+            if the batches have no `soft_label`, if `alpha` is above 0 and the model returns no
+            loss, or if `alpha` is 0 and the reader has `no_teacher="hard_only"`.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class DistilTrainerMixin:
         reader = self._make_reader(loader, rank=args.process_index, world_size=args.world_size)
         ranked = TrainerLoader(reader)
         self._callback.follow(ranked, self._checkpoint)
+        check_hard_term(reader.config.no_teacher, self._alpha)
         return ranked
 
     def compute_loss(
@@ -138,7 +140,7 @@ class DistilTrainerMixin:
         soft_label = inputs.pop(self._soft_label)
         outputs = model(**inputs)
         loss: Any = 0.0
-        if soft_label is not None or not self._alpha:  # None: there was no teacher
+        if soft_label is not None:  # None: there was no teacher
             loss = self._soft_loss(outputs[self._logits], None, soft_label)
         if self._alpha:
             if (model_loss := outputs.get("loss")) is None:

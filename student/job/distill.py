@@ -220,11 +220,7 @@ class Distill:
             raise UsageError("alpha and beta are both 0: there is nothing to learn from")
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(f"label_smoothing is from 0 to below 1, not {self.label_smoothing}")
-        if self.no_teacher == "hard_only" and weights.always_zero(self.alpha):
-            raise UsageError(
-                "no_teacher='hard_only' trains by the hard term while there is no teacher, but"
-                " alpha is 0: choose 'wait' or 'fail'"
-            )
+        check_hard_term(self.no_teacher, self.alpha)
 
     def _check_loss(self) -> None:
         if self.loss not in get_args(SoftLoss):
@@ -280,6 +276,15 @@ class Distill:
         if isinstance(form, Mapping):
             form = form.get(self.main_output)
         return form or ""
+
+
+def check_hard_term(no_teacher: OnNoTeacher, alpha: Weight) -> None:
+    """Raise UsageError if batches without soft labels would have no term of the loss."""
+    if no_teacher == "hard_only" and weights.always_zero(alpha):
+        raise UsageError(
+            "no_teacher='hard_only' trains by the hard term while there is no teacher, but"
+            " alpha is 0: choose 'wait' or 'fail'"
+        )
 
 
 def _check_known(options: Mapping[str, Any]) -> None:

@@ -103,6 +103,21 @@ def test_a_loss_without_a_soft_term_is_refused(tmp_path: Path) -> None:
         trainer_of(tmp_path, DistillLoss(1.0, 0.0))
 
 
+def test_a_loss_without_a_hard_term_is_refused_if_soft_labels_may_be_missing(
+    tmp_path: Path,
+) -> None:
+    trainer = trainer_of(
+        tmp_path,
+        DistillLoss(0.0, 1.0),
+        train_dataset=[{"x": torch.zeros(CLASSES)}] * ROWS,
+        make_reader=lambda loader, **ranks: reader_of(
+            loader, NOBODY, no_teacher="hard_only", **ranks
+        ),
+    )
+    with pytest.raises(UsageError, match="alpha is 0: choose 'wait' or 'fail'"):
+        trainer.train()
+
+
 def test_a_hard_loss_of_the_trainer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="label_smoothing_factor would have no effect"):
         trainer_of(tmp_path, DistillLoss(0.5, 0.5), compute_loss_func=lambda *_, **__: 0.0)
