@@ -1,7 +1,7 @@
 """The fingerprint of a job, from its settings, its file and the objects that the file creates.
 
-A separate process computes it. So if `feed`, `model`, `distill` or `optimizer` fails on a node, the
-node ends before any other node waits for it.
+A separate process computes it. So if `feed`, `model`, `distill`, `optimizer` or `metrics` fails on
+a node, the node ends before any other node waits for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOT_LOSS: Final = frozenset(
 def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
     """Return the fingerprint of a job as JSON values.
 
-    This calls `feed("train")`, `model`, `distill` and `optimizer` of the job file.
+    This calls `feed("train")`, `model`, `distill`, `optimizer` and `metrics` of the job file.
 
     Raises:
         JobError: a function of the job file fails.
@@ -82,6 +82,7 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         "epochs": settings.epochs,
         "steps": settings.steps,
     }
+    spec.metrics()  # last: modules that only it imports do not affect the training
     values: dict[str, Any] = json.loads(json.dumps(fingerprint))
     return values
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from edl.runtime.errors import JobError
 from edl.scheduler.students.fingerprint import FIELDS, differences
 from edl.student.rank.fingerprint import fingerprint_of
 from edl.student.settings import TrainSettings
@@ -92,6 +93,16 @@ def test_each_change_of_the_job_file_is_named(
 ) -> None:
     found = differences(fingerprint(), fingerprint(before, after))
     assert [one.field for one in found] == ["job_file", *([field] if field else [])]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"), [("1 / 0", "ZeroDivisionError"), ("['top5']", "must return a dict")]
+)
+def test_metrics_that_fail_are_refused(
+    fingerprint: Callable[..., dict[str, Any]], returned: str, message: str
+) -> None:
+    with pytest.raises(JobError, match=rf"in metrics\(\): {message}"):
+        fingerprint("def model():", f"def metrics():\n    return {returned}\n\ndef model():")
 
 
 def test_each_changed_setting_is_named(fingerprint: Callable[..., dict[str, Any]]) -> None:
