@@ -245,8 +245,8 @@ class RedisLeases:
     def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
         """Remove expired members from a followed set, at most 1,000, and return their ids.
 
-        At most 1,000 further members with an invalid deadline are removed, too. With a permit, none
-        is removed after the permit's end, or on another server process.
+        Members with an invalid deadline count as expired. With a permit, none is removed after the
+        permit's end, or on another server process.
         """
         keys = [leases.deadlines, leases.changes]
         bounds = ("", "") if permit is None else (permit.until_ms, permit.registry_id)

@@ -27,7 +27,7 @@ from edl.coordinator.registry.schema import (
     service_key,
     unpack_row,
 )
-from edl.coordinator.store import redis_connection
+from edl.coordinator.store import redis_connection, redis_leases
 from edl.coordinator.store.records import Beat, Leads, Member, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.proto import coordinator_pb2 as pb
@@ -96,6 +96,18 @@ def test_odd_numbers_stop_nothing(
     again = registry.changes("teachers", s, changed.cursor)
     assert [m.facts["state"] for m in again.members if m.member == "good"] == ["serving"]
     assert registry.sweep("teachers", s) == ["odd"]
+
+
+def test_odd_deadlines_count_in_the_limit_of_a_sweep(
+    registry: Registry, stranger: redis.Redis, s: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_leases, "_SWEEP_LIMIT", 3)
+    deadlines = {"dead": 1, "dead-too": 2, "odd": 1e300, "odd-too": 2e300}
+    for name in deadlines:
+        registry.register("teachers", s, name, {"incarnation": "1"}, 600.0)
+    stranger.zadd(lease_set("teachers", s).deadlines, deadlines)
+    assert registry.sweep("teachers", s) == ["dead", "dead-too", "odd"]
+    assert registry.sweep("teachers", s) == ["odd-too"]
 
 
 @pytest.mark.parametrize("name", ["{s}-odd", "{s} odd"])
