@@ -169,7 +169,7 @@ class TeacherGroup:
         join_s: when the first teacher serves.
         join_every_s: time between the starts.
         start_s: time from ordering another teacher (autoscaling, replacement) until it serves.
-        leave_per_minute: share of the present teachers that leave per minute, at random moments, as
+        leave_per_minute: share of the group's teachers that leave per minute, at random moments, as
             spot machines do; 0: none.
         leaves_by: how these teachers end.
         back_after_s: a replacement is ordered this long after a teacher crashed, hung for good or
