@@ -48,8 +48,8 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
             os._exit(_EXIT_NOT_STARTED)
         if life_fd is not None:
             os.set_inheritable(int(life_fd), False)
-        # Python ignores the first two, and background jobs of shells ignore SIGINT: undo both.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+        # Python ignores the first two, background jobs ignore SIGINT, and nohup ignores SIGHUP.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, *FORWARDED):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         environment = {key: value for key, value in os.environ.items() if key != LIFE_VARIABLE}

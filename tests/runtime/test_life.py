@@ -110,18 +110,29 @@ def test_a_guarded_program_sees_nothing_of_the_guard() -> None:
     assert len({target for target in targets if target.startswith("pipe:")}) == 1  # its output
 
 
-@pytest.mark.parametrize("guard", [False, True])
-def test_a_child_handles_sigint_though_its_parent_ignores_it(guard: bool) -> None:
-    """A child has a session of its own, so a SIGINT that reaches it is meant for it."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+SLEEPING_SHELL = Command("shell", ("sh", "-c", "echo ready; exec sleep 60"), guard=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        pytest.param(python(DOCILE), signal.SIGINT, id="SIGINT"),
+        pytest.param(SLEEPING_SHELL, signal.SIGINT, id="guarded, SIGINT"),
+        pytest.param(SLEEPING_SHELL, signal.SIGHUP, id="guarded, SIGHUP"),
+    ],
+)
+def test_a_child_handles_a_signal_that_its_parent_ignores(
+    command: Command, number: signal.Signals
+) -> None:
+    """A child has a session of its own, so a signal that reaches it is meant for it."""
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        shell = Command("shell", ("sh", "-c", "echo ready; exec sleep 60"), guard=True)
-        child = start(shell if guard else python(DOCILE))
+        child = start(command)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     child.expect("ready", WAIT_S)
-    child.send_signal(signal.SIGINT)
-    assert child.wait(WAIT_S) == -signal.SIGINT
+    child.send_signal(number)
+    assert child.wait(WAIT_S) == -number
 
 
 def test_a_program_without_the_pipe_of_a_parent_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
