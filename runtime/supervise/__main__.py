@@ -20,16 +20,17 @@ _EXIT_NOT_STARTED = 127  # as of a shell that does not find the program
 def guard(grace_s: float, argv: list[str]) -> int:
     """Run `argv` as a child of this process; return its exit code, -N after signal N."""
     set_death_signal(signal.SIGCONT)
-    # Signals stay pending until the program exists.
-    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, `child` would not be kept
+    # Blocked signals stay pending until `sigwait` takes them. A handler could run too late: after
+    # the signal came, but before a system call that waits for the end of the child.
+    awaited = {signal.SIGCHLD, *FORWARDED}
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     child = _start(argv, previous_mask)
-    for number in FORWARDED:
-        signal.signal(number, lambda number, _: os.kill(child, number))
-    signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     end_with_parent(grace_s)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    for number in FORWARDED:  # once the zombie is reaped, another process may get its id
-        signal.signal(number, signal.SIG_IGN)
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        number = signal.sigwait(awaited)
+        if number != signal.SIGCHLD:
+            os.kill(child, number)
     if parent_has_ended() and os.getpgrp() == os.getpid():
         # A shell that has ended leaves its children behind; only this process can end them.
         os.killpg(os.getpid(), signal.SIGKILL)
@@ -65,6 +66,7 @@ def _end_like(returncode: int) -> None:
         sys.exit(returncode)
     if -returncode != signal.SIGKILL:
         signal.signal(-returncode, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {-returncode})
     os.kill(os.getpid(), -returncode)
 
 
