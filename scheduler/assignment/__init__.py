@@ -7,8 +7,8 @@ what its slowest rank has. Students share teachers when students outnumber teach
 teacher can feed several. Among equal teachers, one on the student's host is preferred. No student
 mixes labels of two contents (models). Moves are avoided where fairness allows it: see `repair.py`.
 
-Assignments are advice for balance, never a lock. Every manager computes the same assignments from
-the same events.
+Assignments are advice for balance, never a lock. The rule is deterministic: from the same state and
+events, every leader computes the same assignments.
 """
 
 from .reducer import next_due as next_due

@@ -121,11 +121,12 @@ class AssignmentTable:
     Args:
         teachers: all known teachers.
         power: power of the teachers that serve the content.
-        recovering: no student may lose a teacher, so a student without any may share any teacher.
+        recovering: a recovery is under way. No student may lose a teacher, so a student without any
+            may share any teacher.
 
     Attributes:
-        holders: the students of each teacher. Idle teachers are absent; a teacher without students
-            is set aside.
+        holders: the students of each teacher. Idle teachers are absent. Empty: only students that
+            have set the teacher aside keep it.
         power: as in Args.
         powers: the different powers, ascending.
         idle: the idle teachers; only after `collect_idle`.
@@ -241,7 +242,10 @@ class AssignmentTable:
         return self.level(student) >= student.need - EPS
 
     def claim_class(self, student: StudentAssignment, level: float, *, gives: int = 0) -> int:
-        """Return the class of a claim at `level`, the power after giving away `gives` teachers."""
+        """Return the class of the student's claim if its power is `level`.
+
+        `gives` is the number of teachers that it has given away to get down to `level`.
+        """
         own = len(student.held) - student.shared - gives
         if own + student.shared <= 0:
             return NOTHING
@@ -326,8 +330,10 @@ def assignment_tables(
         pools: power of the teachers that may be assigned, by content.
         students: all known students, with the teachers that they held.
         silent: teachers that give labels to none of their students.
-        recovering: a newcomer may keep a teacher that another student holds too.
-        newcomers: new students: their own reports say which teachers they hold.
+        recovering: a recovery is under way, so a newcomer may keep a teacher that another student
+            holds too.
+        newcomers: students that have just come. Which teachers they hold is known only from their
+            own reports.
     """
     tables: dict[str, AssignmentTable] = {}
     for arrival, (name, entry) in enumerate(students.items()):

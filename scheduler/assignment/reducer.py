@@ -87,9 +87,9 @@ def _settled(
         plan: the contents of the service.
         served: contents that a teacher serves.
         between_epochs: it waits between two epochs, and sends nothing until it gets an answer.
-        recovering: only students between epochs move: others would lose their teachers. If no
-            operator made the plan, no student with labels moves: members that would change the
-            prevailing content may still return.
+        recovering: a recovery is under way. A student with labels then moves only between epochs,
+            because it would lose its teachers. If no operator made the plan, such a student does
+            not move at all: members that return may still change the prevailing content.
     """
     goal, at_once = plan.next or plan.current, bool(plan.next) and plan.at == "now"
     is_certain = plan.declared or bool(plan.next) or not recovering
@@ -142,7 +142,7 @@ def _reason(working: WorkingState, name: str, old: StudentEntry | None, new: Stu
             causes.append(why.get(teacher, f"teacher {teacher} was free"))
     if not causes:
         causes.append(f"student {name} begins epoch {new.data_epoch} of its data")
-    return f"{'; '.join(list(dict.fromkeys(causes))[:4])}: {_describe_count(working, new)}"
+    return f"{'; '.join(list(dict.fromkeys(causes))[:4])}; has {_describe_count(working, new)}"
 
 
 def _describe_count(working: WorkingState, entry: StudentEntry) -> str:

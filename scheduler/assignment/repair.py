@@ -57,7 +57,8 @@ def claim_key(table: AssignmentTable, student: StudentAssignment, without: float
 def beats(claim: ClaimKey, other: ClaimKey) -> bool:
     """Whether a student with `claim` may get a teacher from one whose claim would become `other`.
 
-    A higher priority takes no student's last teacher, and counts only between claims of one class.
+    No student loses its last teacher, whatever the priorities. Priority counts only between claims
+    of one class.
     """
     if claim[0] == other[0] == NOTHING or claim[0] == SERVED:
         return False

@@ -63,8 +63,8 @@ class StudentReported:
     """A student reports what it needs and which teachers it holds.
 
     Attributes:
-        want: number of teachers that it asks for, with replacements of `unreachable` ones; 0: none
-            now.
+        want: number of teachers that it asks for, including replacements for its `unreachable`
+            teachers; 0: none now.
         holding: its teachers; used only for an unknown student, so that a manager without a state
             moves no teachers.
         min: number of teachers guaranteed to it, as far as it asks for them.
@@ -122,10 +122,10 @@ class ContentPlanned:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBegan:
-    """Teachers register again.
+    """A new term began, so members that the leader does not know may still return.
 
-    Until `RecoveryEnded` the rule takes no teacher from a student, except when it moves a student
-    to another content between two epochs.
+    Until `RecoveryEnded` the rule takes no teacher that serves from a student. The exception is a
+    student that the rule moves to another content between two epochs.
     """
 
 
@@ -322,7 +322,7 @@ class StudentEntry:
         unit: power of its average teacher: the unit of `want`.
         unavailable: teachers that give it no labels and do not count in its share.
         content_id: content of its labels.
-        labelled: it may have labels of this content already; else the content may still change.
+        labelled: it may have labels of this content already. If not, any content will do.
         announced: the next content, of which it was notified; "": none.
         upgrading: an upgrade was planned since it came, so it may wait for an answer between two
             epochs.

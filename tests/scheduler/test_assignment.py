@@ -46,7 +46,7 @@ class TestAssignment:
         service = Service(TeacherUp("a", 1), TeacherUp("b", 1), wants("a/0", 1))
         change = service.see(TeacherUp("a", 2))["a/0"]
         assert (change.teachers, change.lost) == (("a",), ("a",))
-        assert change.reason == "teacher a was restarted: 1 of 1 wanted"
+        assert change.reason == "teacher a was restarted; has 1 of 1 wanted"
         assert service.see(TeacherUp("a", 2)) == {}
         service = Service(TeacherUp("a", 1), wants("a/0", 1))
         assert service.told(TeacherDown("a", lost=True), TeacherUp("a", 2)) == ("a", "a")
@@ -110,10 +110,10 @@ class TestReasons:
             ([*up("abc"), wants("a/0", 2)], TeacherDown("a", True), "a was lost.* c was.* 2 of 2"),
             ([*FOUR, wants("a/0", 4), wants("b/0", 4)], wants("a/0", 4, priority=1), "1, not 0"),
             ([*FOUR, wants("b/0", 4), wants("a/0", 4)], wants("a/0", 4, min=3), "guaranteed 3"),
-            (CONTENT, TeacherUp("a", 1, content_id="y"), "a serves another content: 1 of 2"),
-            (RECOVERY, TeacherDown("b", True), "b was lost; shares teacher a: 1 of 1"),
+            (CONTENT, TeacherUp("a", 1, content_id="y"), "a serves another content; has 1 of 2"),
+            (RECOVERY, TeacherDown("b", True), "b was lost; shares teacher a; has 1 of 1"),
             (TWO, wants("c/0", 3, priority=1), "b given to c/0, which has higher priority, for"),
-            (UNEVEN, wants("a/0", 3), "student a/0 wants 3: 1 of 3"),  # c/0 has made room
+            (UNEVEN, wants("a/0", 3), "student a/0 wants 3; has 1 of 3"),  # c/0 has made room
             (FAST, TeacherUp("a", 1, 100.0), "a is slower than before; teacher f taken over"),
         ],
     )
