@@ -22,7 +22,8 @@ from .state import (
 Verdict = Literal["poison", "again", "wait"]
 
 #: A batch is to blame if this many teachers refuse it, or if it crashes a lone teacher this often.
-#: This many refusals eject a teacher that has labelled nothing, if a usable one has labelled.
+#: A teacher that has labelled nothing is ejected after this many refusals, if another usable
+#: teacher has labelled something.
 POISON_REFUSALS = 3
 
 

@@ -364,8 +364,10 @@ class Hedge:
     The copy is sent before anything that is queued, as soon as there is room at a teacher that does
     not have the request and has not refused its batches. The copy lapses when the request is
     answered or unknown. If some batches of the request are over, the other rows are sent as new
-    requests instead. With `teacher` the copy goes to that teacher alone, for a comparison of
-    labels; this teacher may be resting or on trial.
+    requests instead.
+
+    With `teacher` the copy goes to that teacher alone, for a comparison of labels. This teacher may
+    be resting or on trial. The copy then also lapses when a batch of the request is over.
     """
 
     request: int
@@ -392,7 +394,7 @@ class DeliverUnlabelled:
     """Deliver this batch without labels: `GoesUnlabelled` follows, and it counts as labelled.
 
     Its labels are dropped, and later answers are discarded. No effect on a batch that is over. A
-    `Relabel` before its release reverses the effect.
+    `Relabel` or `InvalidateBatch` before its release reverses the effect.
     """
 
     batch: int
