@@ -81,7 +81,8 @@ class Assigned:
         live: number of live teachers of the service, without draining ones.
         epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
         advice: contents that belong to the assignment.
-        barred: ids of peers of other numerics, which must not get requests; set by the core.
+        barred: ids of peers that must not get requests, because their numerics do not fit this
+            deterministic stream (see `model_switch`); set by the core.
     """
 
     peers: tuple[Peer, ...]

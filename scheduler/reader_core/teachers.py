@@ -192,8 +192,8 @@ class TeacherStates:
     def _has_only_rested(self, name: str, most_rows: int | None) -> bool:
         """Whether a teacher that rested is still in the pool, with the same limit of rows.
 
-        If so, the ledger keeps the refusals of this teacher. If it has labelled nothing, it gets a
-        batch again that crashed its predictor only after all other batches.
+        If so, the ledger keeps the refusals of this teacher. If the teacher has labelled nothing,
+        it then gets all other batches before it gets a batch again that crashed its predictor.
         """
         if name not in self._resting or self.breakers.is_open(name):
             return False

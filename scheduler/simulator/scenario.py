@@ -218,7 +218,7 @@ class ScenarioFault:
         group: name of a group of teachers or students. Students can "crash" (leave without notice),
             "drain" (leave with notice) or be "slow".
         kind: kind of the fault.
-        count: number of members, drawn at random; all to which it can happen, if they are fewer.
+        count: number of members, drawn at random. If fewer can have the fault, all of these.
         for_s: duration of "hang" and "slow"; None: until the end of the run.
         factor: with "slow", their work takes this many times as long.
     """

@@ -20,9 +20,9 @@ from ..ledger.events import Send
 from .environment import Generator, NetworkPort, SimulationRun, lifetime_s
 from .scenario import FaultKind, TeacherEnding, TeacherGroup
 
-#: "starting": ordered, but not serving yet. "serving". "draining": takes nothing new. "hung": does
-#: not answer. "gone": its process has ended. The lease of a "hung" or "gone" teacher may not have
-#: expired yet.
+#: "starting": ordered, but not serving yet. "serving": takes requests. "draining": takes nothing
+#: new. "hung": does not answer. "gone": its process has ended. The lease of a "hung" or "gone"
+#: teacher may not have expired yet.
 TeacherState = Literal["starting", "serving", "draining", "hung", "gone"]
 
 

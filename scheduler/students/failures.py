@@ -10,10 +10,10 @@ A node sees only its own ranks. The leader sees all ranks, so it can find out th
 each other (`deadlocked`).
 
 Failed ranks are restarted, or their node is excluded, or the job stops. Restarts help after
-accidents: a killed process, a device that dropped off the bus. If ranks of a node cause the failure
-of two generations in a row, the second of which came no further, the node is excluded if the other
-nodes suffice. A step that failed three times is expected to fail always: the job stops and names
-the step. It also stops after six generations without progress.
+accidents: a killed process, a device that dropped off the bus. A node is excluded if its ranks made
+two generations in a row fail, the second one came no further than the first, and the other nodes
+suffice. A step that failed three times is expected to fail always: the job stops and names the
+step. The job also stops after six generations without progress.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RankProgress:
     Attributes:
         rank: its number in the world.
         step: its latest reported step; 0: none in this generation.
-        at_s: time of the report of that step; if there is none, of its start.
+        at_s: time of the report of that step; if there is none, the time at which the rank started.
         heard_s: time of its latest message.
         started: it has finished everything before its first step.
         waiting_for: what it waits for by its latest report; empty: nothing.
