@@ -29,7 +29,8 @@ MAX_PROBES = 64
 MAX_REPEATED_PROBES = 48
 #: Seconds after which an unanswered probe counts as lost.
 PROBE_TIMEOUT_S = 15.0
-#: A refused teacher is probed again after `_BASE_S` seconds plus a random wait of at most `_CAP_S`.
+#: After a refusal that may end ("retry"), the next probe follows after `_BASE_S` seconds plus a
+#: random wait of at most `_CAP_S`.
 _BASE_S, _CAP_S = 0.5, 30.0
 
 
@@ -213,8 +214,8 @@ class HealthCheckSettings:
     """Intervals of the health checks.
 
     Attributes:
-        every_s: seconds from the end of one check to the next, while the server is registered;
-            also the base of the exponential backoff between tests of any other server.
+        every_s: seconds from the end of one check to the next while the server is registered.
+            While it is not registered, the base of the exponential backoff between its tests.
         test_every_s: seconds from the end of a passed test to the next test.
 
     Raises:

@@ -466,7 +466,7 @@ def may_begin(*, recovering: bool, students: int, holding: int, teachers: int) -
 
     While members return, perhaps to an emptied registry, the leader waits: it cannot count all. A
     service that has students, but no teachers, counts as new if no student holds a teacher: it has
-    no members that could return.
+    had no teachers that could return.
 
     Args:
         recovering: earlier members may be missing.

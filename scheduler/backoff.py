@@ -39,7 +39,7 @@ def ceiling_s(attempt: int, base_s: float, cap_s: float) -> float:
 def delay_s(
     attempt: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0, sure: float = 0.0
 ) -> float:
-    """Return a random wait between the share `sure` (0 to 1) of `ceiling_s` and all of it."""
+    """Return a random wait from `sure * ceiling_s` to `ceiling_s`; `sure` is 0 to 1."""
     return ceiling_s(attempt, base_s, cap_s) * (sure + (1 - sure) * rng.random())
 
 

@@ -201,10 +201,10 @@ def _ready_count(rule: BatchRule, queue: Sequence[WaitingRequest], now: float) -
     return fitting if is_full or now >= queue[0].arrived_s + rule.max_delay_s else 0
 
 
-#: A size is excluded if its seconds per sample exceed the best by this factor: the first one after
-#: few runs of the size, the stricter one after many.
+#: A size is excluded if its seconds per sample exceed the best by the first factor after
+#: `_FEW_RUNS` runs of the size, or by the second, stricter factor after `_MANY_RUNS` runs.
 _EXCLUDED, _EXCLUDED_LATER = 1.3, 1.1
-#: Runs after which a size can be excluded, and after which the stricter factor applies.
+#: Runs of a size after which the first factor applies, and after which the second one does.
 _FEW_RUNS, _MANY_RUNS = 5, 25
 #: Number of runs of a size that suffices on a quiet machine.
 RUNS = 31

@@ -34,7 +34,7 @@ from .backoff import RandomLike
 #: agree unless servers batch requests differently; then the third digit may differ in half
 #: precision. With different numerics_ids, kernels or precisions (int8) differ.
 SAME_NUMERICS, OTHER_NUMERICS = 1e-2, 5e-2
-#: After so many seconds in which only teachers on trial can answer, one of them is admitted.
+#: If for this many seconds no teacher can answer except those on trial, one of them is admitted.
 ALONE_S = 1.0
 
 
@@ -175,7 +175,7 @@ class ComparisonPanel:
         return (others[int(rng.random() * len(others))],) if others else ()
 
     def tick(self, answering: Collection[str], now: float) -> ComparisonVerdict:
-        """Admit one teacher if only teachers on trial could answer for `ALONE_S`.
+        """Admit one teacher if for `ALONE_S` no teacher could answer except those on trial.
 
         Args:
             answering: teachers that can be expected to answer now.
@@ -274,9 +274,10 @@ class ComparisonPanel:
 
 
 def _largest_group(names: Sequence[str], agree: Collection[frozenset[str]]) -> set[str]:
-    """Return the teachers that agree with most others, and all that agree with one of these.
+    """Return the teachers with the most agreements, and all teachers that agree with one of them.
 
-    Empty if no two teachers agree, or if two of the teachers that agree with most others differ.
+    The result is empty if no two teachers agree, or if two teachers with the most agreements
+    disagree with each other.
     """
     agreeing = {
         name: {other for other in names if other == name or frozenset((name, other)) in agree}

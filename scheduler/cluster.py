@@ -4,7 +4,7 @@ Section 3.1 of the paper has two kinds of devices, dedicated and elastic ones. H
 entry of a file: number, price and network of equal devices. A `Distillation` says how fast student
 and teacher are on devices of each kind, and how many bytes are transferred.
 
-Annotations give the bounds of single numbers. Readers of files check them (`units.py`), as in
+Annotations give the bounds of single numbers. The parsers of files check them (`units.py`), as in
 `simulator/scenario.py`; the constructors only check how fields fit together.
 """
 

@@ -178,7 +178,8 @@ class ElasticShares:
             nodes: change of a job's number of nodes: 1 or -1.
             order: sort key of a job; each change may change it.
             may: whether a job's own limits permit another change.
-            can: whether the resources permit or need it. If not, the job is not tried again.
+            can: whether the resources permit a job to grow, or require it to shrink. If not, the
+                job is not tried again.
         """
         by_name = {job.name: job for job in jobs if may(job)}
         queue = [(*order(job), job.name) for job in by_name.values()]

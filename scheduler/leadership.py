@@ -1,11 +1,13 @@
 """Leadership: terms of managers, when to trust expired leases, leader leases, rendezvous hashing.
 
 A leading manager has a term, and trusts that an expired lease means a death only while the registry
-answers. Elsewhere, as in Kubernetes, a lease alone decides who leads: its holder leads and renews
-it, and another candidate takes it when it is not renewed. Clocks of machines differ, so no
-candidate uses a time that another candidate wrote. A waiting candidate measures by its own clock
-how long the lease has not changed. The holder counts from the moment at which it began its latest
-renewal.
+(Redis) answers.
+
+The Kubernetes operator has no registry: a `Lease` alone decides which of its processes leads. The
+holder leads and renews the lease; another candidate takes it when it is not renewed. Clocks of
+machines differ, so no candidate uses a time that another candidate wrote. A waiting candidate
+measures by its own clock how long the lease has not changed. The holder counts from the moment at
+which it began its latest renewal.
 
 To choose one of several equal servers a client needs no leader: with rendezvous (highest random
 weight) hashing every client ranks the servers by a hash of both names and takes the first. Clients
@@ -67,7 +69,7 @@ class RegistryWatch:
     """Since when one registry has answered without a gap; `_s` times are by the manager's clock.
 
     Attributes:
-        registry_id: id of the server process; empty: none has answered yet.
+        registry_id: id of the registry's process; empty: none has answered yet.
         since_s: time of its first answer, or later (see `registry_answered`).
         asked_s: time of the latest request that was answered.
         answered_s: time of the answer to this request.
@@ -92,7 +94,7 @@ def registry_answered(
 
     Args:
         watch: the state before.
-        registry_id: id of the server process that answered.
+        registry_id: id of the registry's process that answered.
         time_ms: time in its answer.
         asked_s: time of the request.
         now: time of the answer, as for `asked_s`.

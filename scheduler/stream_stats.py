@@ -52,7 +52,7 @@ class StreamStats:
         t_t_s: seconds per sample of the average teacher, for computing n; None until measured.
             Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So it is the
             harmonic mean of their times; n is a number of such teachers.
-        steps: number of measured steps so far, plus calls since the rate of calls is measured.
+        steps: number of measured steps so far. Calls count too, once their rate is measured.
         answers: number of measured answers so far.
         batches_taken: number of batches that the training loop and calls have taken.
         samples_taken: number of samples in these batches.
