@@ -10,7 +10,7 @@ labels still help (see `hedging` for stragglers). The causes of an ejection:
 * "silent": the teacher was silent for long while others answered (see `hedging`). Its requests have
   been hedged already; the ejection lets the reader ask for another teacher.
 * "wrong": one answer cannot be labels (shape, NaN, other content).
-* "lied": the teacher's labels differ from those of the majority (`canaries`).
+* "lied": the teacher's labels differ from those of the largest group that agrees (`canaries`).
 * "refused": the teacher has labelled nothing and refuses requests. Three refusals suffice if
   another usable teacher has labelled something; otherwise it must have refused every waiting
   batch. A teacher whose model does not fit the reader's settings is ejected for this cause too.

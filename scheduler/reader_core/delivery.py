@@ -76,7 +76,7 @@ class Delivery:
         self.partial = self.unlabelled = 0
         self._services = tuple(ledgers)
         self._ordered = ordered
-        self._at_once = loop_delivery is not None
+        self._is_for_calls = loop_delivery is not None
         self._ensemble = ensemble or Ensemble(dict.fromkeys(ledgers, 1.0))
         self._full_mixture: Mixture | None = Mixture(self._ensemble.shares, 1.0)
         of_loop = None if loop_delivery is None else loop_delivery._no_teacher
@@ -171,7 +171,7 @@ class Delivery:
         """
         out: list[do.StreamInstruction] = []
         if batch in self._complete:
-            if not self._at_once:
+            if not self._is_for_calls:
                 out.append(do.Withdraw(batch))
             del self._complete[batch]
             self._lacking[batch] = set()
@@ -213,7 +213,7 @@ class Delivery:
                     mixed = mixture(self._ensemble, set(self._services) - without, missing, 0.0)
                 offer = do.OfferBatch(number, mixed)
             self._complete[number] = offer
-            if not self._at_once:
+            if not self._is_for_calls:
                 out.append(offer)
         if self._ordered and complete and complete[0] < last:  # it was withdrawn before
             self._complete = dict(sorted(self._complete.items()))
@@ -235,7 +235,7 @@ class Delivery:
         """Release the next batches, unless the loop still has more than half of its look-ahead."""
         if not self._complete:
             return []
-        ahead = len(self._complete) if self._at_once else look_ahead(self._batch_s.value)
+        ahead = len(self._complete) if self._is_for_calls else look_ahead(self._batch_s.value)
         if 2 * len(self._released) > ahead:
             return []
         batches: list[int] = []
@@ -251,7 +251,7 @@ class Delivery:
         for number in batches:
             offer = self._complete.pop(number)
             self._released.add(number)
-            if self._at_once and offer is not None:
+            if self._is_for_calls and offer is not None:
                 out.append(offer)
             without = self._without.pop(number, None)
             if without and isinstance(offer, do.OfferBatch):

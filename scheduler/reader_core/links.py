@@ -27,7 +27,7 @@ class LinkState:
         leaves: it gets no more requests, but may have requests in flight.
         probe_at: time of the next probe; infinity: none is planned, or a probe is under way.
         is_probed: a probe is under way.
-        attempts: consecutive failed probes.
+        failed_probes: number of consecutive failed probes.
     """
 
     number: int
@@ -35,7 +35,7 @@ class LinkState:
     leaves: bool = False
     probe_at: float = inf
     is_probed: bool = False
-    attempts: int = 0
+    failed_probes: int = 0
 
     @property
     def is_idle(self) -> bool:
@@ -135,7 +135,7 @@ class TeacherLinks:
     def probe_answered(self, name: str) -> None:
         """Record an answered probe."""
         link = self._links[name]
-        link.is_probed, link.attempts = False, 0
+        link.is_probed, link.failed_probes = False, 0
         self._silent.discard(name)
         self._refusing.discard(name)
 
@@ -143,9 +143,9 @@ class TeacherLinks:
         """Record a failed probe, and plan the next one."""
         link = self._links[event.teacher]
         link.is_probed = False
-        link.attempts += 1
+        link.failed_probes += 1
         self._record_silence(event)
-        self._plan(link, now + self._pause_s(link.attempts, event))
+        self._plan(link, now + self._pause_s(link.failed_probes, event))
 
     def _record_silence(self, event: ProbeFailed | RequestFailed) -> None:
         """Record that a teacher cannot be reached or rejects the reader."""
@@ -177,7 +177,7 @@ class TeacherLinks:
         """
         link = self._links[name]
         if link.is_idle or not pause_s:
-            link.attempts = 0
+            link.failed_probes = 0
             if not link.is_probed:
                 self._plan(link, now + pause_s)
 
@@ -190,7 +190,7 @@ class TeacherLinks:
     def probe_now(self, name: str, now: float) -> None:
         """Probe a teacher now if it waits for its first probe since it was connected or ejected."""
         link = self._links.get(name)
-        if link is not None and not link.leaves and not link.attempts and link.probe_at < inf:
+        if link is not None and not link.leaves and not link.failed_probes and link.probe_at < inf:
             self._plan(link, min(link.probe_at, now))
 
     def retry(self, event: RequestFailed, least_s: float, now: float) -> None:

@@ -73,8 +73,8 @@ class StudentGroup:
         count: number of students.
         batch: samples of a batch.
         overhead_s: fixed time of each step.
-        connection_s: additional time of each step per connected teacher, because the training
-            process also polls, receives and copies. So unneeded teachers cost a little.
+        connection_s: additional time of each step per connected teacher, because the student's
+            machine also polls, receives and copies. So unneeded teachers cost a little.
         jitter: jitter of a step's time.
         source_s: time that the source needs for a batch; it makes one batch after another.
         batches: number of batches after which the student leaves; None: the scenario's.
