@@ -1,9 +1,9 @@
 """The trainer's client of its engine: starts it, exchanges messages, restarts it when it dies.
 
 The engine is a separate process (ADR-0021). Its state can be rebuilt from the ring: the next engine
-receives every batch that has no labels yet. Labels that arrived before remain valid, in the arena
-of the engine that wrote them. The format of messages may change in any version, because both
-processes run the same code, and nothing stores messages.
+receives every batch that has no labels yet. Labels that arrived before the death remain valid, in
+the arena of the engine that wrote them. The format of messages may change in any version, because
+both processes run the same code, and nothing stores messages.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class EngineClient:
         Args:
             number: number of the batch.
             samples: its rows.
-            step_s: seconds that the training loop worked on the batch before; None: unknown.
+            step_s: seconds that the training loop worked on the previous batch; None: unknown.
         """
         at = time.monotonic()
         if number != self._last_taken:  # else the message was queued before a Ctrl-C
@@ -207,8 +207,8 @@ class EngineClient:
     def requested_stats(self) -> Message:
         """Wait for the stats that were requested last.
 
-        Returns older ones if the engine hangs, which is logged; if no engine runs any more; and in
-        a callback of a call.
+        Returns older ones if the engine hangs, which is logged. It also returns older ones if no
+        engine runs any more, or if the caller is a callback of a call.
         """
         with self._reply_arrived:
             number = self._stats_requested
@@ -230,7 +230,7 @@ class EngineClient:
 
     def _await_reply(self, arrived: Callable[[], bool]) -> bool:
         """Wait for a reply unless none can come; returns False if the engine hangs."""
-        if self.calls.is_in_callback:  # perhaps the thread that receives replies
+        if self.calls.is_in_callback:  # this may be the thread that receives replies
             return True
         return self._reply_arrived.wait_for(lambda: arrived() or self._ended, REPLY_TIMEOUT_S)
 

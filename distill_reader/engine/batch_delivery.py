@@ -38,8 +38,8 @@ def mixed_into(
             kinds are inferred from the values.
 
     Raises:
-        UsageError: an output is of kind "other", or is not probabilities and has fewer than two
-            classes.
+        UsageError: teachers publish the kind "other" for an output, or an output is not
+            probabilities and has fewer than two classes.
     """
     for array in mixed:
         array[...] = 0.0

@@ -142,7 +142,8 @@ class EnsembleMember:
         self.links: dict[int, TeacherLink] = {}
         self._connection_attempts = ConnectionAttempts(inbox, self.handle)
         self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
-        #: Requests that could not be sent; in flight for the ledger until `_free_windows`.
+        #: Requests that could not be sent. The ledger counts them as in flight until
+        #: `_free_windows`.
         self._unsent: list[ev.Cancelled] = []
         #: Batches of the training loop that could not be sent: the epoch fails, so they must not be
         #: delivered without labels.
@@ -242,7 +243,7 @@ class EnsembleMember:
             self.handle(ev.DeliverUnlabelled(number))
 
     def end_call(self, number: int, samples: int) -> None:
-        """Record that a call has ended with labels of `samples`; 0: without labels."""
+        """Record that a call has ended, with labels of `samples` rows; 0: without labels."""
         self._forget(number)
         self.handle(ev.CallEnded(number, samples))
 
@@ -468,7 +469,7 @@ class EnsembleMember:
                     self.handle(ev.DeliverUnlabelled(batch.number))  # send no row of it again
 
     def _free_windows(self) -> None:
-        """Free the windows of requests that could not be sent; the next ones may fail, too."""
+        """Free the windows of requests that could not be sent; their successors may fail, too."""
         while self._unsent:
             self.handle(self._unsent.pop())
 

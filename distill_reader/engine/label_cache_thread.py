@@ -458,7 +458,7 @@ class LabelCacheThread:
                     self.stats = self.stats.plus(misses=rows, dropped=rows)
                     batch = BatchKeys(number, model_id, ())
                     self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)
-                case StoreRows(_, inserted):  # of a batch without a lookup since the failure
+                case StoreRows(_, inserted):  # of a batch that was not looked up since the failure
                     self.stats = self.stats.plus(dropped=len(inserted))
 
 

@@ -42,7 +42,7 @@ _FIRST_TEACHER_TRACK: Final = 101
 
 #: Details of an event.
 Args = Mapping[str, Any]
-NONE: Final[Args] = {}
+_NO_ARGS: Final[Args] = {}
 
 
 class TraceWriter:
@@ -57,27 +57,34 @@ class TraceWriter:
             file.name_track("thread_name", name, group, track)
         self.tracks = TeacherTracks(file)
 
-    def slice(self, track: int, name: str, begin: float, end: float, args: Args = NONE) -> None:
+    def slice(self, track: int, name: str, begin: float, end: float, args: Args = _NO_ARGS) -> None:
         """Write a slice on one of the tracks above; slices of a track must not overlap."""
         self._add(
             name, "X", _TRACKS[track][0], track, begin, dur=_duration_us(begin, end), args=args
         )
 
-    def moment(self, track: int, name: str, at: float, args: Args = NONE) -> None:
+    def moment(self, track: int, name: str, at: float, args: Args = _NO_ARGS) -> None:
         """Write an instant event on one of the tracks above."""
         self._add(name, "i", _TRACKS[track][0], track, at, s="t", args=args)
 
-    def request(self, teacher: str, name: str, begin: float, end: float, args: Args = NONE) -> None:
+    def request(
+        self, teacher: str, name: str, begin: float, end: float, args: Args = _NO_ARGS
+    ) -> None:
         """Write a slice for a request, on a free track of its teacher."""
         track = self.tracks.occupy(teacher, begin, end)
         self._add(name, "X", TEACHERS, track, begin, dur=_duration_us(begin, end), args=args)
 
-    def teacher_event(self, teacher: str, name: str, at: float, args: Args = NONE) -> None:
+    def teacher_event(self, teacher: str, name: str, at: float, args: Args = _NO_ARGS) -> None:
         """Write an instant event of a teacher, on its first track."""
         self._add(name, "i", TEACHERS, self.tracks.first_track(teacher), at, s="t", args=args)
 
-    def batch(self, name: str, number: int, begin: float, end: float, args: Args = NONE) -> None:
-        """Write an async slice of a batch, or of a call if `name` is "call"; outer slices first."""
+    def batch(
+        self, name: str, number: int, begin: float, end: float, args: Args = _NO_ARGS
+    ) -> None:
+        """Write an async slice of a batch, or of a call if `name` is "call".
+
+        A slice that contains others must be written before them.
+        """
         group, category = (CALLS, "call") if name == "call" else (BUFFER, "batch")
         identity = {"cat": category, "id": number}
         self._file.add(
@@ -180,7 +187,10 @@ class BatchTracer:
         self._batches[number] = _TracedBatch(at, samples, is_call)
 
     def labelled(self, number: int) -> None:
-        """Record that a batch has all its labels."""
+        """Record that a batch has the labels of a service, or goes without them.
+
+        With several services, the last call counts.
+        """
         if (batch := self._batches.get(number)) is not None:
             batch.labelled_at = time.monotonic()
 
@@ -199,7 +209,7 @@ class BatchTracer:
         self._now = now
 
     def leave(self, outcome_of_calls: str = "left") -> None:
-        """Write all batches, as "left", and all calls: the epoch or the stream ends."""
+        """Write all batches with the outcome "left", and all calls: the epoch or stream ends."""
         for number, batch in self._batches.items():
             outcome = outcome_of_calls if batch.is_call else "left"
             self._draw(number, batch, max(self._now, batch.since), outcome)
@@ -333,7 +343,7 @@ class Timeline:
         self._writer = TraceWriter(file)
         self.batches = BatchTracer(self._writer)
         self._changes = StateTracer(self._writer)
-        #: False until "reset" or "resumed": an earlier engine has traced the pulls before.
+        #: False until "reset" or "resumed": an earlier engine has traced the earlier pulls.
         self._traces_pulls = False
         self._loop_since: float | None = None  # since when the training loop works on a batch
         self._waits_since: float | None = None  # since when the training loop waits
