@@ -73,7 +73,8 @@ class Database:
         writable: False if opened for reading, or if the file cannot be written.
 
     Raises:
-        UsageError: there is no file at the path, or it is not a label store of this version.
+        UsageError: the file is not a label store of this version. Or there is no file, and `write`
+            is False or the folder is missing.
         StoreDamaged: the file is broken.
         LabelStoreUnavailable: the file cannot be opened now.
     """

@@ -67,6 +67,7 @@ def inventory_of(database: Database) -> Inventory:
 
     Raises:
         StoreDamaged: the file is broken.
+        LabelStoreUnavailable: the file cannot be read now.
     """
     table = LabelTable(database)
     with database.reading():
@@ -94,6 +95,7 @@ def row_chunks(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]
 
     Raises:
         StoreDamaged: the file is broken.
+        LabelStoreUnavailable: the file cannot be read now.
     """
     table = LabelTable(database)
     last, seen, more = b"", set[bytes](), True
@@ -124,6 +126,7 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
 
     Raises:
         StoreDamaged: rows or the file are damaged.
+        LabelStoreUnavailable: the file cannot be read now.
     """
     rows = damaged = 0
     for intact, damaged_in_chunk in row_chunks(database):

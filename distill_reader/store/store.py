@@ -86,7 +86,7 @@ class LabelDatabase:
         stats: counters since the store was opened.
 
     Raises:
-        UsageError: the file at the path is not a label store.
+        UsageError: the file at the path is not a label store, or there is no folder for a new file.
         StoreDamaged: the file is broken.
         LabelStoreUnavailable: the file cannot be opened now.
     """
