@@ -25,8 +25,8 @@ class Batched:
     A reader resumes it exactly and divides it among ranks by sample ids, like a framework's loader.
 
     Args:
-        dataset: has `len()` and a sample for each integer below it: a tuple, list or dict of numpy
-            arrays and numbers, or a single array.
+        dataset: has `len()`, and a sample for each index below its length. A sample is a tuple,
+            list or dict of numpy arrays and numbers, or a single array.
         batch_size: samples per batch.
         shuffle: use a different order in each epoch, which follows from the reader's `seed`.
         drop_last: omit the last batch if it is not full.

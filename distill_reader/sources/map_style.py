@@ -358,7 +358,7 @@ def draw(sampler: Any) -> Iterator[Ids]:
 
 
 #: Held while the generators of the process are seeded: several readers may begin epochs at once.
-_GENERATORS: Final = threading.RLock()
+_SEEDING_LOCK: Final = threading.RLock()
 
 
 @contextmanager
@@ -371,7 +371,7 @@ def seeded(seed: int, epoch: int, *owners: Any) -> Iterator[None]:
         owners: objects that may have a `generator` of torch, which is seeded, too.
     """
     epoch_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
-    with _GENERATORS, ExitStack() as stack:
+    with _SEEDING_LOCK, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
         random.seed(epoch_seed)

@@ -36,7 +36,8 @@ def freeze_garbage_in_forks() -> None:
     worker. So the collector is off during a fork, and a child ignores inherited objects. As a side
     effect, the child's memory stays shared for longer.
     """
-    enabled, forks = True, 0  # whether the collector was on before concurrent forks; their number
+    enabled = True  # whether the collector was on before the forks in progress
+    forks = 0  # number of forks in progress
 
     def before() -> None:
         nonlocal enabled, forks
@@ -92,7 +93,7 @@ class SourceIterator(Protocol):
 
     @property
     def start(self) -> Mark | None:
-        """The position before the first batch; None: where the source starts by itself."""
+        """The position before the first batch; None: where the source begins by default."""
 
     def __next__(self) -> Any: ...
 
@@ -126,7 +127,7 @@ class ResumableSource(Protocol):
         """Return the batches per epoch of this rank; raises TypeError if unknown."""
 
     def identity(self) -> dict[str, Any]:
-        """Return properties, as JSON values. A mark is valid only for sources with equal ones."""
+        """Return properties, as JSON values; a mark is valid only for a source with equal ones."""
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> SourceIterator:
         """Start an epoch after its first `taken` batches.
@@ -137,7 +138,7 @@ class ResumableSource(Protocol):
             epoch: its number, from 0.
             taken: batches of this rank that were delivered before.
             mark: the position after these, or after the previous epoch; None: where the source
-                starts by itself.
+                begins by default.
 
         Raises:
             UsageError: the mark is not of this source.
