@@ -65,8 +65,8 @@ class ReaderConfig:
         profiles: absolute path of the folder of profiles; empty: none is kept.
         rank: rank of this student in its job.
         world_size: ranks among which the reader divides the source; 1: it does not.
-        uneven: what to do with the last batches of an epoch if there are fewer than ranks; see
-            `DistilReader`.
+        uneven: what to do with the last batches of an epoch if there are fewer of them than ranks;
+            see `DistilReader`.
         seed: seed of the order of map-style sources.
         ordered: deliver batches in the order of the source; False: in the order of labelling.
         deterministic: use only teachers with one numerics_id, send whole batches, and keep the
@@ -199,7 +199,7 @@ class ReaderConfig:
 
     @property
     def request_timeout_s(self) -> float:
-        """The timeout of a request to a teacher: `timeouts.request_s`, but at most 30 years.
+        """The timeout of a request to a teacher: `timeouts.request_s`, but at most 1e9 s.
 
         gRPC would treat a deadline beyond the range of its clock as one that has passed.
         """

@@ -20,7 +20,7 @@ class LabelForms:
     """The label forms that the user requests, and the output kinds that the user states.
 
     Attributes:
-        forms: wire forms, by the names of `proto.forms`.
+        forms: wire form of each output, as `LabelForm.parse` reads it.
         temperatures: temperatures of the softmax that the teacher applies before encoding.
         expand: return dense float32 whatever the wire form; False: return the wire form.
         stated: kinds of the models' outputs, as stated by the user.
@@ -39,7 +39,7 @@ class LabelForms:
             if kind not in get_args(SoftLabelIs):
                 raise UsageError(f"soft_label_is is 'logits' or 'probabilities', not {kind!r}")
         for name in (*dict(self.forms), *dict(self.temperatures)):
-            self._named(name)
+            self._form(name)
 
     @classmethod
     def from_user(
@@ -66,7 +66,7 @@ class LabelForms:
 
     def of(self, output: str) -> LabelForm | None:
         """Return the requested form of one output; None: the model's own."""
-        return self._named(output) if self.forms or self.temperatures else None
+        return self._form(output) if self.forms or self.temperatures else None
 
     def stated_kind(self, output: str) -> SoftLabelIs | None:
         """Return the kind that the user states for one output; None: not stated."""
@@ -87,7 +87,7 @@ class LabelForms:
                     f" fetches={list(fetches)}: add it there"
                 )
 
-    def _named(self, output: str | None) -> LabelForm | None:
+    def _form(self, output: str | None) -> LabelForm | None:
         return LabelForm.parse(_value(self.forms, output), _value(self.temperatures, output))
 
 

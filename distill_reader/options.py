@@ -145,8 +145,8 @@ class CanaryPolicy(CanaryConfig):
     """How often, and with which tolerance, the labels of two teachers are compared.
 
     Attributes:
-        share: share of the requests that a second teacher labels, too. Each teacher that joins is
-            compared in any case; 0: only then.
+        share: share of the requests that a second teacher labels, too. A teacher that joins is
+            compared with another one even if `share` is 0.
         same_numerics: tolerated difference between teachers with one numerics_id, relative to the
             greatest absolute value of both label arrays.
         other_numerics: the same between other teachers, and if a numerics_id is unknown.

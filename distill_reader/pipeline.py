@@ -173,7 +173,7 @@ class Pipeline:
 
         Args:
             epoch: epoch of the batch.
-            step_s: seconds that the training loop worked on the last batch; None: unknown.
+            step_s: seconds that the training loop worked on the previous batch; None: unknown.
             convert: applied to the batch. If it raises, the batch counts as not taken.
 
         Raises:

@@ -136,17 +136,17 @@ class TeacherPool:
         return self._submit(batch, limit_s, time.monotonic() + limit_s)
 
     async def label_async(self, batch: Any, timeout_s: float | None = None) -> Labels:
-        """Do what `label` does without blocking the event loop."""
+        """Like `label`, but does not block the event loop."""
         return await (await self.submit_async(batch, timeout_s))
 
     async def submit_async(
         self, batch: Any, timeout_s: float | None = None
     ) -> asyncio.Future[Labels]:
-        """Do what `submit` does without blocking the event loop; returns a future of that loop."""
+        """Like `submit`, but does not block the event loop; returns a future of that loop."""
         submitted: list[Future[Labels]] = []
         is_cancelled = False
         limit_s = self._limit(timeout_s)
-        deadline = time.monotonic() + limit_s  # now: the threads of the event loop may all be busy
+        deadline = time.monotonic() + limit_s  # not in the thread, which may start late
 
         def submit() -> None:  # in a thread, which goes on if this task is cancelled
             submitted.append(self._submit(batch, limit_s, deadline))

@@ -58,9 +58,9 @@ class DistilReader:
     Without `with`, a reader closes when it is garbage-collected or the interpreter ends. Batches
     that the training loop has received remain valid.
 
-    Iterating raises exceptions of the source unchanged, UsageError for settings or batches that do
-    not fit the model, and PoisonBatch, NoTeacherAvailable, LeaseSuperseded, AccessError,
-    MemoryRefused or EngineLost if the stream cannot continue.
+    Iterating raises exceptions of the source unchanged, and UsageError for settings or batches that
+    do not fit the model. If the stream cannot continue, it raises another EdlError, such as
+    PoisonBatch, NoTeacherAvailable, LeaseSuperseded, AccessError, MemoryRefused or EngineLost.
 
     Args:
         source: iterable of batches that can be read repeatedly, such as a `DataLoader` of Paddle or
@@ -266,8 +266,8 @@ class DistilReader:
     def iterate(self, convert: Convert | None) -> Epoch:
         """Begin a new epoch like `iter(reader)`, and apply `convert` to each batch.
 
-        If `convert` raises, the batch counts as not taken, and the iterator returns it again. A
-        StopIteration of `convert` does not end the epoch; iterating raises UsageError.
+        If `convert` raises, the batch counts as not taken, and the next `next()` returns it again.
+        A StopIteration of `convert` would end the epoch, so UsageError is raised instead.
         """
         return Epoch(self, self._pipeline, self._pipeline.begin(), convert)
 
@@ -287,8 +287,8 @@ class DistilReader:
                 former ranks.
 
         Raises:
-            UsageError: the state is of another source or rank, or the states do not suffice for
-                this number of ranks.
+            UsageError: a state was not saved by a reader, or is of another source or rank; or the
+                states do not suffice for this number of ranks.
         """
         self._pipeline.resume(from_state(state, self._source, self.config))
 
@@ -349,7 +349,7 @@ class Epoch(Iterator[Any]):
     """The iterator over one epoch of a reader. Dropping it early (`break`, `del`) ends the epoch.
 
     Raises:
-        UsageError: `next` is called after another epoch of the reader has begun.
+        UsageError: `next` is called after another epoch has begun or a state was loaded.
     """
 
     def __init__(

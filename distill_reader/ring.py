@@ -35,9 +35,9 @@ class ViewTracker:
     """Tracks which records of an arena have live views. Thread-safe.
 
     The garbage collector may drop a view at any moment, even during a call of this class, so the
-    class takes no lock. The callback of the weak references is a method of a C type. A signal
-    handler could run within a Python callback, and Python ignores exceptions of callbacks, so a
-    Ctrl-C would be lost.
+    class takes no lock. The callback of the weak references is a method of a C type, not a Python
+    function. Within a Python function, a signal handler could raise the exception of a Ctrl-C.
+    Python ignores exceptions of these callbacks, so the Ctrl-C would be lost.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -46,7 +46,7 @@ class ViewTracker:
         self._dropped: deque[weakref.ref[Array]] = deque()
 
     def views(self, record: Record) -> list[Array]:
-        """Return views of the arrays of `record`; when all are gone, the record is released."""
+        """Return views of the arrays of `record`; `released` tells when all of them are gone."""
         # All arrays are slices of one array, `base`, over the whole record. numpy makes `base` the
         # base of each slice and of every view that a user makes of a slice. So `base` lives exactly
         # as long as any of them.

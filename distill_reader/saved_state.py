@@ -45,8 +45,8 @@ class StreamProgress(NamedTuple):
         batches: number of batches delivered without a gap from the start of the epoch.
         samples: rows of all delivered batches.
         mark: the source's position after those `batches`; None: the start of the epoch.
-        ahead: marks of batches delivered beyond a gap, as with `ordered=False`, by ordinal; None if
-            the delivery is only known from a saved state.
+        ahead: marks of batches delivered beyond a gap, as with `ordered=False`, by ordinal. A mark
+            is None if only a saved state says that the batch was delivered.
     """
 
     epoch: int = 0

@@ -1,4 +1,7 @@
-"""Type checks of settings. A check of a value returns it, or raises UsageError with its name."""
+"""Type checks of settings.
+
+A check of a value returns it, or raises UsageError with the name of the setting.
+"""
 
 from __future__ import annotations
 

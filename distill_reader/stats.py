@@ -40,7 +40,7 @@ class ReaderStats:
         needed: n = ceil(t_t / t_s); 0 while a time is unknown.
         t_t_s: seconds per sample of the average teacher; 0 while unknown.
         t_s_s: seconds per sample of the training step and of calls; 0 while unknown.
-        teachers: ids of the teachers that the reader sends to.
+        teachers: ids of the teachers that the reader has, ejected ones included.
         ejected: ids of the ejected teachers.
         ejected_for: why each of these teachers was ejected, in the same order: "failed", "silent",
             "wrong", "lied" or "refused".
@@ -50,7 +50,7 @@ class ReaderStats:
         in_flight: (teacher, requests in flight) pairs.
         served: (teacher, requests that it has answered since it was assigned) pairs; answers with
             unused labels do not count. A request is a batch unless `request_rows` is set.
-        starved_s: seconds that the training loop waited for labels.
+        starved_s: seconds that the training loop, or calls of `TeacherPool`, waited for labels.
         blocked_s: seconds that pulling was paused because the buffer was full.
         source_wait_s: seconds that the training loop waited for the source.
         state: "starved", "source_wait", "blocked" or "steady".
@@ -185,7 +185,7 @@ class Callback:
         """The training loop gets a batch of `samples` rows, after a wait of `waited_s` seconds."""
 
     def on_starved(self, stats: ReaderStats) -> None:
-        """The training loop has started to wait for labels."""
+        """The training loop, or a call of `TeacherPool`, has started to wait for labels."""
 
     def on_blocked(self, stats: ReaderStats) -> None:
         """Pulling has paused: the buffer is full."""

@@ -62,7 +62,7 @@ def take_apart(batch: Any) -> BatchParts:
     """Split `batch` into arrays and a skeleton.
 
     Raises:
-        BatchError: it contains no array, or one of a dtype that cannot be sent.
+        BatchError: the batch contains no array, or an array of a dtype that cannot be sent.
     """
     if (parts := _taken_apart_flat(batch)) is not None:
         return parts
@@ -143,7 +143,7 @@ def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Ar
 
     Raises:
         UsageError: a dict has a field with the name of a label.
-        BatchError: the framework has no such dtype.
+        BatchError: the framework lacks the dtype of an array or a label.
     """
     if type(skeleton) is tuple and skeleton is _flat(len(skeleton))[0]:
         return (*arrays, *labels.values())
@@ -172,7 +172,7 @@ def soft_labels(skeleton: Any, labels: Mapping[str, Array | None]) -> dict[str, 
         labels: by name; None for each label of an unlabelled batch.
 
     Raises:
-        BatchError: the framework has no such dtype.
+        BatchError: the framework lacks the dtype of a label.
     """
     kinds = (leaf.kind.of_labels() for leaf in _leaves(skeleton) if leaf.kind is not PLAIN)
     kind = next(kinds, PLAIN)

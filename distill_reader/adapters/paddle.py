@@ -26,8 +26,8 @@ class PaddleLoader(Loader):
             order, soft labels last; for batches that are dicts, the fields to keep.
         places: one place, or a list of one: `paddle.CUDAPlace(0)`, "gpu:0", "cpu" ...; by default,
             tensors stay on their place, and arrays go to Paddle's default place.
-        return_list: True: batches have the structure of the source's batches, with a tuple as a
-            list. False: a batch is a list of one dict from name to tensor, for
+        return_list: True: batches have the structure of the source's batches, but a tuple becomes
+            a list. False: a batch is a list of one dict from name to tensor, for
             `Executor.run(feed=...)`.
 
     Raises:
