@@ -121,9 +121,9 @@ class BatchStream:
     """The batches between source and training loop. Thread-safe.
 
     Attributes:
-        undelivered: the batch that was taken last, and its form for the training loop. The training
-            loop sets this to None once it has the batch. It does so by an assignment, because
-            Ctrl-C could interrupt a call.
+        undelivered: the batch that was taken last, and the object that the training loop gets for
+            it. The training loop sets this to None once it has the object. It does so by an
+            assignment, because Ctrl-C could interrupt a call.
         epoch: number of the current epoch; only `begin` changes it.
         data_epoch: number of epochs begun, without those that only drop the batches of an epoch
             that was left.

@@ -22,7 +22,7 @@ class LabelForms:
     Attributes:
         forms: wire form of each output, as `LabelForm.parse` reads it.
         temperatures: temperatures of the softmax that the teacher applies before encoding.
-        expand: return dense float32 whatever the wire form; False: return the wire form.
+        expand: return outputs with a requested form as dense float32; False: return the wire form.
         stated: kinds of the models' outputs, as stated by the user.
 
     Raises:

@@ -83,9 +83,9 @@ class DistilReader:
             or by output. Iterating raises UsageError if teachers publish another kind, unless
             `temperature` is set for the output. By default, labels of several services are averaged
             as the kind that their teachers publish.
-        expand_labels: return soft labels as dense float32 whatever their wire form: the classes
-            that top-k leaves out share the remaining mass evenly. False: return the wire form;
-            top-k as three arrays: values, indices (int64) and tail mass.
+        expand_labels: return soft labels as dense float32 if a `label_form` or `temperature` is set
+            for them: the classes that top-k leaves out share the remaining mass evenly. False:
+            return the wire form; top-k as three arrays: values, indices (int64) and tail mass.
         upper_bytes: threshold `ut` of Algorithm 1: pulling pauses when labelled batches exceed this
             size.
         lower_bytes: threshold `lt`: pulling resumes below this size; by default half of

@@ -94,7 +94,10 @@ class Inbox:
         self._deferred.append(call)
 
     def listen(self, channel: Channel, handler: Callable[[Message], None]) -> None:
-        """Queue a call of `handler` for each message of the trainer; `stop` at "stop" or hangup."""
+        """Queue a call of `handler` for each message of the trainer.
+
+        The message "stop" and a hangup have the effect of `stop`.
+        """
         self.watch(channel, partial(self._receive, channel, handler))
         self._receive(channel, handler)  # messages that the channel has read already
 

@@ -397,7 +397,7 @@ class LabelCacheThread:
         self._commands.put(None)  # ends `_run_without_store`, if the store cannot be closed
 
     def _next(self, due: float) -> CacheCommand:
-        """Wait for a command; `Flush` once rows are due."""
+        """Wait for a command and return it; return `Flush` once rows are due."""
         left_s = due - time.monotonic()
         if left_s <= 0:  # even if commands have arrived
             return Flush()

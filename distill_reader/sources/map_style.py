@@ -35,9 +35,9 @@ class MapSource:
     (seed, epoch), so that all ranks and resumed runs draw the same ids. The loader then reads the
     batches of this rank that are not delivered yet.
 
-    A mark has the number of batches that were delivered when the current number of ranks began to
-    read the epoch ("start"), the number of batches of the epoch ("of"), and a digest of their ids
-    ("ids").
+    A mark has three fields. "start" is the number of batches that were delivered when the current
+    number of ranks began to read the epoch. "of" is the number of batches of the epoch, and "ids"
+    is a digest of their ids.
 
     Args:
         loader: reads batches of ids.
