@@ -52,8 +52,8 @@ class Labeller(Protocol):
 
 #: Limit of jobs at one predictor: one runs, and the inputs of the next one are already in memory.
 READ_AHEAD: Final = 2
-#: Seconds without merging after merged requests crashed a predictor. Then the request that caused
-#: the crash, when it is sent again, crashes the predictor alone.
+#: Seconds without merging after merged requests crashed a predictor. If the request that caused the
+#: crash is sent again meanwhile, it runs alone: a second crash affects no other request.
 UNMERGED_S: Final = 60.0
 _STOPPED: Final = "this teacher has stopped: send the request to another one"
 
@@ -115,8 +115,8 @@ class Batcher:
         self._lanes = [_Lane(predictor) for predictor in pool.predictors]
         self._taken_slots = self._taken_samples = 0
         self._promised_s = 0.0  # when the last refused request may retry
-        # A report of the pool, and a copy of it with merging in its numerics.
-        self._merging: tuple[Any, Any] = (None, None)
+        # The latest report of the pool, and a copy of it with merging in its numerics.
+        self._report_and_copy: tuple[Any, Any] = (None, None)
         self._next_check_s = math.inf
         self._unmerged_until_s = -math.inf
         self._closed = False
@@ -136,13 +136,13 @@ class Batcher:
     def require_loaded(self) -> PredictorReady:
         """Return the model, with merging in its numerics; raise RetryableError if not loaded."""
         ready, max_samples = self._pool.require_loaded(), self._rule.max_samples
-        if max_samples and ready is not self._merging[0]:
-            self._merging = ready, replace(ready, spec=ready.spec.merging(max_samples))
-        return self._merging[1] if max_samples else ready
+        if max_samples and ready is not self._report_and_copy[0]:
+            self._report_and_copy = ready, replace(ready, spec=ready.spec.merging(max_samples))
+        return self._report_and_copy[1] if max_samples else ready
 
     def start(self) -> None:
         """Start accepting requests."""
-        self._workers.submit(int)  # starts a thread; it runs all jobs if no further one can start
+        self._workers.submit(int)  # starts a thread, which runs all jobs if no other can start
         self._thread.start()
 
     def stop(self) -> None:
@@ -275,7 +275,7 @@ class Batcher:
     # --- `_dispatch` and `_fail_queue` are called with the lock held
 
     def _dispatch(self) -> list[_DeviceJob]:
-        """Decide which jobs start. Fail requests after their deadline, or all without a predictor.
+        """Decide which jobs start. Fail expired requests, or all requests if no predictor is ready.
 
         Returns:
             Jobs to be submitted after the lock is released. Jobs with inputs that must be copied to

@@ -76,7 +76,12 @@ Canary = Annotated[list[Given] | None, CANARY.option("Write a canary, as for --c
 BatchSizes = Annotated[
     str, typer.Option(metavar="N,N,...", help="Batch sizes to time; a batch is one run.")
 ]
-Runs = Annotated[int, typer.Option(min=3, help="Runs of each size; fewer, at least 3, after 60 s.")]
+Runs = Annotated[
+    int,
+    typer.Option(
+        min=3, help="Runs of each size; the timing ends after 60 s, but not before 3 runs."
+    ),
+]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Draw a plot: {FORMATS}.")]
 
 

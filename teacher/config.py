@@ -147,8 +147,8 @@ class PredictorConfig:
         model: path of an exported model, a name such as `timm/NAME`, or `module:function`.
         device: "cpu" or "gpu:N".
         threads: CPU threads of one run.
-        micro_batch: samples per run; larger requests are split. Paddle is fastest on CPUs with 4 to
-            8. None: measured at the start.
+        micro_batch: samples per run; larger requests are split. On CPUs, Paddle is fastest with 4
+            to 8 samples. None: measured at the start.
         inputs: specs that the user declares, because the model does not state its inputs, or to
             narrow shapes.
         outputs: specs that the user declares, for models that do not state their outputs.
@@ -240,7 +240,8 @@ class ServerConfig:
     Attributes:
         host: address to bind.
         port: of the gRPC server; 0 takes a free one.
-        slots: limit of requests that wait for the model or run in it; one more is refused.
+        slots: limit of requests that wait for the model, run in it, or have labels that are not
+            encoded yet; further ones are refused.
         max_message_bytes: largest request or answer.
         max_calls: limit of open calls, including those without a request yet.
         max_calls_per_peer: limit of open calls for each pair of caller and address.
@@ -268,8 +269,8 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if self.request_bytes < self.max_message_bytes:
             raise UsageError(
-                f"the memory for all requests is {self.request_bytes >> 20} MiB, less than one "
-                f"request may have: {self.max_message_bytes >> 20} MiB"
+                f"the memory for all requests, {self.request_bytes >> 20} MiB, is less than the "
+                f"limit of one request, {self.max_message_bytes >> 20} MiB"
             )
         if not 0.1 <= self.receive_s <= 3600:
             raise UsageError(

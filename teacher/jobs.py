@@ -5,7 +5,8 @@ Messages over `proto.channel`:
 ```
 to the predictor    job   id, at_s, inputs {name: ref}, parts [part], free [record]
                                                                    label the parts in one run, and
-                                                                   free these records of outputs
+                                                                   free these records of outputs;
+                                                                   at_s: when the job was sent
 from the predictor  progress  text                                 for the operator
                     ready     spec, t_t_s, micro_batch             it accepts jobs; again when its
                                                                    micro-batch becomes smaller

@@ -107,7 +107,7 @@ def warm_up(
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 #: The first runs of a size choose kernels, grow memory and fill caches.
 _TRIAL_WARM_UP_RUNS = 3
-#: Sizes with runs that would likely take longer are not tried.
+#: Limit of one run, in seconds. Sizes that would likely exceed it are not tried.
 _LONGEST_RUN_S = 1.0
 #: The longest measurement, in seconds.
 _SEARCH_BUDGET_S = 15.0

@@ -204,8 +204,8 @@ Precision = Annotated[
     str,
     _model(
         "EDL_PRECISION",
-        "fp32, or bf16: for exported Paddle models on CPUs with avx512_bf16; at the start it "
-        "prints how much its answers differ from those of fp32.",
+        "fp32, or bf16: for exported Paddle models on CPUs with avx512_bf16. With bf16, a teacher "
+        "prints at its start how much the answers differ from those of fp32.",
     ),
 ]
 Preprocess = Annotated[
@@ -288,8 +288,9 @@ Insecure = Annotated[
     bool,
     _socket(
         "EDL_INSECURE",
-        "Allow --listen and --http beyond loopback without credentials, so that everybody who "
-        "reaches them may use the model, and --metrics-listen without --tokens.",
+        "Allow --listen and --http beyond loopback without credentials, and --metrics-listen "
+        "beyond loopback without --tokens. Everybody who reaches them may use the model or read "
+        "the metrics.",
         "--insecure",
     ),
 ]

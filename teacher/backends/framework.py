@@ -37,14 +37,14 @@ def is_device_error(error: Exception) -> bool:
 
 @contextmanager
 def translate_errors(
-    action: str,
+    subject: str,
     is_transient: Callable[[Exception], bool] = is_device_error,
     line: Callable[[BaseException], str] = lambda error: first_line(error),
 ) -> Iterator[None]:
     """Convert exceptions of the block to EdlErrors; EdlErrors pass unchanged.
 
     Args:
-        action: the subject of "... failed" in messages, such as "the model".
+        subject: what failed, for the message "... failed"; such as "the model".
         is_transient: returns whether the same inputs may succeed elsewhere or later.
         line: extracts one line of text from an error.
 
@@ -65,7 +65,7 @@ def translate_errors(
                 word in text for word in _MEMORY_WORDS
             )
             error_class = DeviceOutOfMemory if is_memory else RetryableError
-        raise error_class(f"{action} failed: {line(error)}") from error
+        raise error_class(f"{subject} failed: {line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -47,7 +47,7 @@ def hash_of_files(files: Sequence[Path]) -> str:
 
 
 def versions_of(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
-    """Return a value for each file that changes when its content does; None for a missing file."""
+    """Return, for each file, a value that changes with its content; None if the file is missing."""
     versions = list[tuple[int, int, int] | None]()
     for file in files:
         try:
@@ -228,12 +228,13 @@ class BackendKind:
         package: the Python package that it needs; "" for none.
         precisions: supported values of `--precision`.
         files: the files that it opens, in words; "" for none.
-        suffixes: suffixes of these files; a name without a suffix means the first one that exists.
+        suffixes: suffixes of these files. A path without a suffix means the file with the first
+            suffix for which a file exists.
         open_file: opens a file, and raises ModelError; None if the backend opens no files.
         companion_suffix: suffix of a second file that the model needs; "" for none.
         content_files: returns all files of a model, which its content hash covers, in order; raises
             ModelError.
-        factory_types: the objects from a factory that it runs, in words; "" for none.
+        factory_types: the objects that it runs if a factory returns them, in words; "" for none.
         recognises: returns whether an object is of `factory_types`.
         open_object: opens such an object, and raises ModelError; None if the backend opens none.
     """
@@ -251,7 +252,7 @@ class BackendKind:
     open_object: Callable[[FactoryResult, ModelSettings], Backend] | None = None
 
     def require_installed(self, model: str) -> None:
-        """Raise ModelError, with the command to install it, if the framework is missing.
+        """Raise ModelError if the framework is missing; the message has the command to install it.
 
         The package is only looked up: importing it would take seconds.
         """

@@ -46,7 +46,7 @@ class _Images:
         shape: channels, height and width.
         mean: by channel; subtracted from the colours after the division by `divisor`.
         std: by channel; divides the colours after the subtraction of `mean`.
-        divisor: divides the colours, which are 0 to 255, at first.
+        divisor: divides the colours, which are 0 to 255, before the other two steps.
         resizing: how the sender must resize images, in words.
     """
 
@@ -103,8 +103,8 @@ class _OpenedNetwork:
         files: weights and configuration, which its content hash covers.
         images: the images that it takes; None if it takes something else.
         by_keyword: whether it takes inputs by keyword; then some outputs may not be tensors.
-        versions: `versions_of` the first of `files`, from before they were read; empty if their
-            content is checked in another way.
+        versions: result of `versions_of` from before the files were read; it covers the first
+            `len(versions)` of `files`. Empty if their content is checked in another way.
     """
 
     network: Any
@@ -122,7 +122,7 @@ def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> Loaded
         torch: the module.
         device: where the network will run.
         settings: how to run it. For images, the declared inputs select another size, or FP32; for
-            text, they replace `input_ids` and `attention_mask`.
+            other networks, they replace the default inputs, `input_ids` and `attention_mask`.
 
     Raises:
         ModelError: the library, the model or its weights are missing, or an input does not fit.

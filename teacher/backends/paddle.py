@@ -86,14 +86,14 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _BITS = np.dtype(np.uint16)
 
 
-def translate_errors(action: str) -> AbstractContextManager[None]:
+def translate_errors(subject: str) -> AbstractContextManager[None]:
     """Convert errors of a run. Paddle's own errors are Python's built-in exceptions.
 
     Raises:
         RetryableError: the device or its memory failed; the same inputs may succeed elsewhere.
         RequestRefused: any other error, because it is about the inputs.
     """
-    return framework.translate_errors(action, _is_transient, first_line)
+    return framework.translate_errors(subject, _is_transient, first_line)
 
 
 def first_line(error: BaseException) -> str:

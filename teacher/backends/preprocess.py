@@ -34,7 +34,8 @@ from .tensor_specs import (
 #: function that converts them to the model's inputs.
 BuiltInStep = Callable[[str, Sequence[TensorSpec]], tuple[tuple[TensorSpec, ...], ArrayFunction]]
 
-_BYTE: Final = 255.0
+#: The largest value of a byte.
+_BYTE_MAX: Final = 255.0
 #: Statistics of ImageNet's training images: red, green and blue, as shares of a byte's range.
 _IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 _IMAGENET_STD: Final = (0.229, 0.224, 0.225)
@@ -77,7 +78,7 @@ class _Normalize:
         mean, std = np.asarray(self.mean), np.asarray(self.std)
         shape = [1, 1, 1, 1]
         shape[_channel_axis(name, tensor, len(mean))] = len(mean)
-        scale, offset = 1 / (_BYTE * std), -mean / std
+        scale, offset = 1 / (_BYTE_MAX * std), -mean / std
         return scale.astype(np.float32).reshape(shape), offset.astype(np.float32).reshape(shape)
 
 
@@ -154,7 +155,8 @@ def preprocessed(
     Args:
         backend: the model.
         names: built-in steps ("imagenet"), or "module:function" of the user.
-        inputs: inputs that arrive, if the first step does not state them.
+        inputs: inputs that arrive, as the user declares them. They narrow the inputs of a built-in
+            first step, and replace those of a user's. Empty: the step's own inputs.
 
     Raises:
         ModelError: a step does not exist, or does not fit the model.
@@ -169,7 +171,8 @@ def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tupl
 
     Args:
         names: as in `preprocessed`.
-        inputs: inputs that arrive, if the first step does not state them.
+        inputs: inputs that arrive, as the user declares them; they replace those that a user's
+            first step declares.
 
     Raises:
         ModelError: a step does not exist, or does not run on an example.

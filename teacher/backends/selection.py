@@ -229,7 +229,7 @@ class OutputCheckedBackend(WrappedBackend):
             if not tensor.admits_array(array):
                 raise BadAnswer(
                     f"output {name!r} is {array.dtype} {list(array.shape)}, "
-                    f"but the model declares {tensor.datatype} {list(tensor.shape)}",
+                    f"expected {tensor.datatype} {list(tensor.shape)}",
                     name,
                 )
             checked[name] = array

@@ -112,7 +112,8 @@ class GraphedCalls:
     def _waits_for_device(self, tensors: list[Any]) -> bool:
         """Whether the network waits for the device, so that a capture would fail.
 
-        A failed capture leaves PyTorch's allocator in a bad state, so it is not tried.
+        A failed capture leaves PyTorch's allocator in a bad state, so such a network is never
+        captured.
         """
         cuda = self._torch.cuda
         mode = cuda.get_sync_debug_mode()

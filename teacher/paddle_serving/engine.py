@@ -266,7 +266,7 @@ class ServingProcess:
 
     Attributes:
         failure: why the server was given up: it ended before its first answer, or kept ending. None
-            if it was not.
+            if it was not given up.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class ServingProcess:
         self._stop = stop
         self._answered = False
         #: Deaths since the server last passed a test. The restarter's count cannot be used: it
-        #: starts anew once a process has run for a while, even if that was still its start.
+        #: starts anew once a process has run for a while, even if the server was still loading.
         self._deaths = 0
 
     def start(self) -> bool:

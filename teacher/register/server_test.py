@@ -112,7 +112,7 @@ class ServerTest:
         batches = [batch for batch, answer in zip(batches, answers, strict=True) if answer]
         answers = [answer for answer in answers if answer]
         if len({_layout(answer) for answer in answers}) > 1:
-            raise ModelError("its outputs have other names, shapes or dtypes in each answer")
+            raise ModelError("its outputs have other names, shapes or dtypes from answer to answer")
         warnings = uninformative_outputs(answers)
         if self._canary is not None:
             self._canary.check(_with_canary_names(answers[0], self._canary.outputs))

@@ -1,10 +1,10 @@
 """The methods of the Open Inference Protocol over gRPC, unary and streaming.
 
 Unary methods are served as streams of one request. The bytes on the wire are the same, but the
-caller can be checked before its request is read, and the request has a timeout. A request without
-fields is never read. Of an unread request, gRPC receives only the first 4 MiB
-(`server._WINDOW_BYTES`); the rest stays in its sender's memory. A request that is read costs the
-teacher's memory, which has a limit.
+caller can be checked before its request is read, and the request has a timeout. If a method's
+request type has no fields, the request is never read. Of an unread request, gRPC receives only the
+first 4 MiB (`server._WINDOW_BYTES`); the rest stays in its sender's memory. A request that is read
+costs the teacher's memory, which has a limit.
 
 `ModelStreamInfer` carries many requests over one call, answered in order. A stream that waits for
 its next request can be evicted, like a unary call without a request; a stream with requests in work

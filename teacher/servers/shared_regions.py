@@ -1,10 +1,10 @@
 """System shared memory: tensors in a caller's own memory, on this host only.
 
 A region is a range of a shared-memory object (`/dev/shm`) that a caller registers under a name. The
-teacher does not map it: it copies inputs with `pread` and writes outputs with `pwrite`. Its
-descriptor is open for reading; a descriptor for writing exists only during a write. So an object
-that is truncated during a copy causes a short read, which is refused, and never a SIGBUS. A full
-`/dev/shm` causes an error too.
+teacher does not map it: it copies inputs with `pread` and writes outputs with `pwrite`. So an
+object that is truncated during a copy causes a short read, which is refused, and never a SIGBUS. A
+full `/dev/shm` causes an error too. The teacher keeps a descriptor for reading; it has one for
+writing only during a write.
 
 **In place.** The memory of our readers has no name in `/dev/shm` (`proto/shared_buffer.py`): its
 key names a process and a descriptor. It is sealed against shrinking, so it is mapped, and inputs
@@ -175,7 +175,7 @@ class SharedMemoryRegions:
         self._used(caller, ref).write(ref, data)
 
     def sweep(self) -> None:
-        """Release regions that were unused for `IDLE_S` and of which the object has no name."""
+        """Release each region that was unused for `IDLE_S`, if its object has no name."""
         with self._lock:
             oldest_s = self._clock() - IDLE_S
             for owner, regions in list(self._regions.items()):

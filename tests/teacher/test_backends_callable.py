@@ -136,8 +136,8 @@ def test_a_function_may_reuse_its_output() -> None:
     ("value", "words"),
     [
         (7, "'y' was declared by --output and the model does not give it: it gives 'z'"),
-        (8, r"'y' is float64 \[2, 4\], but the model declares FP32 \[-1, 4\]"),
-        (9, r"'y' is float32 \[2, 3\], but the model declares FP32 \[-1, 4\]"),
+        (8, r"'y' is float64 \[2, 4\], expected FP32 \[-1, 4\]"),
+        (9, r"'y' is float32 \[2, 3\], expected FP32 \[-1, 4\]"),
     ],
 )
 def test_undeclared_answers_are_bad_answers(value: int, words: str) -> None:
