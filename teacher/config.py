@@ -246,7 +246,8 @@ class ServerConfig:
         max_calls: limit of open calls, including those without a request yet.
         max_calls_per_peer: limit of open calls for each pair of caller and address.
         request_bytes: limit of the bytes of all requests that are being received or answered.
-        receive_s: seconds within which a request must arrive, from the start of its call.
+        receive_s: seconds within which a request must arrive, from the start of its call. Over HTTP
+            and our own transport, the caller must also read a part of its answer within this time.
         security: certificates and accepted tokens; None for no authentication.
         allow_system_shm: callers on this host may register named shared memory.
         http: "HOST:PORT", or "PORT" on loopback, for HTTP; None for no HTTP.

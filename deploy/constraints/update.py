@@ -2,7 +2,7 @@
 
     python deploy/constraints/update.py
 
-Writes `constraints.txt`, with a version for each package that `EXTRAS` need, and
+Writes `constraints.txt`, with a version for each package that edl-dist with `EXTRAS` needs, and
 `licenses.md`, with their licences. A dry run of pip resolves the versions, so nothing is installed.
 The files name no package index. Licences are read from the installed packages.
 """

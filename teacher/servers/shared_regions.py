@@ -63,9 +63,9 @@ IDLE_S: Final = 60.0
 class SharedMemoryRegions:
     """The regions of a teacher's callers. Any thread may use them.
 
-    Memory of our readers is read only for callers on the Unix socket, where the kernel states their
-    user. Other callers may only use named objects; at the registration of one, the caller's user is
-    looked up in /proc/net.
+    Only callers on the Unix socket, where the kernel states their user, may use memory of our
+    readers. Other callers may only use named objects; at the registration of one, the caller's user
+    is looked up in /proc/net.
 
     Args:
         max_input_bytes: limit of the bytes of one input.

@@ -65,9 +65,10 @@ class DesiredJob:
         least: fewest nodes with which it runs (>= 1).
         most: most nodes that it may have (>= least).
         needs: resources of one node.
-        node_limit: limit of nodes set by a user, effective from `least` to `most`; None: no limit.
+        node_limit: limit of nodes that a user set. A limit below `least` counts as `least`. None:
+            no limit.
         priority: higher priorities get nodes first.
-        retries: number of failed nodes that the job survives.
+        retries: failures of nodes that the job survives; nodes that fail together count once.
         stop: it should not run (any more).
         trains: its nodes run `edl student train`, so their exit codes have a known meaning.
         submitted_s: time of submission, in seconds since 1970.
@@ -95,7 +96,7 @@ class PodLedger:
     Attributes:
         target: number of nodes decided last.
         next_number: number of its next node; lower numbers are never used again.
-        failures: number of failed nodes.
+        failures: failures of nodes; nodes that fail together count once.
         done: a node has succeeded.
         hopeless: a node has failed in a way that a retry cannot change.
         counted: numbers of ended pods that were recorded and still exist.

@@ -94,11 +94,11 @@ def _exit_code(
     if disrupted or status.get("reason") in _ENDED_BY_CLUSTER:
         return None
     if "terminated" not in state:
-        return 1 if _failed_before(status) else None
+        return 1 if _failed_init_end(status) else None
     return int(state["terminated"].get("exitCode", 1))
 
 
-def _failed_before(status: Mapping[str, Any]) -> Mapping[str, Any]:
+def _failed_init_end(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the end of an init container that failed; empty: none failed."""
     statuses = _container_statuses(status, _INIT_CONTAINERS)
     ends = [(one.get("state") or {}).get("terminated") for one in statuses]
@@ -135,7 +135,7 @@ def _message(
     problem: Mapping[str, Any],
 ) -> str:
     if ended:
-        end = state.get("terminated") or _failed_before(status)
+        end = state.get("terminated") or _failed_init_end(status)
         message = end.get("message") or status.get("message") or ""
         lines = [line.strip() for line in message.splitlines() if line.strip()][-_LAST_LINES:]
         reason = end.get("reason", "")

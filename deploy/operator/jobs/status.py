@@ -70,7 +70,7 @@ def has_ended(job: Object) -> bool:
 def ledger_fields(ledger: PodLedger) -> Object:
     """Return the fields of a status that `ledger_of` reads, except `state`.
 
-    None as the value of a field: it is not set.
+    A field with the value None is absent from the status.
     """
     fields: Object = {field: getattr(ledger, name) for name, field in _VALUES.items()}
     for name, field in _TIMES.items():
@@ -80,7 +80,7 @@ def ledger_fields(ledger: PodLedger) -> Object:
 
 
 def status_of(job: Object, actions: JobActions, now: float) -> Object:
-    """Return the complete status; None as the value of a field: it is not set.
+    """Return the complete status; a field with the value None is absent from it.
 
     Args:
         job: the DistillJob as it was read.

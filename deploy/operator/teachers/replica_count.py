@@ -91,8 +91,8 @@ def room_for(
     """Return how many teachers of a service fit into a cluster; None: they need no resources.
 
     Args:
-        pool: capacity, and the resources that other pods use. These teachers are not among them,
-            nor are nodes of elastic jobs, because they yield to teachers.
+        pool: capacity, and the resources that other pods use. The other pods include neither the
+            teachers of this service nor nodes of elastic jobs, which yield to teachers.
         needs: resources of one teacher.
         max_load: share of each resource that may be used.
         promises: for each other service, the number of its teachers without a pod, which `pool`
