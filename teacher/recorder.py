@@ -44,7 +44,7 @@ _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _OUTCOMES: Final = ("answered", "refused", "failed", "bad_answer", "abandoned")
 #: Limit of batch sizes with statistics of their own, so that callers cannot fill the memory. Other
 #: sizes count in the totals only.
-_MAX_SIZES: Final = 256
+_MAX_SIZE_STATISTICS: Final = 256
 
 
 @dataclass(slots=True, eq=False)
@@ -336,7 +336,7 @@ class Recorder:
             self._inferred += timing.samples
             self._inferred_ms = int(self._unix_s() * 1000)
             totals = self._by_size.get(timing.samples)
-            if totals is None and len(self._by_size) < _MAX_SIZES:
+            if totals is None and len(self._by_size) < _MAX_SIZE_STATISTICS:
                 totals = self._by_size[timing.samples] = _TimeTotals()
             if totals is not None:
                 totals.add(timing)

@@ -80,8 +80,8 @@ Interval = Annotated[
     typer.Option(
         envvar="EDL_INTERVAL",
         metavar="SECONDS",
-        help="Seconds between two rounds. Changes of resources, and of objects created for them,"
-        " start a round at once; changes of machines do not.",
+        help="Seconds between two rounds. Changes of resources, and of Deployments and pods created"
+        " for them, start a round at once; changes of machines do not.",
     ),
 ]
 

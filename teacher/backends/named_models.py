@@ -38,8 +38,8 @@ _TEXT_INPUTS: Final = ("input_ids", "attention_mask")
 
 
 @dataclass(frozen=True, slots=True)
-class _Images:
-    """The images that a network takes.
+class _ImageSpec:
+    """The form of the images that a network takes.
 
     Attributes:
         input: name of the network's input.
@@ -101,7 +101,7 @@ class _OpenedNetwork:
     Attributes:
         network: a torch.nn.Module.
         files: weights and configuration, which its content hash covers.
-        images: the images that it takes; None if it takes something else.
+        images: the form of the images that it takes; None if it takes something else.
         by_keyword: whether it takes inputs by keyword; then some outputs may not be tensors.
         versions: result of `versions_of` from before the files were read; it covers the first
             `len(versions)` of `files`. Empty if their content is checked in another way.
@@ -109,7 +109,7 @@ class _OpenedNetwork:
 
     network: Any
     files: Sequence[Path]
-    images: _Images | None
+    images: _ImageSpec | None
     by_keyword: bool = False
     versions: Sequence[object] = ()
 
@@ -187,7 +187,7 @@ def _open_timm(name: str, download: bool) -> _OpenedNetwork:
     return _OpenedNetwork(
         network,
         files,
-        _Images(
+        _ImageSpec(
             "image",
             (channels, height, width),
             tuple(config["mean"]),
@@ -250,12 +250,12 @@ def _open_transformers(name: str, download: bool) -> _OpenedNetwork:
     images = None
     if network.main_input_name == "pixel_values" and processor.is_file():
         files.append(processor)
-        images = _images_of(json.loads(processor.read_text()), network.config)
+        images = _image_spec_of(json.loads(processor.read_text()), network.config)
     return _OpenedNetwork(network, files, images, by_keyword=True, versions=versions)
 
 
-def _images_of(processor: Mapping[str, Any], config: Any) -> _Images:
-    """Return the images that a transformers model takes, from its processor's configuration."""
+def _image_spec_of(processor: Mapping[str, Any], config: Any) -> _ImageSpec:
+    """Return the form of the images that a transformers model takes, from its processor's configuration."""
     channels = getattr(config, "num_channels", 3)
     cropped = processor.get("crop_size") if processor.get("do_center_crop") else None
     height, width = _sides(cropped or processor.get("size") or config.image_size)
@@ -268,7 +268,7 @@ def _images_of(processor: Mapping[str, Any], config: Any) -> _Images:
     )
     factor = processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1
     resizing = f"the model's images: {height} x {width}, resized to {resized}"
-    return _Images(
+    return _ImageSpec(
         "pixel_values", (channels, height, width), tuple(mean), tuple(std), resizing, 1 / factor
     )
 
@@ -321,7 +321,7 @@ def _open_torchvision(name: str, download: bool) -> _OpenedNetwork:
     return _OpenedNetwork(
         get_model(architecture, weights=weights),
         [file],
-        _Images(
+        _ImageSpec(
             "image",
             (3, height, width),
             tuple(transforms.mean),

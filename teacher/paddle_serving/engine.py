@@ -41,9 +41,11 @@ from ..self_test import Canary
 
 #: Name of the operator that runs the model; the same in `service.py`.
 OPERATOR: Final = "model"
+#: Numbers of the device types in upstream's configuration.
 _CPU, _GPU = 0, 1
 _MODEL_FOLDER: Final = "model"
-_FEEDS_AND_FETCHES: Final = "serving_server_conf.prototxt"
+#: File with the inputs and outputs of the model, which upstream calls feed and fetch variables.
+_VARIABLES_FILE: Final = "serving_server_conf.prototxt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def write_configuration(
     (model_folder / model.weights.name).symlink_to(model.weights.absolute())
     variables = [_variable("feed", tensor) for tensor in model.inputs]
     variables += [_variable("fetch", tensor) for tensor in model.outputs]
-    (model_folder / _FEEDS_AND_FETCHES).write_text("".join(variables))
+    (model_folder / _VARIABLES_FILE).write_text("".join(variables))
     gpu = gpu_of(device)
     config = {
         "rpc_port": port,

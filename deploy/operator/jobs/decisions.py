@@ -59,7 +59,7 @@ def _actions(case: AssessedJob, target: Target | None, now: float) -> JobActions
         nodes=len(job.staying),
         ready=sum(pod.ready for pod in running),
         leaving=sum(pod.leaves for pod in job.pods),
-        degraded=_degraded(case, state),
+        degraded=_degraded_reason(case, state),
         start=start,
         leave=leave,
         forget=_ended_pods_to_delete(case),
@@ -156,8 +156,8 @@ def _reason(case: AssessedJob, target: Target | None, state: ElasticJobState, no
             f"waits, as {ledger.placeable} nodes could be placed and it needs {wanted.least}:"
             f" {ledger.why}; tries again in {retry_s:.0f} s"
         )
-    if blocked := _blocked(case):
-        return blocked
+    if wait_reason := _wait_reason(case):
+        return wait_reason
     if _pauses(case):
         return f"a node is restarted: {ledger.why}"
     if ledger.placeable is not None and ledger.target == ledger.placeable < wanted.most:
@@ -173,7 +173,7 @@ def _pauses(case: AssessedJob) -> bool:
     return case.ledger.retry_at_s is not None and len(case.job.staying) < case.ledger.target
 
 
-def _blocked(case: AssessedJob) -> str:
+def _wait_reason(case: AssessedJob) -> str:
     """Return why a node is not placed or cannot start; empty: no node reports a problem."""
     for pod in case.job.staying:
         if pod.message and not pod.runs:
@@ -181,7 +181,8 @@ def _blocked(case: AssessedJob) -> str:
     return ""
 
 
-def _degraded(case: AssessedJob, state: ElasticJobState) -> str:
+def _degraded_reason(case: AssessedJob, state: ElasticJobState) -> str:
+    """Return the reason of condition Degraded; empty: the condition is false."""
     if state == "failed" or (state not in ("succeeded", "stopped") and case.endings.broken):
         return "Failed"
     if state in ("succeeded", "stopped"):
@@ -190,7 +191,7 @@ def _degraded(case: AssessedJob, state: ElasticJobState) -> str:
         return SPEC_REFUSED
     if case.ledger.placeable is not None:
         return "Unplaceable"
-    if _blocked(case):
+    if _wait_reason(case):
         return "NodeWaits"
     if _pauses(case):
         return "NodeFailed"

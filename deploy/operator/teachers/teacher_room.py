@@ -40,7 +40,7 @@ class TeacherRoom:
         self._client, self._config, self._errors = client, config, errors
         self._deployments = {key_of(one): one for one in deployments}
         self._cluster: tuple[Machines, list[Object]] | None = None
-        self._pods_of: Counter[tuple[str, str] | None] = Counter()
+        self._pod_counts: Counter[tuple[str, str] | None] = Counter()
         self._is_unlimited = config.growing_cluster
 
     def reserve(self, deployment: Object) -> None:
@@ -60,7 +60,7 @@ class TeacherRoom:
         own = key_of(deployment)
         pool = machines.pool(pods, lambda pod: is_job_node(pod) or service_key_of(pod) == own)
         promises = [
-            (one["spec"].get("replicas", 1) - self._pods_of[key], requests_of(pod_spec_of(one)))
+            (one["spec"].get("replicas", 1) - self._pod_counts[key], requests_of(pod_spec_of(one)))
             for key, one in self._deployments.items()
             if key != own
         ]
@@ -78,4 +78,4 @@ class TeacherRoom:
         self._errors.clear(NODE)
         self._cluster = machines, pods
         staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        self._pods_of = Counter(map(service_key_of, staying))
+        self._pod_counts = Counter(map(service_key_of, staying))
