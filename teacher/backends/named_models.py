@@ -255,7 +255,7 @@ def _open_transformers(name: str, download: bool) -> _OpenedNetwork:
 
 
 def _image_spec_of(processor: Mapping[str, Any], config: Any) -> _ImageSpec:
-    """Return the form of the images that a transformers model takes, from its processor's configuration."""
+    """Return the form of a transformers model's images, from its processor's configuration."""
     channels = getattr(config, "num_channels", 3)
     cropped = processor.get("crop_size") if processor.get("do_center_crop") else None
     height, width = _sides(cropped or processor.get("size") or config.image_size)
