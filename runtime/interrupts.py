@@ -20,8 +20,8 @@ _interrupted = False
 def exit_on_interrupt(name: str) -> None:
     """Let Ctrl-C end this process at once, without clean-up, until `restore_interrupt`.
 
-    This also holds if SIGINT is ignored, as in a program that a script starts with `&`: servers
-    handle SIGINT anyway, see `stop_on_signals`. A handler of the program itself is not replaced.
+    A program that a script starts with `&` ignores SIGINT at first. Ctrl-C ends that process, too,
+    as servers handle SIGINT in any case (`stop_on_signals`). A handler of the program itself stays.
 
     Args:
         name: program name, with which the printed line starts.
@@ -41,8 +41,8 @@ def restore_interrupt() -> None:
 def interrupt_came() -> bool:
     """Return whether Ctrl-C has raised KeyboardInterrupt since `restore_interrupt`.
 
-    Commands import modules, and an import may suppress the exception, or replace it by another one,
-    as the import of numpy does.
+    The exception itself may be lost: commands import modules, and an import may suppress it or
+    replace it by another one, as the import of numpy does.
     """
     return _interrupted
 

@@ -234,8 +234,8 @@ def run_cli(
             those of imports, are reported in the same way. Until the function returns, Ctrl-C is
             handled as `exit_on_interrupt` has set it.
         name: start of each error line.
-        moved: options of older versions, and their replacements. An option that is now a key of
-            another option, with the same name, needs no entry.
+        moved: options of older versions, and their replacements. An option that has become a key
+            of another option needs no entry if the key has its name.
     """
     open_standard_streams()
     write_whole_lines()

@@ -206,9 +206,9 @@ def variables_of(parameter: Any) -> dict[str, str]:
 
 
 def spelling_among(parameters: Iterable[Any], flag: str) -> str:
-    """Return how the former option `--KEY` is written if KEY is now a key of one of these options.
+    """Return how the former option `--KEY` is written now, as a key of one of these options.
 
-    Empty if it is not.
+    Empty if none of them has that key.
     """
     parsers = [getattr(parameter.type, "func", None) for parameter in parameters]
     options = [parser for parser in parsers if isinstance(parser, StructuredOption)]

@@ -110,7 +110,7 @@ def set_death_signal(number: signal.Signals) -> None:
 
 
 def inherit_life_fd() -> int | None:
-    """Return the inherited read end, which children will not inherit; None if there is none."""
+    """Return the read end that this process has inherited, or None. Its children get no copy."""
     value = os.environ.pop(LIFE_VARIABLE, None)
     if value is None:
         return None

@@ -142,7 +142,7 @@ def _not_started(command: Command, error: OSError | ValueError) -> ProcessFailed
 
 
 def _has_program(command: Command) -> bool:
-    """Return whether the guard will find the program, in the child's folder and on its PATH."""
+    """Return whether the guard will find the program: it uses the child's folder and PATH."""
     program = command.argv[0]
     if os.path.dirname(program) and command.cwd is not None:
         program = os.path.join(command.cwd, program)
@@ -380,7 +380,7 @@ def describe_exit(returncode: int) -> str:
 def _state(pid: int) -> Literal["running", "zombie", "reaped"]:
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # the program ignores SIGCHLD, or waits for any child
+    except ChildProcessError:  # this process ignores SIGCHLD, or its program waits for any child
         return "reaped"
     return "running" if ended is None else "zombie"
 

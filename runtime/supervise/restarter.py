@@ -30,8 +30,10 @@ class Restarter:
 
     Args:
         command: the program.
-        on_start: called with each new child, right after its start.
-        on_exit: called with each child that ended without `stop`, and with its exit code.
+        on_start: called with each new child, right after its start. If it raises, the child is
+            killed; `start()` raises the error, a restart is tried again.
+        on_exit: called with each child that ended without `stop`, and with its exit code; not
+            called for a child that was killed because `on_start` raised.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Restarter:
 
     @property
     def restarts(self) -> int:
-        """Number of restarts and failed restarts since the last child that ran for `HEALTHY_S`."""
+        """Attempts to restart, also failed ones, since the last child that ran for `HEALTHY_S`."""
         return self._restarts
 
     def start(self) -> Process:
