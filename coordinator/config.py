@@ -24,8 +24,8 @@ class ManagerConfig:
             own lease.
         leader_ttl_s: seconds for which its lease as leader of a service is valid unless renewed.
         admission: probe teachers before students get them.
-        sweep_s: longest pause between reads of the registry, in seconds. For example a new student
-            or an expiring lease causes an earlier read.
+        sweep_s: longest pause between reads of the registry, in seconds. Some events, such as a new
+            student or an expiring lease, cause an earlier read.
         outage_sweep_s: the same while the registry does not answer.
         autoscale: settings of autoscaling, for services whose deployment has none of its own.
     """

@@ -150,7 +150,7 @@ class Contexts:
         return self.named[name]
 
     def add(self, name: str, context: MeshContext) -> Contexts:
-        """Return the contexts with one added or replaced; the first becomes the current one.
+        """Return the contexts with one added or replaced; if none is current, it becomes current.
 
         Raises UsageError if the name is invalid.
         """

@@ -25,8 +25,8 @@ _LAST_TTL_S: Final = 0.2
 _MAX_WHY: Final = 300
 #: Attempts per TTL while the registry does not answer.
 _ATTEMPTS_PER_TTL: Final = 6
-#: A thread that wakes up to this share of the interval before a common moment counts as on time.
-#: Otherwise it would send again at that moment.
+#: Share of the interval by which a thread may wake too early for a common moment and still count as
+#: on time. Otherwise it would send again at that moment.
 _EARLY: Final = 0.05
 
 
@@ -107,9 +107,8 @@ class Heartbeat:
     def give_up(self, why: str, timeout_s: float = 5.0) -> None:
         """End the heartbeats and the lease, as if the member had died. Idempotent; never raises.
 
-        As soon as students learn of it, they send the requests that this member has to other
-        teachers; after `stop` they would wait for its answers. `why` is written to the service's
-        log.
+        As soon as students learn of it, they resend the open requests of this teacher to others.
+        After `stop` they would wait for its answers instead. `why` is written to the service's log.
         """
         if self._stopping:
             return

@@ -18,6 +18,9 @@ All keys of one queue are in one hash slot of Redis Cluster, so that scripts can
 | `edl:{queue:q}:events` | stream, capped, expires | the timeline: body (JSON) |
 | `edl:{queue:q}:log:<job>` | stream, capped, expires | output of a job: body (JSON) |
 
+In `specs`, `=number` is the number of the last submitted job, and `=write` the id of the latest
+write (`store.records.Once`). In `progress`, `ended` is 1 or 0.
+
 The colon in the hash tag separates a queue from a service of the same name. The log of a job is
 deleted when its record is deleted or the job is submitted again.
 """

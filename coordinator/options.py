@@ -100,8 +100,8 @@ MetricsListen = Annotated[
     typer.Option(
         envvar="EDL_METRICS_LISTEN",
         metavar="[HOST:]PORT",
-        help="Serve Prometheus metrics on this address; PORT alone: on loopback. With --tokens, "
-        "Prometheus needs the token of a viewer or an admin beyond loopback. Default: none.",
+        help="Serve Prometheus metrics on this address; PORT alone: on loopback. Beyond loopback, "
+        "with --tokens, Prometheus needs the token of a viewer or an admin. Default: none.",
         rich_help_panel=_LISTENING,
     ),
 ]

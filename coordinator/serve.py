@@ -62,7 +62,8 @@ class ServeConfig:
             name if `host` is a wildcard.
         metrics_listen: "PORT" or "HOST:PORT" of the Prometheus metrics; None: no metrics.
         http: "PORT" or "HOST:PORT" of the live page; None: no page.
-        insecure: allow a `host` that other machines can reach, without authentication.
+        insecure: allow addresses that other machines can reach without authentication: `host`,
+            `metrics_listen` and `http`.
         security: certificates and tokens of the manager; None: neither.
         probing: how the manager calls teachers that it probes; None: neither TLS nor token.
         manager: settings of the manager.

@@ -76,7 +76,7 @@ def drain(
         url: Redis URL of the mesh.
         service: service of the teachers; empty: all.
         teacher_id: id of the teacher. Give this or `host`, not both.
-        host: host name of the teachers.
+        host: machine of the teachers: its host name, or its address as students use it.
         security: how to call managers; None: neither TLS nor token.
 
     Returns:
@@ -147,7 +147,7 @@ def watch(
     """Yield the events of the mesh's log; with `follow`, also new ones as they occur.
 
     A followed log continues at another manager if its manager dies, and waits while there is none.
-    No event is missed or repeated.
+    It repeats no event, and misses none that Redis still has when a manager answers.
 
     Args:
         url: Redis URL of the mesh.

@@ -73,7 +73,7 @@ def call_error(address: str, error: grpc.RpcError) -> EdlError:
     if isinstance(error, grpc.Call):
         code, details = error.code(), error.details() or ""
     translated = from_status(code, details)
-    # A request that one manager refuses, for example as too large, every manager refuses.
+    # Every manager refuses a request that one of them refuses, for example as too large.
     if code.name in _LASTING or isinstance(translated, RequestRefused):
         return translated
     if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED):

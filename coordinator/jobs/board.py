@@ -75,8 +75,8 @@ class JobBoard:
         """Register a node; its lease ends `ttl_s` seconds after this and after each heartbeat.
 
         A node that joins under the name of a live one replaces it, with a new `Node.joined`. If no
-        other node is alive, the outcome of an earlier run is deleted: of any run if `since` is 0;
-        else only of a run that ended before generation `since`, which this node has seen.
+        other node is alive, the outcome of an earlier run is deleted. With `since`, a generation
+        that this node has seen, only the outcome of a run that ended before it is deleted.
         """
         node_facts = {"incarnation": "0", "facts": dump_facts(facts)}
         ttl_s = check_ttl(ttl_s)
@@ -331,7 +331,9 @@ class JobBoard:
         return FieldIs(job_key(job, "generation"), "number", str(generation))
 
     def _checked(self, job: str, generation: int, failed: int) -> bool:
-        """Return whether a commit succeeded. `failed`: its result; first condition: `_current`.
+        """Return whether a commit succeeded. Its first condition must be that of `_current`.
+
+        `failed` is the result of the commit: the position of the failed condition, or 0.
 
         Raises:
             GenerationSuperseded: the first condition failed.

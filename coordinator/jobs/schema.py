@@ -16,7 +16,8 @@ All keys of one job are in one slot, so that scripts can use them together.
 | `edl:{job:j}:events` | stream, capped, expires | the timeline: body (JSON) |
 
 Shards, their leases and reports belong to the current generation: publishing the next one deletes
-them. The colon in the hash tag separates a job from a service of the same name.
+them. `=write` is the id of the latest write (`store.records.Once`). The colon in the hash tag
+separates a job from a service of the same name.
 """
 
 from __future__ import annotations

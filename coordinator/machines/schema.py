@@ -11,7 +11,8 @@ All keys are in one slot, so that scripts can use them together.
 | `edl:{edl:machines}:leader` | hash, expires | the manager that places: holder, token, until_ms |
 | `edl:{edl:machines}:facts` | stream, expires | makes Redis refuse agents of older versions |
 
-Agents write the first two and read the third; the others are only for managers.
+Agents write the first two and read the third; the others are only for managers. `=write` is the id
+of the latest write (`store.records.Once`).
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class Deployment:
         content_id: content id of the model with its preprocessing, as `edl teacher fingerprint`
             prints it; machines serve nothing else.
         options: further options of `edl teacher serve` as (name, value), only those of
-            `ALLOWED`; a name may be repeated.
+            `ALLOWED`; only names of `REPEATED` may come more than once.
         min: least number of teachers. A service that has had no student for the coordinator's
             `idle-to-zero` seconds has none.
         max: greatest number of teachers.
@@ -305,7 +306,7 @@ class Report:
         teacher_id: id of that teacher in the registry.
         order: number of the order that it carries out.
         load: CPU cores that processes other than its teacher keep busy.
-        until_s: seconds until its owner's use of it ends; 0: unknown.
+        until_s: how many seconds its owner will still use it; 0: unknown.
         why: what it waits for, or what went wrong, as text; empty: neither.
         blocked: `retry_key` of each deployment that recently failed on this machine. The machine
             gets no order for it until its pause is over.

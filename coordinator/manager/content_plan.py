@@ -22,7 +22,7 @@ def is_lost(stored: Plan, known: Plan) -> bool:
     """Return whether the registry lost the plan that we know: it has none, or a stale one.
 
     A stale plan, from a replica, has a smaller version and an earlier time. The time alone proves
-    nothing: the current server's clock may be behind the clock of the former one.
+    nothing: after a failover, the clock of the new Redis may be behind that of the former one.
 
     Args:
         stored: the plan in the registry.

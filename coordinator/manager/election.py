@@ -34,7 +34,7 @@ class ElectionState:
         holder: our name as a holder, new after each resignation.
         answer: answer of the registry.
         asked_s: clock before the call.
-        answering_since_s: since when this server process has answered without a gap.
+        answering_since_s: since when the Redis process of `answer` has answered without a gap.
     """
 
     holder: str
@@ -44,7 +44,7 @@ class ElectionState:
 
     @property
     def basis(self) -> tuple[Leads, str, float]:
-        """Fence, server process, and since when it has answered without a gap.
+        """The fence, the id of the Redis process, and since when it has answered without a gap.
 
         The term is over when one of them changes.
         """
@@ -68,7 +68,7 @@ class Election:
 
     Attributes:
         clock: as passed.
-        answering: whether the last call succeeded: the registry answered and refused nothing.
+        answering: whether the registry answered the last calls, and did not refuse all services.
         refusal: why the registry answers but refuses to work (`RedisUnavailable.refusal`); else "".
     """
 
@@ -105,7 +105,7 @@ class Election:
 
     @property
     def registry_id(self) -> str:
-        """Id of the server process that answered last; empty: none has yet."""
+        """Id of the Redis process that answered last; empty: none has yet."""
         return self._watch.registry_id
 
     def start(self) -> None:
@@ -210,7 +210,7 @@ class Election:
             try:
                 self._renew(service)
             except (UnavailableError, AccessError) as error:
-                self._registry.check_writes()  # raises unless the keys of this service are wrong
+                self._registry.check_writes()  # raises if all writes fail, not only this service's
                 refused[service] = error
         if refused and len(refused) == len(self._listed):
             raise next(iter(refused.values()))

@@ -177,9 +177,9 @@ class Leader:
         self._state = self._election_state = self.view = None
 
     def _keep_state(self) -> None:
-        """Keep the state for the next term.
+        """Keep the state of this term for the next one.
 
-        The kept state stays instead if the new one has written nothing and is not newer.
+        If this term has written nothing and is not newer, the state that was kept before stays.
         """
         state, previous = self._state, self._previous
         if state is None:

@@ -38,8 +38,8 @@ from .subscription_hub import HubView, SubscriptionHub
 
 log = logging.getLogger(__name__)
 
-#: Before the hubs read and write the registry, they handle at most this many events, or all queued
-#: events if these are more.
+#: Between two reads of the registry, the hubs handle all events that are queued at first, and
+#: further ones until they have handled this many.
 _EVENTS_AT_ONCE = 1000
 #: Seconds between two updates of the `HubView`s.
 _VIEW_S = 0.25

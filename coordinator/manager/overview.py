@@ -74,8 +74,8 @@ class Overview:
             until_s, status = self._cached.get((service, max_members), (0.0, None))
             if status is not None and began_s < until_s:
                 return status
-            # Calls that waited while a read failed fail with it: else each in turn would wait for
-            # a registry that hangs.
+            # If a read failed while this call waited for the lock, this call fails, too. Otherwise
+            # each waiting call in turn would wait for a registry that hangs.
             if self._failure is not None and asked_s < self._failure[0]:
                 raise copy.copy(self._failure[1])  # without the traceback of others
             try:

@@ -203,7 +203,7 @@ class GrpcProber:
         )
 
     def _ready(self, address: str, protocol: str, model: str) -> Verdict:
-        """Check that a foreign server is ready, with the client of a student."""
+        """Check that a foreign server is ready; use the same client as a student."""
         from ...proto.clients import open_client  # loads numpy, which a manager rarely needs
 
         try:

@@ -159,7 +159,7 @@ class StudentSession:
         return self.report.incarnation
 
     def is_ahead(self, epoch: Epoch) -> bool:
-        """Whether it follows an epoch above that of the table, which the leader does not know."""
+        """Whether it follows an epoch above the table's, and the leader does not know this yet."""
         return self._followed_epoch > epoch and self._followed_epoch != self._noted_epoch
 
     def note_epoch(self) -> None:

@@ -205,7 +205,7 @@ class SubscriptionHub:
 
         Args:
             now: monotonic seconds.
-            registry_id: id of the server process. If it changed, all is written and read again.
+            registry_id: id of the Redis process. If it changed, all is written and read again.
         """
         began_s = time.perf_counter()
         if registry_id != self._registry_id:
@@ -241,9 +241,9 @@ class SubscriptionHub:
         self._epoch = table.epoch
 
     def _note_changes(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
-        """Queue a push to each student with a teacher of which a sent fact has changed.
+        """Queue a push to each student that has a teacher with changed facts that students receive.
 
-        If there is now a live teacher at all, or none any more, all students are told.
+        If the first live teacher has come or the last one has gone, queue a push to all students.
         """
         members, had_live = self._teachers.members.values(), self._live > 0
         self._live = sum(1 for member in members if member.facts and not member.draining)

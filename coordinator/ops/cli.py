@@ -288,7 +288,7 @@ def add(
         list[Given] | None, JOBS_ON.option("Where elastic jobs run, as in kubernetes:research.")
     ] = None,
 ) -> None:
-    """Add a context, or replace the one of this name. The first one becomes the current one.
+    """Add a context, or replace the one of this name. It becomes current if no context is.
 
     This contacts no server; 'edl doctor --context NAME' checks the mesh.
     """

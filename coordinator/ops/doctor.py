@@ -1,6 +1,6 @@
 """Checks a mesh from this machine: finds what would hinder a student or an operator here.
 
-Each check yields findings. A check that a failed one makes impossible is skipped.
+Each check yields findings. If a check fails, those that depend on it are skipped.
 """
 
 from __future__ import annotations

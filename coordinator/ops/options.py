@@ -67,7 +67,10 @@ Service = Annotated[str, typer.Option(help="Only this service. Default: all serv
 
 
 def context_file() -> ContextFile:
-    """Return the file of contexts: EDL_CONFIG, or ~/.config/edl-dist/contexts.yaml."""
+    """Return the file of contexts: EDL_CONFIG, else edl-dist/contexts.yaml in the config folder.
+
+    That folder is XDG_CONFIG_HOME, else ~/.config. Raises UsageError if the user has no home.
+    """
     from ..contexts import ContextFile
 
     if path := os.environ.get("EDL_CONFIG"):

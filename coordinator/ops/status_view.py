@@ -240,16 +240,19 @@ _STUDENT: Final[Columns[pb.StudentStatus]] = {
     "block-\ned s": lambda one: f"{one.report.blocked_seconds:.1f}",
     "source\nwait s": lambda one: f"{one.report.source_wait_seconds:.1f}",
     "re-\nsends": lambda one: str(one.report.resends),
-    "volume\n| is lt": lambda one: volume_bar(
+    "bar with\n| at lt": lambda one: volume_bar(
         one.report.volume_bytes, one.report.lower_bytes, one.report.upper_bytes
     ),
-    "\nof ut": lambda one: f"{_size(one.report.volume_bytes)} of {_size(one.report.upper_bytes)}",
+    "volume\nof ut": lambda one: (
+        f"{_size(one.report.volume_bytes)} of {_size(one.report.upper_bytes)}"
+    ),
 }
 
 
 def student_table(students: Iterable[pb.StudentStatus]) -> Table:
     """Return a row for each student."""
-    return table_of(students, _STUDENT, _STUDENT.keys() - {"student", "state", "\nof ut"}, gap=1)
+    texts = {"student", "state", "volume\nof ut"}
+    return table_of(students, _STUDENT, _STUDENT.keys() - texts, gap=1)
 
 
 def _state(state: str) -> Text:

@@ -150,8 +150,8 @@ class Registry:
             ttl_s: time to live that it registered with, in seconds.
 
         Returns:
-            UNKNOWN also if another incarnation holds the lease, or one of its keys has another
-            type.
+            The answer. It is also UNKNOWN if another incarnation holds the lease, or a key of the
+            lease has another type.
         """
         check_member(kind, beat.member)
         return _superseded_as_unknown(self._leases.beat(lease_set(kind, service), beat, ttl_s))
@@ -286,7 +286,8 @@ class Registry:
             epoch: the new epoch; above `expected` if there are rows.
             rows: student id -> row; None deletes the row. Other rows stay.
             events: events to append to the log.
-            admitted: teacher id -> incarnation that passed its probe; None deletes the entry.
+            admitted: teacher id -> incarnation that passed its probe, or 0 if there are no probes;
+                None deletes the entry.
 
         Returns:
             Whether it was written: False if another manager leads or the table has another epoch.
@@ -338,7 +339,7 @@ class Registry:
         return number(term or ""), number(counter or "")
 
     def admitted(self, service: str) -> dict[str, int]:
-        """Return teacher id -> incarnation that passed its probe."""
+        """Return teacher id -> incarnation that passed its probe; 0: any, there are no probes."""
         (stored,) = self.store.read(service_key(service, "admitted"))
         return {
             teacher: number(incarnation)
@@ -354,7 +355,7 @@ class Registry:
         return [log_entry(record) for record in records]
 
     def add_events(self, service: str, entries: Sequence[LogEntry]) -> None:
-        """Append to the log without a leadership."""
+        """Append to the log; the caller need not lead the service."""
         if entries:
             appends = [self._append(service, entry) for entry in entries]
             self.store.commit([], appends)

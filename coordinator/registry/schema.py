@@ -15,15 +15,17 @@ together. The managers' keys share the slot of `edl:managers` in the same way.
 | `edl:{s}:student:<job/rank>` | hash, expires | `StudentReport`, owner, secret, manager |
 | `edl:{s}:teachers:changes`, `edl:{s}:students:changes` | zset, expires | member -> change number |
 | `edl:{s}:leader` | hash, expires | the manager that assigns: holder, token, until_ms |
-| `edl:{s}:assignment` | hash, expires | id -> row (JSON); `=term`, `=counter`, `=floor`, `=write` |
+| `edl:{s}:assignment` | hash, expires | student id -> row (JSON); `=term`, `=counter`, ... |
 | `edl:{s}:assignment:changes` | zset, expires | student id -> counter of its last change |
-| `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that passed; 0: no probes |
+| `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that passed its probe; 0: any |
 | `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms, `=write` |
 | `edl:{s}:desired` | hash, expires | desired teachers: count, reason, since_ms, at_ms, `=write` |
 | `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |
 | `edl:write-check` | list | always missing: RPUSHX tests whether writes are accepted |
 
-No member id begins with `=`. As a change, `=` and an id stand for a member that ended its lease.
+No member id begins with `=`. In a hash, `=term` and `=counter` are the epoch, changes up to number
+`=floor` are deleted, and `=write` is the id of the latest write (`store.records.Once`). In a zset
+of changes, `=` and an id stand for a member that ended its lease.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ class ServiceLeadership:
     Attributes:
         fence: the leader and its fencing token; all its writes carry it.
         epoch: (term, counter) of the table, as the next write expects it; (0, 0): no table.
-        registry_id: id of the server process, which changes after a restart or failover.
+        registry_id: id of the Redis process, which changes with a restart or failover.
         time_ms: the registry's clock, milliseconds since 1970.
     """
 

@@ -200,7 +200,7 @@ class CallGuard:
             self.check_own(caller, student_id)
 
     def check_role(self, caller: Caller, role: str) -> None:
-        """Raise Forbidden if the caller has neither the role nor is an admin."""
+        """Raise Forbidden unless the caller has the role or is an admin."""
         try:
             self._gate.require(caller, role)
         except Forbidden as error:

@@ -4,7 +4,8 @@ A *lease set* holds the facts and the deadline of each live member; heartbeats e
 A *leadership* has one holder at a time, with a fencing token that grows with each change. A
 *document* is a hash changed by compare-and-set: `Store.commit` makes all changes if all conditions
 hold, for example that the writer still leads. There are also logs, sets of recently used names, and
-shards of trainings. The registry, the job and machine boards and the queue are schemas on top.
+shards, the ranges of samples that ranks of a training lease. The registry, the boards of jobs and
+machines, and the queue are schemas on top.
 
 `RedisStore` uses Redis or Valkey. `MemoryStore` is within one process, for tests, for training on
 one node, and for `memory://NAME`.

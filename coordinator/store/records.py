@@ -133,7 +133,7 @@ class Changes:
         left: ids of members that ended their lease.
         lost: ids of members that a sweep removed after their deadline.
         full: `members` are all members, not only changed ones. Then `left` and `lost` cover the
-            last minute, and `lost` may have members that are only late.
+            last minute, and `lost` also has members past their deadline that no sweep has removed.
         due_s: seconds until the next lease expires without a heartbeat; 0 or less: a sweep would
             remove one now; infinite for an empty set.
     """
@@ -151,9 +151,9 @@ class SweepPermit:
     """Permits the removal of expired members: all live members had time to send heartbeats.
 
     Attributes:
-        registry_id: id of the server process for which this is known; another may have old data.
-        until_ms: end of the permit, by the clock of that process. If the process hangs, a sweep
-            waits, and may then run before heartbeats that waited, too.
+        registry_id: id of the Redis process for which this is known; another may have old data.
+        until_ms: end of the permit, by the clock of that process. It is needed because heartbeats
+            and a sweep wait while Redis hangs, and the sweep may run first afterwards.
     """
 
     registry_id: str
@@ -175,8 +175,8 @@ class Leadership:
         change: what the call did. "": nothing, another holder leads; "kept": it renewed ours;
             "gained": it took the leadership; "first": it took the leadership, and the store knows
             no earlier leader.
-        registry_id: id of the server process, which changes after a restart or failover; empty if
-            it was not requested.
+        registry_id: id of the Redis process, which changes with a restart or failover; empty if it
+            was not requested.
         time_ms: the store's clock, milliseconds since 1970.
         facts: what the leader publishes about itself.
         expires_in_s: seconds until it ends without a renewal; 0 if it was not read.

@@ -39,8 +39,8 @@ class _FullBeat:
         incarnation: incarnation of the member.
         redis_ms: Redis's clock at that heartbeat.
         at_s: our clock after its answer, so that a deadline computed from both is never too late.
-        usable_until_s: time by our clock after which the member was silent for too long; each
-            heartbeat, full or plain, sets it anew.
+        usable_until_s: time by our clock until which plain commands may renew the lease; after it,
+            the member was silent for too long. Each heartbeat, full or plain, sets it anew.
     """
 
     incarnation: int
@@ -56,14 +56,14 @@ class RedisLeases:
     So a heartbeat in a followed set runs the script only if managers have to see a change, or if
     plain commands could not renew the lease. In other sets, every heartbeat runs the script.
 
-    For two TTLs after a full heartbeat, further ones are plain: a ZADD of a deadline that is
+    For `PLAIN_TTLS` after a full heartbeat, further ones are plain: a ZADD of a deadline that is
     computed from Redis's clock, as the full heartbeat returned it. The ZADD only raises an existing
     deadline (XX, GT). It fails if the lease is gone, a clock jumped, a drain was requested or
     another incarnation registered, and then the script runs at once. Drains and registrations raise
     the deadline to make plain heartbeats fail. A member that was silent for more than one interval
-    also uses the script. After two TTLs, or to write volatile facts, the ZADD is sent together with
-    commands that write the facts, extend their expiry, and read the clock and the incarnation: that
-    is a full heartbeat, too.
+    also uses the script. After `PLAIN_TTLS`, or to write volatile facts, the ZADD is sent together
+    with commands that write the facts, extend their expiry, and read the clock and the incarnation:
+    that is a full heartbeat, too.
     """
 
     def __init__(self, connection: RedisConnection) -> None:
@@ -246,7 +246,7 @@ class RedisLeases:
         """Remove expired members from a followed set, at most 1,000, and return their ids.
 
         Members with an invalid deadline count as expired. With a permit, none is removed after the
-        permit's end, or on another server process.
+        permit's end, or by another Redis process than the permit's.
         """
         keys = [leases.deadlines, leases.changes]
         bounds = ("", "") if permit is None else (permit.until_ms, permit.registry_id)
@@ -268,7 +268,7 @@ class RedisLeases:
         return now_ms, 0.0 if invalid else (first[0][1] - now_ms) / 1000, noted
 
     def _has_change(self, leases: LeaseSet, cursor: int) -> bool:
-        """Return whether the last change is at `cursor` or above; then later ones are, too."""
+        """Return whether the last change has number `cursor` or above; later ones then get more."""
         last = self._client.zrange(leases.changes, -1, -1, withscores=True)
         return bool(last and last[0][1] >= cursor)
 

@@ -32,7 +32,7 @@ from .records import (
 from .redis_connection import RedisConnection
 from .redis_leases import RedisLeases
 
-#: A list that never exists: RPUSHX tests whether writes are accepted without creating it.
+#: A list that never exists. RPUSHX on it tests whether writes are accepted, and does not create it.
 WRITE_CHECK: Final = "edl:write-check"
 
 #: The change of a leadership for each code that script `lead` returns.
@@ -214,7 +214,7 @@ class RedisStore:
         return [LogRecord(record_id, fields or {}) for record_id, fields in records]
 
     def append(self, entry: Append) -> str:
-        """Append to a log without a leadership; return the id of the entry."""
+        """Append to a log unconditionally; return the id of the entry."""
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
             pipe.xadd(entry.key, entry.fields, maxlen=entry.kept, approximate=not entry.exact)
             pipe.pexpire(entry.key, round(entry.keep_s * 1000))

@@ -123,8 +123,8 @@ class Feed:
     def viewing(self) -> Iterator[AsyncIterator[str]]:
         """Count a page as a viewer while the block runs, and yield its messages.
 
-        Each message is a JSON object. The first one has the whole mesh. So has a message that
-        replaces the unread ones of a slow page. The others have changes.
+        Each message is a JSON object. The first one has the whole mesh. If a page is slow, a
+        message with the whole mesh replaces its unread ones. The others have changes.
 
         Raises:
             RateLimited: too many pages are open.
