@@ -20,8 +20,8 @@ _interrupted = False
 def exit_on_interrupt(name: str) -> None:
     """Let Ctrl-C end this process at once, without clean-up, until `restore_interrupt`.
 
-    A program that a script starts with `&` ignores SIGINT at first. Ctrl-C ends that process, too,
-    as servers handle SIGINT in any case (`stop_on_signals`). A handler of the program itself stays.
+    A program that a script starts with `&` ignores SIGINT at first. SIGINT ends that process, too,
+    because servers handle it in any case (`stop_on_signals`). A handler of the program stays.
 
     Args:
         name: program name, with which the printed line starts.

@@ -46,7 +46,7 @@ class MetricsServer:
     own connections: health probes are answered however many clients scrape or are silent.
 
     `/health/live` answers 200, `/health/ready` 200 or 503, both with an empty body. They need no
-    token, because a kubelet has none; it has no certificate for the server's other ports, either.
+    token, because a kubelet has none; it has no certificate for the process's other ports, either.
 
     Args:
         listen: "PORT" or "HOST:PORT"; port 0: any free one.

@@ -30,10 +30,10 @@ class Restarter:
 
     Args:
         command: the program.
-        on_start: called with each new child, right after its start. If it raises, the child is
-            killed; `start()` raises the error, a restart is tried again.
-        on_exit: called with each child that ended without `stop`, and with its exit code; not
-            called for a child that was killed because `on_start` raised.
+        on_start: called with each new child, right after its start. If it raises an error, the
+            child is killed. `start()` then raises the error; a restart is tried again.
+        on_exit: called with each child that ended without `stop`, and with its exit code. Not
+            called for a child that was killed because `on_start` raised an error.
     """
 
     def __init__(
