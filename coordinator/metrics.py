@@ -141,8 +141,8 @@ class _Views(Collector):
         hubs = {service.name: service.hub for service in services if service.hub is not None}
         yield _gauge(
             "registry_answering",
-            "1 while Redis answers, even if it refuses writes; 0 if it does not answer, or rejects "
-            "the user or password.",
+            "1 while Redis answers, even if it refuses writes; 0 if it does not answer, or denies "
+            "this manager access.",
             [],
             {(): view.redis_available or view.refusal != ""},
         )

@@ -78,8 +78,8 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
     Args:
         registry: the registry, which keeps the plan.
         service: name of the service.
-        content_id: the new content: a unique prefix of the content id of a teacher or student of
-            the service, or a whole content id that no teacher has yet.
+        content_id: the new content: a whole content id, or a unique prefix of one that a teacher, a
+            student or the plan of the service has.
         at: "epoch": each student when it begins its next epoch; "now": at once.
 
     Returns:

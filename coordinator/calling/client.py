@@ -103,7 +103,7 @@ def upgrade(
     Args:
         url: Redis URL of the mesh.
         service: its name.
-        content_id: content id of the new model.
+        content_id: content id of the new model, or a unique prefix of one that the service knows.
         at: "epoch": each student moves at its next epoch; "now": at once.
         security: how to call managers; None: neither TLS nor token.
 

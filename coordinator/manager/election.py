@@ -210,7 +210,7 @@ class Election:
             try:
                 self._renew(service)
             except (UnavailableError, AccessError) as error:
-                self._registry.check_writes()  # raises if all writes fail, not only this service's
+                self._registry.check_writes()  # raises if Redis refuses writes of every service
                 refused[service] = error
         if refused and len(refused) == len(self._listed):
             raise next(iter(refused.values()))

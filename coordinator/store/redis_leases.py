@@ -59,11 +59,11 @@ class RedisLeases:
     For `PLAIN_TTLS` after a full heartbeat, further ones are plain: a ZADD of a deadline that is
     computed from Redis's clock, as the full heartbeat returned it. The ZADD only raises an existing
     deadline (XX, GT). It fails if the lease is gone, a clock jumped, a drain was requested or
-    another incarnation registered, and then the script runs at once. Drains and registrations raise
-    the deadline to make plain heartbeats fail. A member that was silent for more than one interval
-    also uses the script. After `PLAIN_TTLS`, or to write volatile facts, the ZADD is sent together
-    with commands that write the facts, extend their expiry, and read the clock and the incarnation:
-    that is a full heartbeat, too.
+    another incarnation registered, and then the script runs at once. A drain and the registration
+    of another incarnation raise the deadline, which makes plain heartbeats fail. A member that was
+    silent for more than one interval also uses the script. After `PLAIN_TTLS`, or to write volatile
+    facts, the ZADD is sent together with commands that write the facts, extend their expiry, and
+    read the clock and the incarnation: that is a full heartbeat, too.
     """
 
     def __init__(self, connection: RedisConnection) -> None:
@@ -268,7 +268,7 @@ class RedisLeases:
         return now_ms, 0.0 if invalid else (first[0][1] - now_ms) / 1000, noted
 
     def _has_change(self, leases: LeaseSet, cursor: int) -> bool:
-        """Return whether the last change has number `cursor` or above; later ones then get more."""
+        """Return whether the last change has number `cursor` or above; so have all later ones."""
         last = self._client.zrange(leases.changes, -1, -1, withscores=True)
         return bool(last and last[0][1] >= cursor)
 

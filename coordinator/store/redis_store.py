@@ -57,7 +57,7 @@ class RedisStore:
         leases: the lease sets.
 
     Raises:
-        UsageError: `url` names no Redis.
+        UsageError: `url` is not a valid URL of a Redis.
     """
 
     def __init__(self, url: str, timeout_s: float = 1.0) -> None:
