@@ -41,7 +41,8 @@ def run_agent(settings: AgentSettings, stop: Stop, say: Callable[[str], None]) -
         say: called with one line once the machine is registered.
 
     Raises:
-        UsageError: an agent of this name runs here, or the cache cannot be written.
+        UsageError: an agent of this name runs here, the cache cannot be used, or the load cannot
+            be measured.
         RedisUnavailable: Redis does not answer at the start.
         AccessError: Redis denies access.
         LeaseSuperseded: a newer agent has registered the same name.
@@ -146,7 +147,7 @@ class _Agent:
             log.info("%s", self._lending.why or "this machine is lent to the mesh again")
 
     def _report_if_due(self, *, leaving: bool = False) -> None:
-        """Send a heartbeat if one is due or an urgent field has changed; take over the order."""
+        """Send a heartbeat if one is due or an urgent field changed; adopt the order it returns."""
         report, now = self._report(leaving), time.monotonic()
         if report.state != self._written_state:
             self._directory.write_state(report.state)

@@ -1,4 +1,4 @@
-"""Files by which the owner of a machine asks its agent to yield; they need no Redis.
+"""Files by which the owner of a machine asks its agent to yield, without Redis.
 
 They are in the folder `agents/NAME` of the cache, which only the agent's user can open. The agent
 that runs as NAME holds `lock` and writes `state`; `yield` contains the time until which the agent

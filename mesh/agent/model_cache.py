@@ -282,7 +282,7 @@ class ModelCache:
     def _new_download_folder(self, stack: contextlib.ExitStack) -> Path | None:
         """Create and lock a folder; return None if another agent removed it before it was locked.
 
-        Its name is new, as an aborted download may still write to its own folder for a moment.
+        Each download gets a new folder: an aborted one may still write to its folder for a moment.
         """
         try:
             part = Path(tempfile.mkdtemp(prefix=_PART_PREFIX, dir=self._folder))

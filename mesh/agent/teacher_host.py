@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between checks whether the teacher has ended.
 _POLL_S: Final = 0.1
-#: Base and limit in seconds of the growing pause before a retry: after a UsageError of the agent or
-#: of its teacher, which only a user can fix, and after other failures.
+#: Base and limit, in seconds, of the growing pause before a retry. A UsageError of the agent or its
+#: teacher has longer pauses, because only a user can fix it.
 _USAGE_ERROR_PAUSE_S: Final = (30.0, 600.0)
 _FAILURE_PAUSE_S: Final = (5.0, 300.0)
 #: Seconds after the grace period before a teacher is killed, and the longest wait for a killed one.

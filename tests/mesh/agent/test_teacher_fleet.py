@@ -152,7 +152,7 @@ def test_a_draining_teacher_gets_no_second_signal_when_the_fleet_ends(
     assert process.tail()[1:] == ["drains"]
 
 
-def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
+def test_a_teacher_with_wrong_options_ends_the_fleet() -> None:
     one = Fleet(MISUSED)
     one.service.desired = 1
     refused = pytest.raises(UsageError, match="--model is what")
