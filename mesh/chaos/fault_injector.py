@@ -72,7 +72,10 @@ class FaultInjector:
         return skipped
 
     def heal(self, fault: Fault) -> None:
-        """Undo a fault or restart the killed process, unless the fault is healed or was skipped."""
+        """Undo a fault, unless it is healed or was skipped.
+
+        Killed processes are restarted, and guests are drained.
+        """
         with self._lock:
             injected = self._injected[fault.number]
         if injected.healed_s is not None:
@@ -188,7 +191,7 @@ class FaultInjector:
                 return
 
     def _drain(self, fault: Fault) -> None:
-        """Drain a teacher. Then the fault of a guest is healed; another teacher is restarted."""
+        """Drain a teacher. This heals the fault of a guest; a teacher of the mesh is restarted."""
         teacher = self._mesh.teachers[fault.target]
         was_ready = teacher.is_ready  # a teacher that is still starting may exit with any code
         teacher.process.send_signal(signal.SIGTERM)

@@ -114,7 +114,7 @@ def ids_in_order(trace: RunTrace) -> InvariantResult:
 
 
 def labels_correct(trace: RunTrace) -> InvariantResult:
-    """Samples, and labels of samples and calls, are correct, except for undetected wrong labels."""
+    """Samples and labels, also those of calls, are correct, except for undetected wrong labels."""
     broken, undetected = [], 0
     for name, student_trace in trace.students.items():
         wrong_rows = np.array(

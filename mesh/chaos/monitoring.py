@@ -110,7 +110,7 @@ class LeftoverCheck:
 
     @classmethod
     def before(cls, run_id: str) -> Self:
-        """Make the check before the run starts."""
+        """Create the check and record the existing segments; call this before the run starts."""
         return cls(run_id, _segments())
 
     def leftovers(self, settle_s: float = 5.0) -> tuple[str, ...]:

@@ -187,7 +187,7 @@ def boolean(node: yaml.Node, location: FileLocation) -> bool:
 
 
 def integer(node: yaml.Node, location: FileLocation, rule: Number) -> int:
-    """Return an integer within the bounds, also after conversion from a unit."""
+    """Return an integer within the bounds. A number with a unit must be whole once converted."""
     written = _scalar_text(node)
     real = None if written is None else parse_number(written, rule)
     if written is not None and _INTEGER.fullmatch(written) and len(written) < 30:
