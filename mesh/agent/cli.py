@@ -63,7 +63,9 @@ class CacheKeys:
     gib: Annotated[
         float | None,
         Key(
-            "size limit; the least recently used models are removed. Default: none.", at_least=0.001
+            "size limit; above it, the least recently used models are removed, except those used"
+            " in the last hour. Default: none.",
+            at_least=0.001,
         ),
     ] = None
 

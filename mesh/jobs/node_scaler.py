@@ -72,7 +72,7 @@ def divide_cores(cores: Collection[int], slots: int) -> tuple[tuple[int, ...], .
 
 @dataclass(slots=True)
 class Slots:
-    """Used and reserved slots. Used by the runner's thread only.
+    """Slots with nodes, and reserved slots. Only the runner's thread may use this object.
 
     Attributes:
         cores: cores of each slot.

@@ -108,5 +108,5 @@ _HINTS = {
     "batch": "rows of a student's batch, such as `batch: 32` or `batch: [32, 64]`",
     "samples": "samples of an epoch, such as `samples: 1281167`",
     "sample_bytes": "bytes of the inputs of one sample, such as `sample_bytes: 147 KiB`",
-    "label_bytes": "bytes of its soft labels, such as `label_bytes: 4 kB`",
+    "label_bytes": "bytes of the soft labels of one sample, such as `label_bytes: 4 kB`",
 }

@@ -138,7 +138,7 @@ def delete(
     ] = 0.0,
     context: Mesh = None,
 ) -> None:
-    """Stop a job, take its machines from a service, or remove a context.
+    """Stop a job, take all machines away from a service, or remove a context.
 
     The nodes of a job end at a safe point, and a training keeps its checkpoint. The teachers of a
     service on machines finish their requests.

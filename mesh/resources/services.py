@@ -25,7 +25,7 @@ class ServiceKind(ResourceKind):
     alternatives: ClassVar = {
         "logs": "'edl events --service NAME' shows what happened in it",
         "drain": "'edl drain teacher NAME' is for one teacher, 'edl drain machine NAME' for those"
-        " of a host; 'edl delete service NAME' takes its machines",
+        " of a host; 'edl delete service NAME' takes all its machines away",
     }
 
     def get(self, name: str, service: str) -> ResourceList:
