@@ -3,8 +3,8 @@
 `tune_allocator` makes glibc keep large freed buffers instead of returning each to the kernel. By
 default glibc maps every buffer of some megabytes anew and the kernel zeroes its pages one fault at
 a time, which takes two thirds of the time of a 19 MB message. The processes of EDL-Dist that move
-batches (both of a teacher, and the engine of a reader) call it once at their start. The user's own
-process is not changed.
+batches (a teacher's I/O process and predictors, and a reader's engine) call it once at their start.
+The user's own process is not changed.
 """
 
 from __future__ import annotations
@@ -128,7 +128,11 @@ class Arena:
 
     @classmethod
     def attach(cls, fd: int) -> Self:
-        """Map an arena that another process has created; to allocate from it, attach at once."""
+        """Map an arena that another process has created.
+
+        A process that will allocate from the arena must attach before any record exists, because it
+        takes the whole file as free.
+        """
         return cls(fd, os.fstat(fd).st_size)
 
     def put(self, arrays: Sequence[Array]) -> Record:

@@ -31,8 +31,8 @@ class Channel:
 
     Attributes:
         together: a context manager that queues the messages of `send` and sends them at its end in
-            one line. If the other process does not read, only this sending blocks: messages of
-            other threads are queued meanwhile.
+            one line. If the other process does not read, only the thread that leaves the context
+            blocks: messages of other threads are queued meanwhile.
     """
 
     def __init__(self, connection: socket.socket) -> None:

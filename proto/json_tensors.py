@@ -326,7 +326,7 @@ def decode_response(head: memoryview, raw: memoryview) -> LabelResponse:
 def is_binary(request: InferRequest, name: str) -> bool:
     """Return whether a request asks for an output as bytes.
 
-    A part of an output, such as `x.indices`, is sent as its output, `x`, is requested.
+    A part of an output, such as `x.indices`, is sent in the way requested for the output, `x`.
     """
     requested = request.output_parameters
     parameters = requested.get(name) or requested.get(name.rpartition(".")[0]) or {}

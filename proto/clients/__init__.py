@@ -1,6 +1,6 @@
 """Clients of teachers: the protocol `TeacherClient`, and one module for each protocol on the wire.
 
-Readers, sidecars of foreign servers and managers use them.
+Readers, managers, and the sidecars of foreign servers use them.
 """
 
 from __future__ import annotations

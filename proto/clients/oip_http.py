@@ -362,8 +362,9 @@ def decode_labels(reply: HttpReply) -> LabelResponse:
 
 #: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.
 _BINARY_REFUSED_STATUSES: Final = (400, 406, 415, 422, 500, 501)
-#: The one of these statuses that may have another cause: only a second failure is a refusal.
-_FAILED: Final = 500
+#: The one of these statuses that may have another cause than the binary body. So a server counts as
+#: refusing binary bodies only after it has failed twice in this way.
+_AMBIGUOUS_STATUS: Final = 500
 _NOT_READY: Final = (400, 503)
 #: The JSON object of a request, and the buffers that follow it.
 _Message = tuple[bytes, list[memoryview]]
@@ -421,7 +422,7 @@ class OipHttpClient:
         except RequestRefused:  # JSON cannot carry the request: report the error of the binary one
             raise error_from_http(reply) from None
         answer = decode_labels(self._post(message, request, until_s))
-        if reply.status != _FAILED or had_failed:
+        if reply.status != _AMBIGUOUS_STATUS or had_failed:
             self.binary = False
         self._has_failed = True
         return answer

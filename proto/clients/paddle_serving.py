@@ -5,12 +5,11 @@ something that does not exist: an unknown service of a pipeline server, or an un
 C++ server. Both servers refuse this without running the model, which may be busy. gRPC's status of
 an inference is OK even if the inference failed; the error number in the answer has to be checked.
 
-Elements are sent as single numbers, in the field for their type, as raw bytes (C++ server), or as
-the bytes of `.npy` files (pipeline server). A pipeline server accepts `.npy` for any dtype, so our
-requests use `.npy` files; answers are read in every form of tensor. Answers as text are refused,
-because they would have to be evaluated.
-A `.npy` file could hold pickled objects, which execute code when they are read, so only files of
-numbers are written and read.
+Elements are sent in one of three forms: single numbers in the field for their type, raw bytes (C++
+server), or the bytes of `.npy` files (pipeline server). A pipeline server accepts `.npy` files for
+any dtype, so our requests to it use them; answers are read in every form. Answers as text are
+refused, because they would have to be evaluated. A `.npy` file could hold pickled objects, which
+execute code when they are read, so only files of numbers are written and read.
 
 The messages of the C++ server follow its definition and are tested against the client that Paddle
 Serving ships, but not against a running C++ server.
@@ -153,7 +152,7 @@ NO_SERVICE = 3002
 #: First error number of each range, and the error of the range; a range ends where the next begins.
 _ERROR_OF_RANGE: tuple[tuple[int, type[TeacherError]], ...] = (
     (0, RetryableError),
-    (50, RequestRefused),  # raised by an operator: this request is wrong
+    (50, RequestRefused),  # raised by an Op of the pipeline: this request is wrong
     (100, RetryableError),
     (3000, RequestRefused),  # not implemented
     (3001, TeacherLost),  # the pipeline has been closed

@@ -174,8 +174,8 @@ class TransportConnection:
     Attributes:
         in_memory: whether the teacher reads batches in place, if their locations are known.
         leaving: whether the teacher accepts no more requests over this connection.
-        unsent: queue of data that the socket has not accepted yet; behind the data of a request,
-            the request itself.
+        unsent: queue of data that the socket has not accepted yet. Unless its inputs are in shared
+            memory, a request's data is followed by its `_PendingRequest`, which marks the end.
     """
 
     def __init__(self, connection: socket.socket, model: str, arena: SharedBuffer | None) -> None:
