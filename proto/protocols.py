@@ -17,7 +17,7 @@ PROTOCOLS: Final = (OIP, PADDLE_SERVING, PADDLE_SERVING_CPP)
 
 
 def check_address(protocol: str, address: str) -> None:
-    """Raise UsageError unless `address` is a valid gRPC address with a port.
+    """Raise UsageError for an address of an unknown form, or a gRPC address without a port.
 
     Args:
         protocol: one of `PROTOCOLS`; empty means `oip`.

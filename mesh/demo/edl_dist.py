@@ -52,7 +52,7 @@ class EdlDistResult:
     """Result of the EDL-Dist mode.
 
     Attributes:
-        result: result as of the other modes.
+        result: the result that every mode has.
         reader: statistics of the reader at the end of the training.
         timeline: the buffer over time.
         events: events of teachers.
@@ -201,7 +201,7 @@ def open_reader(
             job=JOB,
             profiles=None,
             # Ask for all teachers at once: adapting n would take half of this short run. Ask for
-            # more than exist: a teacher that seems fast on a busy machine counts as several of n.
+            # more than exist: one that seems fast on a busy machine counts as several teachers.
             teachers_min=4 * settings.teachers,
             timeouts=Timeouts(wait_s=TEACHERS_TIMEOUT_S),
         )

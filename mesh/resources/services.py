@@ -112,5 +112,5 @@ class ServiceKind(ResourceKind):
                 return one
         raise UsageError(
             f"service {name!r} is not deployed on machines: 'edl apply -f FILE' deploys it;"
-            " teachers that were started by hand are started and drained by hand"
+            " if its teachers were started by hand, start or drain them by hand"
         )

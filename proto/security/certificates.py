@@ -333,8 +333,8 @@ def _file_version(path: Path) -> tuple[int, int, int, int] | None:
 def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLContext:
     """Create a context for a server of `ssl` that reloads its certificate.
 
-    A new connection uses the certificate that is in the files at its handshake, unless that has
-    expired; existing connections keep theirs.
+    A new connection uses the certificate that is in the files at its handshake. If that has
+    expired, the former certificate stays in use. Existing connections keep theirs.
 
     Args:
         files: certificate and key, and the CA of the clients.

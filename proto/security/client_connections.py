@@ -97,7 +97,7 @@ def _check_plain_url(url: str, host: str, security: ClientSecurity) -> None:
 
 Options = Sequence[tuple[str, Any]]
 
-#: Ignore proxies of environment variables: they are for the Internet, not for a mesh.
+#: Ignore the proxies that environment variables name: they are for the Internet, not for a mesh.
 _NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
 
 

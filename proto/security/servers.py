@@ -203,8 +203,8 @@ def listen(
 ) -> int:
     """Bind a gRPC server to `address` and return the port.
 
-    With TLS, a new connection uses the certificate that is in the files at its handshake, unless
-    that has expired; existing connections keep theirs.
+    With TLS, a new connection uses the certificate that is in the files at its handshake. If that
+    has expired, the former certificate stays in use. Existing connections keep theirs.
 
     Args:
         server: not started yet.
