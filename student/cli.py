@@ -317,9 +317,10 @@ def _supervise(settings: TrainSettings, launch: LaunchInfo, host: str | None) ->
 
 
 def _rank_environment(gpus: str) -> dict[str, str]:
-    """Return the variables to add to the environment of ranks, which see only `gpus`, if given.
+    """Return the variables to add to the environment of ranks.
 
-    Paddle's own log helps only its developers. Variables that the user has set are kept.
+    If `gpus` is given, ranks see only these GPUs. The other variables silence Paddle's own log,
+    which helps only its developers. They are added only if the user has not set them.
     """
     from .launch import VISIBLE_GPUS
 
@@ -360,7 +361,8 @@ def export(
 ) -> None:
     """Write the model of a checkpoint in its framework's inference format, for `edl-teacher serve`.
 
-    Its outputs are compared with the student's on the first batch of feed("eval").
+    The outputs of the written model are compared with the student's, on up to four rows of
+    feed("eval").
     """
     from .export import export as run
     from .job.spec import load_job

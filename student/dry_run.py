@@ -65,7 +65,7 @@ def plan(settings: TrainSettings) -> Iterator[str]:
 def _data(
     settings: TrainSettings, feed: Any, batch: int | None, total: int | None
 ) -> Iterator[str]:
-    """Yield the lines about the samples: `batch` rows of each step, `total` samples of an epoch."""
+    """Yield the lines about the data. A step has `batch` rows, an epoch has `total` samples."""
     if total is None or batch is None:
         yield f"data: a {type(feed).__name__}, whose samples have no ids: each rank reads its own"
         return

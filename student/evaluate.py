@@ -146,7 +146,8 @@ def evaluate(
 
     Args:
         spec: the job file.
-        checkpoint: path or URL of a checkpoint, or of their folder (the newest valid one is taken).
+        checkpoint: path or URL of a checkpoint, or of a folder of checkpoints, of which the newest
+            valid one is taken.
         part: "train" or "eval".
         batch_size: rows of a batch, if the feed is a data set.
 

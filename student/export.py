@@ -47,14 +47,15 @@ def export(
     onnx: bool = False,
     batch_size: int | None = None,
 ) -> Exported:
-    """Write the model of a checkpoint to a folder, and compare its outputs with the student's.
+    """Write a checkpoint's model to a folder, and compare the written model with the student.
 
-    Shapes and dtypes of its inputs are those of the first batch of `feed("eval")`; the number of
-    rows is variable. Files appear in the folder once all of them are complete.
+    The inputs of the written model have the shapes and dtypes of the first batch of `feed("eval")`,
+    but any number of rows. Files appear in the folder once all of them are complete.
 
     Args:
         spec: the job file.
-        checkpoint: path or URL of a checkpoint, or of their folder (the newest valid one is taken).
+        checkpoint: path or URL of a checkpoint, or of a folder of checkpoints, of which the newest
+            valid one is taken.
         folder: target folder, created if needed; files of the same names are replaced.
         onnx: write `model.onnx` beside the model of the job's framework: `model.json` and
             `model.pdiparams` of Paddle, or `model.pt2` of PyTorch.

@@ -163,12 +163,12 @@ def own_address(coordinator: str | None) -> str:
 def free_endpoints(host: str, count: int) -> tuple[str, ...]:
     """Return `count` different addresses host:port whose ports are free now.
 
-    If possible, the ports are below those of outgoing connections: such a connection might take a
-    port before a rank listens.
+    If possible, no port is in the range that the system uses for outgoing connections. From that
+    range, an outgoing connection might take the port before a rank listens.
 
     Raises:
         UsageError: `host` is not an address of this machine.
-        AddressInUse: fewer ports are free.
+        AddressInUse: fewer than `count` ports are free.
     """
     endpoints: list[str] = []
     try:

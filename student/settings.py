@@ -45,8 +45,8 @@ class TrainSettings:
             each rank has a fixed, equal part of the positions of each step.
         shard_rows: positions of one shard; None: computed from the epoch's length and the number
             of ranks.
-        checkpoint: folder or fsspec URL that all nodes can access; None: a temporary folder,
-            deleted at the end, which only a single node can have.
+        checkpoint: folder or fsspec URL that all nodes can access; None, for a single node only: a
+            temporary folder, which is deleted at the end.
         save_every_steps: steps between checkpoints; None: not by steps.
         save_every_s: seconds between checkpoints; None: not by time.
         save_overhead: if both intervals above are None, the part of the time that saves may take,
@@ -54,8 +54,9 @@ class TrainSettings:
         keep: number of valid checkpoints that stay when a save removes older ones.
         amp: mixed precision of the forward pass.
         lr_policy: how the learning rate changes with the number of ranks.
-        hang_s: kill a rank that reports no step for this many seconds; three times as long, and
-            at least 120 s, during its start. A rank that reports what it waits for is not killed.
+        hang_s: kill a rank that reports no step for this many seconds. During its start, the limit
+            is three times as long, and at least 120 s. A rank is not killed while it reports that
+            it waits for something outside, such as labels.
         events: folder of TensorBoard's event files; None: write none.
         id_log: folder where each rank appends the sample ids of each step; None: no log.
         accept_changes: fields of the fingerprint that may differ from the checkpoint's.

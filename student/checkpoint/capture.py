@@ -168,7 +168,7 @@ def random_state(framework: Framework) -> dict[str, Any]:
 def set_random_state(framework: Framework, state: Mapping[str, Any], rank: int = 0) -> None:
     """Set the random generators: on rank 0 to `state`, on others by a seed from `state` and rank.
 
-    So each rank draws other numbers, and equal arguments always lead to equal numbers.
+    So ranks draw different numbers, and equal arguments always lead to equal numbers.
 
     Raises:
         CheckpointMismatch: the state is invalid.

@@ -46,7 +46,7 @@ def list_(
     """List checkpoints, the newest first.
 
     Without --verify, this reads only manifests and the lengths of the other files. It changes
-    nothing, and may run during a training. A training that starts skips damaged checkpoints.
+    nothing, and may run during a training. When a training starts, it skips damaged checkpoints.
     """
     from .repository import located
 
@@ -96,7 +96,7 @@ def prune(
 
     A damaged checkpoint is removed once N newer whole ones exist. A checkpoint that has not joined
     the history is removed a day after its save began. The coordinator is not involved: a running
-    training continues, and its next start takes the newest one left. Keep 2 or more
+    training continues, and its next start takes the newest remaining checkpoint. Keep 2 or more
     while a training runs.
     """
     from .repository import Repository

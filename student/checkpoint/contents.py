@@ -49,8 +49,8 @@ class Contents:
         world: number of ranks that trained it.
         tensors: arrays by `GROUP/NAME`. They may be views of live parameters or of shared memory;
             the function that creates the contents says for how long they are valid.
-        state: JSON values. `rank/reporting.py` adds the epoch, the feed's part (the trained
-            positions, or the position of each rank's reader), metrics and more; `capture` adds the
+        state: JSON values. `rank/reporting.py` adds the epoch, the state of the feed (the trained
+            positions, or the position of each rank's source), metrics and more; `capture` adds the
             learning-rate schedule, the scaler and the random generators.
 
     Raises:

@@ -27,7 +27,7 @@ from .snapshot import Header, SnapshotOwner
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which an ending supervisor waits at most for a write.
+#: Longest wait of an ending supervisor for a write, in seconds.
 LAST_WRITE_S: Final = 60.0
 #: Longest pause before a failed save is retried, in seconds.
 _LONGEST_RETRY_S: Final = 60.0

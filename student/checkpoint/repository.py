@@ -9,10 +9,11 @@ PLACE/step-000000000100/model.safetensors      the arrays, a file for each group
 ```
 
 A folder without a manifest is no checkpoint. A checkpoint that matches its manifest is *whole*,
-else it is *damaged*: a training that starts skips it with a warning, and takes the previous one.
+else it is *damaged*. When a training starts, it skips damaged ones with a warning, and takes the
+previous one.
 
-With a *fence* a save takes two steps: `write` creates a checkpoint from which no training
-continues, and `join` makes it the newest of the training's history, if the fence allows it
+With a *fence* a save takes two steps: `write` creates a checkpoint outside the training's history,
+and `join` makes it the newest of that history, if the fence allows it
 (`scheduler/students/saving.py`). Without a fence a checkpoint counts as soon as it is written.
 """
 
@@ -108,6 +109,7 @@ class Repository:
 
     Raises:
         UsageError: `keep` is below 1, or no installed package can open the URL.
+        CheckpointUnavailable: the file system behind the URL cannot be opened.
     """
 
     def __init__(self, url: str, keep: int = DEFAULT_KEEP) -> None:
@@ -142,7 +144,7 @@ class Repository:
     def write(
         self, contents: Contents, fence: HistoryFence | None = None, name: str = ""
     ) -> Checkpoint:
-        """Write a checkpoint. With a fence, trainings ignore it until `join`.
+        """Write a checkpoint. With a fence, it is outside the history until `join`.
 
         Args:
             contents: its contents.

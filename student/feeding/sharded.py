@@ -102,7 +102,10 @@ class ShardedSource:
         return [ids[position] for position in positions]
 
     def state(self) -> dict[str, Any]:
-        """Return the positions trained by this rank in this generation, for `merge_states`."""
+        """Return the positions that this rank has trained, for `merge_states`.
+
+        They are those of this generation and of its latest epoch.
+        """
         trained = {str(epoch): ranges.to_json() for epoch, ranges in self._trained.items()}
         return {"kind": self.kind, "trained": trained, "order": self._order.identity()}
 

@@ -89,10 +89,10 @@ def source_for(
 
 
 def sample_order(feed: Any, settings: TrainSettings) -> SampleOrder | None:
-    """Return the order of a feed's samples; None if they have no ids.
+    """Return the order of a feed's samples; None if ranks cannot share them by position.
 
     Raises:
-        UsageError: the feed does not fit the settings.
+        UsageError: the feed does not fit the settings, for example because ranks may come and go.
     """
     if is_dataset(feed):
         if settings.total_batch is None:

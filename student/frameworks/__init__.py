@@ -295,8 +295,8 @@ def framework_of(model: Any) -> Framework:
 def framework_of_job(module: ModuleType) -> Framework:
     """Return the framework of a job file: the stated one, else the one that it imports.
 
-    If the file's variables come from neither, the framework that this process has imported counts.
-    Paddle is returned if both or none remain.
+    If no variable of the file comes from either framework, the one that this process has imported
+    counts. If both are found, or none, the result is Paddle.
 
     Raises:
         UsageError: the file states an unknown framework.

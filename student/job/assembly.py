@@ -60,7 +60,8 @@ def restore_model(spec: JobSpec, checkpoint: str) -> tuple[Any, int]:
 
     Args:
         spec: the job file.
-        checkpoint: path or URL of a checkpoint, or of their folder (the newest valid one is taken).
+        checkpoint: path or URL of a checkpoint, or of a folder of checkpoints, of which the newest
+            valid one is taken.
 
     Returns:
         The model, without projectors of hints, and the step of the checkpoint.

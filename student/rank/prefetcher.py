@@ -32,8 +32,9 @@ class BatchPrefetcher:
     Args:
         reader: reader of the batches; `begin` calls `iter` on it once per epoch.
         source: source of the reader, stopped before the reader is closed.
-        on_label_kinds: called once in the prefetcher's thread, with the kinds of outputs that
-            teachers publish, before the first batch that arrives after they are known.
+        on_label_kinds: called once, in the prefetcher's thread, with the kinds of outputs that
+            teachers publish. The call comes when the next batch arrives after the kinds are known,
+            and before `take` returns that batch.
         label_names: names of the soft labels; empty: batches have none.
         tensor: converts a leaf of a batch, as `Framework.tensor` does.
 
@@ -144,9 +145,9 @@ MARGIN = 8
 class Shares:
     """The rows of this rank in each step, for the training loop and the thread that reads ahead.
 
-    With its vote, a rank promises that it reads no step after the one that `promise` returned until
-    it has all votes. Shares change only for steps after the promised ones of all ranks. So each
-    rank reads the number of rows that the others expect of it.
+    With its vote, a rank promises how far it reads ahead: until it has all votes, it reads no step
+    after the one that `promise` returned. Shares change only for steps after the promised ones of
+    all ranks. So each rank reads the number of rows that the others expect of it.
 
     Args:
         proportion: shares of all ranks; the same value on each rank.

@@ -38,7 +38,7 @@ FACTOR: Final = "learning_rate_factor"
 METRICS: Final = "metrics"
 #: Number of latest saves whose durations predict the next one. The first save must not count for
 #: long: it takes longer, as its memory is new.
-_COSTS: Final = 2
+_RECENT_SAVES: Final = 2
 #: Seconds between reports of a rank that waits or evaluates.
 EVERY_S: Final = 1.0
 #: Shortest time in seconds between reports of steps, as reading the losses waits for the device.
@@ -236,7 +236,7 @@ class Saver:
     _writer: SnapshotWriter | None = None
     _last_step: int = 0
     _last_s: float = 0.0
-    _costs_s: deque[float] = field(default_factory=lambda: deque(maxlen=_COSTS))
+    _costs_s: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_SAVES))
 
     def __post_init__(self) -> None:
         self._last_step, self._last_s = self.began, time.monotonic()

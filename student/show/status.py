@@ -9,7 +9,7 @@ from typing import Final
 from ...runtime.standard_streams import escape_control_characters
 from ..messages import Progress
 
-#: Seconds of latest steps from which the remaining time is estimated.
+#: The remaining time is estimated from the steps of this many latest seconds.
 _PACE_S: Final = 60.0
 
 

@@ -39,7 +39,7 @@ from .workers import RANK_MODULE, RankProcess, RunResult, WorkerGroup, WorkerRun
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
-#: Seconds for which a leaving node waits at most until the others continue without it.
+#: Longest wait, in seconds, of a leaving node for the others to continue without it.
 _LEAVE_S: Final = 15.0
 #: Seconds for which ranks may still run after the job is done.
 _FINISH_S: Final = 60.0
@@ -200,7 +200,10 @@ class Supervisor:
         return True
 
     def _newest(self, view: RendezvousView) -> NewestCheckpoint | None:
-        """Return the checkpoint from which a generation would start now; None: being verified."""
+        """Return the checkpoint from which a generation would start now.
+
+        None while that checkpoint is being verified.
+        """
         number = view.generation.number if view.generation else 0
         return self._checkpoints.verifier.newest(number, view.history)
 

@@ -280,7 +280,7 @@ class RendezvousLeader:
     Args:
         board: job board.
         job: name of the job.
-        limits: set by the user.
+        limits: limits of a world, from the user's settings.
         newest_saved: called with the number of the last generation (0: there was none) and its
             history; returns the newest valid checkpoint on disk, or None if it is not known yet.
             May raise EdlError.
