@@ -101,7 +101,8 @@ for name in ("t1", "t2"):
 # ## Batches of a reader
 #
 # A reader yields the student's own batches, with a teacher's outputs as the last fields. Here a
-# batch is `(image,)`, without labels. With more fields, `feeds=[0]` would select the teacher's.
+# batch is `(image,)`, without labels. If batches had more fields, `feeds=[0]` would select the one
+# that the teacher gets.
 
 # %%
 batches = [(image[own][at : at + 50],) for at in range(0, 600, 50)]

@@ -2,7 +2,8 @@ r"""A job for `edl student train`: a ResNet50 that learns ImageNet from ResNet10
 
 export IMAGENET=DIR       # contains train/<wnid>/*.JPEG and val/<wnid>/*.JPEG,
                           # or val/*.JPEG with val.txt: lines of file name and class, from 0
-python examples/imagenet.py resnet101 [WEIGHTS.pdparams]  # default: weights that Paddle downloads
+python examples/imagenet.py resnet101 [WEIGHTS.pdparams]  # exports the teacher to resnet101/;
+                                                          # default: Paddle downloads the weights
 edl coordinator serve
 edl-teacher serve --model resnet101 --service resnet101 --redis redis://127.0.0.1:6379
 edl student train examples/imagenet.py --redis redis://127.0.0.1:6379 --nodes 1:8 \

@@ -71,7 +71,7 @@ show("gang", rigid, jobs)
 #
 # A new job starts at once with its least number of nodes, which the large job releases. When nodes
 # are free again, the job with the smallest share of its range grows first. The last job ends no
-# sooner, because all slots were busy before: elasticity saves waiting time.
+# sooner, because all slots were busy without elasticity, too: elasticity saves waiting time.
 
 # %%
 elastic = simulate(pool, jobs)

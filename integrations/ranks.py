@@ -1,4 +1,4 @@
-"""Loaders with a state that includes the readers of all ranks, for trainers that save on one."""
+"""Loaders with a state that includes the readers of all ranks, for trainers that save on rank 0."""
 
 from __future__ import annotations
 

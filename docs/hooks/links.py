@@ -32,7 +32,7 @@ _CODE = re.compile(r"^(?P<fence> *`{3,}).*?^(?P=fence)`*\s*?$|`[^`\n]+`", re.M |
 
 
 def on_config(config: Any) -> Any:
-    """Make the anchors of Git hosts, so that a link with an anchor works on both."""
+    """Make the anchors of Git hosts, so that links with anchors work there and on the site."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")
     return config
 
@@ -75,7 +75,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def site_uri(path: str) -> str:
-    """Return the source path, within the site, of a file or folder of the repository."""
+    """Return the `src_uri` by which mkdocs knows a file or folder of the repository."""
     if path.startswith(DOCS):
         return path.removeprefix(DOCS)
     if path in NAMED:
