@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 ROWS: Final = 32
 #: Greatest p99 latency under attack, relative to p99 without attack.
-LATER: Final = 3.0
+P99_RATIO: Final = 3.0
 #: Greatest growth of the memory of teacher and manager from the first third of the attack to the
 #: last third.
 GROWTH_BYTES: Final = 64 << 20
@@ -130,9 +130,9 @@ def judge(alone: Phase, attacked: Phase, acts: Mapping[str, int]) -> BenchmarkRe
     third = max(len(attacked.memory) // 3, 1)
     growth = max(attacked.memory[-third:]) - max(attacked.memory[:third])
     log.info("acts of attackers: %s", ", ".join(f"{n} x {name}" for name, n in acts.items()))
-    later = attacked.p99_s / alone.p99_s
+    ratio = attacked.p99_s / alone.p99_s
     goals = [
-        Goal.judge("p99 under attack / p99 alone", later, "<=", LATER),
+        Goal.judge("p99 under attack / p99 alone", ratio, "<=", P99_RATIO),
         Goal.judge("requests without an answer", alone.failures + attacked.failures, "==", 0),
         Goal.judge("growth of memory under attack, bytes", growth, "<=", GROWTH_BYTES),
         Goal.judge("kinds of attack without an act", [*acts.values()].count(0), "==", 0),
@@ -326,8 +326,8 @@ def attack(channel: Channel, ports: Mapping[str, Address], token: str) -> None:
     Each kind of attack runs in its own thread, and continues when connections fail.
 
     Args:
-        channel: its first message to the benchmark means that each kind has made an act, or did not
-            within a minute.
+        channel: its first message to the benchmark means that each kind has made an act, or that a
+            minute has passed.
         ports: see `Attacks`.
         token: see `Attacks`.
     """

@@ -216,7 +216,7 @@ def cpu_s(work: Callable[[], object], repeats: int) -> float:
 
 
 def quantile(samples: Sequence[float], part: float) -> float:
-    """Return the smallest sample that at least a share `part` of all do not exceed.
+    """Return the quantile `part`, from 0 to 1, by nearest rank: always one of the samples.
 
     Infinite if there are no samples.
     """

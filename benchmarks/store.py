@@ -29,8 +29,8 @@ from .labels import CLASSES, draw
 from .report import BenchmarkReport, Estimate, Goal, Row, cpu_s, interleaved
 
 IMAGES = 32
-READ = 32
-WRITTEN = 256
+ROWS_PER_READ = 32
+ROWS_PER_WRITE = 256
 FORMS = ("float32", "bfloat16", "topk:20")
 CONTENT = ModelId("content")
 #: Limit of the engine's CPU microseconds for a sample with a stored label: key and lookup.
@@ -92,9 +92,9 @@ def _stores(text: str, count: int) -> list[Row]:
         for row_store, _ in row_stores.values():
             written_s = cpu_s(partial(_write, row_store, keys, rows), repeats=1)
             write_us.append(written_s / count * 1e6)
-        picks = [rng.sample(keys, READ) for _ in range(20)]
+        picks = [rng.sample(keys, ROWS_PER_READ) for _ in range(20)]
         reads = [partial(_read, row_store, picks) for row_store, _ in row_stores.values()]
-        read_us = _cpu_us(reads, READ * len(picks), repeats=1)
+        read_us = _cpu_us(reads, ROWS_PER_READ * len(picks), repeats=1)
         stack.close()  # complete the files
         return [
             _row(f"{text} of {CLASSES}", name, read, write, path.stat().st_size / count)
@@ -115,8 +115,8 @@ def _row(what: str, by: str, read_us: float, write_us: float, disk_bytes: float)
 
 
 def _write(row_store: RowStore, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None:
-    for at in range(0, len(keys), WRITTEN):
-        row_store.put(keys[at : at + WRITTEN], rows[at : at + WRITTEN])
+    for at in range(0, len(keys), ROWS_PER_WRITE):
+        row_store.put(keys[at : at + ROWS_PER_WRITE], rows[at : at + ROWS_PER_WRITE])
 
 
 def _read(row_store: RowStore, picks: Sequence[Sequence[bytes]]) -> None:

@@ -5,8 +5,8 @@ It uses real processes, and measures:
 - with an emulated device: the share of its rate that a reader gets if it takes each batch at once;
 - with a ResNet in Paddle: its speed in a teacher relative to the bare model, alternately on one
   core;
-- while the ResNet runs: how much later the teacher's I/O process answers `ServerLive` and sends
-  heartbeats than an idle process on the same core wakes up;
+- while the ResNet runs: how late the teacher's I/O process answers `ServerLive` and sends
+  heartbeats, beyond the lateness with which an idle process on the same core wakes up;
 - with `--device`, instead of these: the speed of networks of PyTorch and ONNX in a teacher relative
   to a bare loop on that device.
 """
@@ -52,7 +52,7 @@ TTL_S: Final = 2.0
 PACES: Final = {0.02: 0.98, 0.1: 0.995}
 #: Least speed of a teacher relative to the bare model.
 DELIVERED: Final = 0.95
-#: Greatest p99 lateness of the I/O process beyond an idle process, in seconds.
+#: Greatest p99 lateness of the I/O process beyond that of an idle process, in seconds.
 LATER_S: Final = 0.02
 _WINDOW_S: Final = 1.5
 #: Batches before the first window.

@@ -211,7 +211,8 @@ def _distil(
 
     Args:
         task: the task.
-        way: the way, for messages and the job's name.
+        way: the way; its name appears in messages and in the job's name. "offline" does not wait
+            for teachers.
         mesh: mesh with the teachers.
         store: label store of the reader; None: the reader has no store.
         newcomers: specification of new teachers; None: teachers stay.

@@ -31,11 +31,12 @@ _SUBSCRIBE: Final = "/edl.coordinator.v1.Coordinator/Subscribe"
 class StudentLoadStats:
     """Times of events, in monotonic seconds."""
 
-    gained: dict[str, float] = field(default_factory=dict)  # teacher -> first assignment
-    lost: dict[str, float] = field(default_factory=dict)  # teacher -> first report of its loss
-    freed: dict[str, float] = field(
-        default_factory=dict
-    )  # teacher -> released, and not assigned since
+    #: Teacher -> its first assignment.
+    gained: dict[str, float] = field(default_factory=dict)
+    #: Teacher -> the first report of its loss.
+    lost: dict[str, float] = field(default_factory=dict)
+    #: Teacher -> its last release; without teachers that were assigned again later.
+    freed: dict[str, float] = field(default_factory=dict)
 
 
 class Student:

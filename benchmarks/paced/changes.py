@@ -23,7 +23,7 @@ from .teachers import CHEAP, paced, start_teachers
 _FULL_WITHIN_S: Final = 90.0
 #: Longest time in seconds until a student has the teachers that it needs.
 _ENOUGH_WITHIN_S: Final = 90.0
-#: Seconds from the moment at which it has them to the start of the measurement.
+#: Seconds to the start of the measurement, after the student has all these teachers.
 _SETTLED_S: Final = 3.0
 
 

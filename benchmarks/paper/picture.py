@@ -27,8 +27,9 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
     """Draw an experiment as PNG.
 
     If the ranked columns have several rows, the first panel shows these columns over the rows, with
-    the paper's figures as circles. Otherwise, series are named "name, unit", and each unit has a
-    panel with its series over the first series. The last panel shows the error of each cell.
+    the paper's figures as circles. Otherwise, series are named "name, unit". Each unit then has a
+    panel, which plots the series of that unit against the first series. The last panel shows the
+    error of each cell.
 
     Args:
         document: a result of `ReproductionReport.to_json`.

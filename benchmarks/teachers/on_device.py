@@ -176,7 +176,7 @@ def run_bare_loop(
 
 
 def time_runs(channel: Channel, label: Label) -> None:
-    """Answer each message with the seconds of labelling as many batches as the message has."""
+    """Label the number of batches that each message asks for; answer with the seconds."""
     for message in channel:
         began_s = time.perf_counter()
         for _ in range(message["batches"]):

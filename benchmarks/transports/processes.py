@@ -139,9 +139,9 @@ def serve(channel: Channel, name: str, shape: tuple[int, ...], dtype: str, folde
 def send(
     channel: Channel, name: str, shape: tuple[int, ...], dtype: str, folder: str, port: int
 ) -> None:
-    """Send as many requests as each message has, until the channel ends.
+    """Send the number of requests that each message asks for, until the channel ends.
 
-    The answer has the number of requests, their wall time, and the CPU time of this process.
+    The answer has the number of sent requests, their wall time, and the CPU time of this process.
     """
     tls = _tls_files(Path(folder)) if folder else None
     send_request = TRANSPORTS[name].connect(port, np.ones(shape, dtype), tls)
