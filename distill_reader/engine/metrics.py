@@ -181,7 +181,10 @@ _STREAM: Final = (
     _counter("batches_delivered", "Batches that the training loop has taken, and answered calls."),
     _counter("samples_delivered", "Samples of the delivered batches and of answered calls."),
     _gauge("samples_per_second", "Samples delivered per second, over the last seconds."),
-    _counter("starved_seconds", "Time that the training loop waited for labels."),
+    _counter(
+        "starved_seconds",
+        "Time that the training loop, or calls of `TeacherPool`, waited for labels.",
+    ),
     _counter("blocked_seconds", "Time that pulling was paused because the buffer was full."),
     _counter(
         "source_wait_seconds", "Time that the training loop waited for the source of batches."
@@ -219,8 +222,8 @@ _BATCHES: Final = (
     _counter(
         "poison_batches",
         "Batches that were given up, because three teachers refused the batch or crashed on it. "
-        "With fewer teachers: because each refused it, or crashed on it three times. Refusals by a "
-        "teacher that has labelled nothing do not count.",
+        "If there are fewer than three teachers: because each of them refused it once, or crashed "
+        "on it three times. Refusals by a teacher that has labelled nothing do not count.",
         lambda m: m.poisoned,
     ),
     _counter(
