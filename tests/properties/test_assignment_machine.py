@@ -49,7 +49,7 @@ class Machine(RuleBasedStateMachine):
             old = before.students.get(change.student_id)
             assert old is None or old.teachers != change.teachers or change.lost, "told nothing new"
             assert not set(change.lost) - set(old.teachers + old.finishing if old else ())
-            assert ": " in change.reason
+            assert "; has " in change.reason
             assert "begins epoch" not in change.reason, "nobody does, here"
             self.told[change.student_id] = change.teachers
         return {change.student_id: change for change in changes}
