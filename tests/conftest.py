@@ -89,6 +89,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    # The longest tests first, so that no worker still has several when the others have finished.
+    items.sort(key=lambda item: not _in_system_folder(item.path))
     for item in items:
         if _in_system_folder(item.path):
             item.add_marker("system")

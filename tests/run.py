@@ -32,6 +32,8 @@ CI_FACTOR = 2.0  # a tier that takes longer than this multiple of its target fai
 ENVIRONMENTS = "edl.tests.interop.environments"  # module that makes environments
 HANG_FACTOR = 5.0  # a tier that takes longer than this multiple of its target is killed
 MEASURE_EVERY_S = 60.0
+#: The order of tests decides, not the size of groups: `conftest.py` puts long tests first.
+SPREAD = ("--dist", "loadgroup", "--no-loadscope-reorder")
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def main(argv: list[str]) -> int:
     with SpeedMeter() as meter:
         for part in tier.parts:
             alone = tier.workers == 1 or (" forks" in part and "not forks" not in part)
-            spread = [] if alone else ["-n", str(tier.workers), "--dist", "loadgroup"]
+            spread = [] if alone else ["-n", str(tier.workers), *SPREAD]
             left_s = began + HANG_FACTOR * tier.target_s - time.monotonic()
             codes.append(_pytest([part, *spread, *tier.paths, *rest], name, left_s))
     took_s = time.monotonic() - began
