@@ -240,8 +240,8 @@ class HealthCheck:
     Attributes:
         registered: it is in the registry.
         strikes: consecutive silent checks while it is registered.
-        failures: consecutive failed tests while it is not registered, and the check that withdrew
-            it.
+        failures: consecutive failed tests while it is not registered; the check that withdrew it
+            counts too.
         tested_s: end of the latest passed test; None: a test is due.
         next_check_s: when the next check is due.
     """

@@ -43,8 +43,8 @@ class CanaryConfig:
     """Settings of comparisons.
 
     Attributes:
-        share: share of the requests that two trusted teachers label; 0: compare only teachers on
-            trial, or without an agreement.
+        share: share of the requests that two trusted teachers label; 0: compare only teachers that
+            are on trial or have agreed with no other teacher yet.
         same_numerics: tolerance for teachers of one numerics_id, relative to the greatest label.
         other_numerics: tolerance for teachers of different or unknown numerics_id.
     """

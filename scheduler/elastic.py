@@ -99,7 +99,7 @@ class ElasticShares:
             self._grow(same_priority)  # with the resources that the moves left over
 
     def frozen_s(self, job: ElasticJob) -> float:
-        """Return the seconds until the job may change for equal shares; 0: it may change now."""
+        """Return the seconds until the job may grow, or give nodes for equal shares; 0: now."""
         changed = self._memory.changed_s.get(job.name)
         return 0.0 if changed is None else max(0.0, changed + self.config.freeze_s - self._now)
 

@@ -35,7 +35,7 @@ from .rates import rounded_up, time_ratio
 FlowState = Literal["starved", "source_wait", "blocked", "steady"]
 
 #: Seconds after a change of the want in which starvation does not raise it: a new teacher needs
-#: time to help. Also the seconds that a slightly higher ratio must last.
+#: time to help. Also the seconds that a slightly higher ratio must last before n rises.
 COOLDOWN_S = 2.0
 #: Net seconds of starvation after which the student asks for one more teacher.
 STARVED_FOR_S = 0.3
@@ -255,8 +255,9 @@ def state_of(view: FlowView, pulling: bool) -> FlowState:
     """Return the state of the student's side.
 
     "starved": the student waits for labels; "source_wait": the student waits, and teachers have
-    room for whatever the source yields; "blocked": the student does not wait, and the volume is
-    above `ut` or falling from there, or the buffer is full; "steady": anything else.
+    room for whatever the source yields; "blocked": the student does not wait, and nothing may be
+    pulled (the volume is above `ut`, or falls from there, or the buffer is full); "steady":
+    anything else.
 
     Args:
         view: the current state.
@@ -361,9 +362,9 @@ def follow_ratio(
 
     Measurements scatter, and a ratio near an integer must not make n oscillate. So n rises at once
     only if the ratio clearly exceeds n. Otherwise n rises once ceil(ratio) was above n for
-    `COOLDOWN_S`, and falls once ceil(ratio) was below n for `SURPLUS_WINDOW_S`. The new n is the
-    ceil(ratio) of that time that is nearest to the old n. An n that rests on times of an earlier
-    run is replaced as soon as both times are measured.
+    `COOLDOWN_S`, and falls once ceil(ratio) was below n for `SURPLUS_WINDOW_S`. After such a wait,
+    n moves to the nearest value that ceil(ratio) had meanwhile. An n that rests on times of an
+    earlier run is replaced as soon as both times are measured.
     """
     is_now_measured = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:

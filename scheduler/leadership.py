@@ -151,7 +151,8 @@ class LeaseView:
         lease: the lease as last seen; None: it was not read yet, or does not exist.
         since_s: time at which this version was first seen.
         renewed_s: start of the candidate's latest successful renewal; None: it is not the holder.
-        free_s: until this time, the holder of a deleted lease may not have noticed the deletion.
+        free_s: from this time on, a deleted lease may be created again; its former holder, which
+            may not know of the deletion, has then stopped acting.
     """
 
     lease: Lease | None = None

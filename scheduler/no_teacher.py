@@ -69,10 +69,10 @@ class NoTeacherWait:
     Attributes:
         alone_since: since when the student waits without a usable teacher; None: it does not.
         spent_s: seconds of earlier such waits since the latest used answer.
-        answers_before: number of used answers when the first of these waits began; None: there is
-            none.
+        answers_before: number of used answers when the first of these waits began; None: there was
+            no such wait.
         answers_at_skip: number of used answers when the latest batch went without labels; None:
-            no batch has since the latest used answer.
+            since the latest used answer, no batch went without labels.
     """
 
     alone_since: float | None = None

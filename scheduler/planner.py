@@ -10,8 +10,8 @@ from .pipeline_model import STUDENT_BATCH_S, DeviceGroup, PlannedMesh, Predictio
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
-#: With more devices of a kind than this, only multiples of a stride are evaluated as numbers of
-#: teachers: fewer than twice this many.
+#: Up to this many devices of a kind, every number of teachers is evaluated. With more, only
+#: multiples of a stride are evaluated, fewer than twice this many.
 MOST_COUNTS = 128
 #: Fleets that can label this multiple of what the students train are large enough.
 PLENTY = 1.5
@@ -319,7 +319,7 @@ def _store_estimate(
 def _needed(job: Distillation, mesh: PlannedMesh) -> int:
     """Return the `n` of Algorithm 1, line 1.
 
-    A batch has a fixed time, whatever its size. Each sample is counted with its share of this time.
+    Each batch costs a fixed time besides that of its samples. A sample counts with its share of it.
     """
     rows = mesh.rows
     times = [

@@ -139,7 +139,7 @@ class RecentRate:
         self._steps.append((step, count))
 
     def value(self, now: float) -> float:
-        """Return things per second; before a whole horizon, over the time since the first thing."""
+        """Return things per second, over the horizon or the shorter time since the first thing."""
         if self._start is None:
             return 0.0
         step = int(now * self.STEPS // self._horizon_s)

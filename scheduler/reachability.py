@@ -6,7 +6,7 @@ balancer. An operating system accepts connections for a busy program too, until 
 so a slow teacher hardly ever looks unreachable.
 
 When an unreachable teacher can be reached again, data on its old connections counts as lost: TCP
-may wait as long as the outage lasted before it retransmits. So the reader reconnects.
+may retransmit it only after another pause as long as the outage. So the reader reconnects.
 
 A teacher that could not answer is probed again after a pause. If a server does not describe its
 model, its outputs are believed once enough answers have named the same outputs.

@@ -25,8 +25,8 @@ from .rates import (
     teachers_needed,
 )
 
-#: Number of first steps that are dropped, once twice as many are measured: cold caches and
-#: compilation make them slow.
+#: The first `WARM_UP` steps are dropped after twice as many steps: cold caches and compilation make
+#: them slow.
 WARM_UP = 8
 #: Steps over which t_s is averaged. With an asynchronous device the training loop runs ahead for
 #: some steps and then waits for the device, hence a mean. One pause for an evaluation or a
@@ -212,9 +212,9 @@ class Measured(NamedTuple):
     """Measurements of this run so far.
 
     Attributes:
-        t_t_s: as in `StreamProfile`; None before the first answer.
+        t_t_s: as in `StreamProfile`; None until measured.
         answers: number of answers.
-        t_s_s: as in `StreamProfile`; None before the first step.
+        t_s_s: as in `StreamProfile`; None until measured.
         steps: number of steps.
         content_id: content that the teachers serve now; empty: unknown.
     """
@@ -243,9 +243,9 @@ class SampleTimes(NamedTuple):
 def times(profile: StreamProfile | None, measured: Measured, wall: float) -> SampleTimes:
     """Return the times for decisions.
 
-    Measured times count once they rest on `ANSWERS` or `STEPS`: a step that was too short, or a
-    late answer, would make n many times too large. Until then the profile counts; without one, a
-    starving student asks for one teacher after the other.
+    Measured times count from `ANSWERS` answers or `STEPS` steps on: a single short step or slow
+    answer would make n many times too large. Until then the profile counts; without one, a starving
+    student asks for one teacher after the other.
 
     Args:
         profile: of the same service and job.

@@ -37,7 +37,7 @@ from .state import (
 
 #: Teachers that give a student no labels are left out of its share, so that it gets replacements
 #: even if teachers are scarce. At most this many are left out. If the student wants more teachers
-#: than this without replacements, that number is the limit. If it is cut off, none are left out.
+#: than this, without replacements, its want is the limit. If it is cut off, none are left out.
 #: Further such teachers count in its share: a student that can use few teachers of a service must
 #: not collect all of them.
 MAX_LEFT_OUT = 3

@@ -259,7 +259,7 @@ class Tables:
             the copy (None: any teacher).
         unlabelled: number of unlabelled batches.
         unlabelled_calls: how many of `unlabelled` belong to calls outside the training loop.
-        volume_bytes: bytes of labelled and released batches of the training loop.
+        volume_bytes: bytes of the training loop's batches that are labelled and not taken.
         last_id: id of the latest batch.
         last_rows: rows of the training loop's batch that was queued last; 0 before any.
         batch_bytes: size of the training loop's largest batch so far.
