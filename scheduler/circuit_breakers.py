@@ -5,8 +5,9 @@ from the moment when a probe may be sent until it is answered. Teachers are ejec
 for answers that cannot be trusted, never for being slow: a slow teacher gets few batches, and its
 labels still help (see `hedging` for stragglers). The causes of an ejection:
 
-* "failed": several consecutive requests failed, for example because the teacher restarts. Being
-  full does not count.
+* "failed": several consecutive requests failed over a connection that holds, for example because
+  the teacher's predictor restarts. Being full, or rejecting the reader's credentials, does not
+  count.
 * "silent": the teacher was silent for long while others answered (see `hedging`). Its requests have
   been hedged already; the ejection lets the reader ask for another teacher.
 * "wrong": one answer cannot be labels (shape, NaN, other content).

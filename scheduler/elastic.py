@@ -377,8 +377,8 @@ def decide(
 def _assigned_now(shares: ElasticShares) -> dict[str, int]:
     """Return the nodes of each job from now on: nodes leave at once, new ones need free resources.
 
-    Resources for a job are reserved even if they are not free yet. A running job grows in one step:
-    forming a world twice costs more than waiting.
+    What a job is to get is set aside before it is free, so that no later job takes it. A running
+    job grows in one step: forming a world twice costs more than waiting.
     """
     room = FreeResources(shares.limit)
     for job in shares.jobs:

@@ -258,7 +258,9 @@ class StudentPipeline:
     def labelling_rate(self) -> float:
         """Batches per second that all stages but the student's step allow, without jitter."""
         labelled = sum(group.rate for group in self.groups)
-        return min(labelled, self.link_rate, self.source_rate, self.head_of_line, self.pauses)
+        return min(
+            labelled, self.link_rate, self.source_rate, self.rate_in_order, self.rate_with_pauses
+        )
 
     @property
     def windows(self) -> float:
@@ -266,13 +268,13 @@ class StudentPipeline:
         return sum(group.window * group.count for group in self.groups)
 
     @property
-    def head_of_line(self) -> float:
+    def rate_in_order(self) -> float:
         """Batches per second that delivery in order allows, limited by the slowest teacher."""
         room = self.limits.upper + max(self.windows, 1.0)
         return room / max(group.slowest_s for group in self.groups)
 
     @property
-    def pauses(self) -> float:
+    def rate_with_pauses(self) -> float:
         """Batches per second that pauses of pulling between `ut` and `lt` allow.
 
         If `lt` batches do not last until new labels arrive, the student starves after each pause.
@@ -311,8 +313,8 @@ class StudentPipeline:
                 "a wider link, smaller inputs (uint8), top-k labels",
             ),
             ("the teachers' links", links, "wider links, smaller inputs, more teachers"),
-            ("pauses of a small buffer", self.pauses, "more buffer (buffer_bytes)"),
-            ("the head of the line", self.head_of_line, "more buffer, or teachers that are alike"),
+            ("pauses of a small buffer", self.rate_with_pauses, "more buffer (buffer_bytes)"),
+            ("the head of the line", self.rate_in_order, "more buffer, or teachers that are alike"),
         ]
 
 

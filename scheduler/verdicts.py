@@ -36,7 +36,7 @@ class MethodEstimate:
         samples_per_s: rate in the steady state; for the store, the mean over all epochs.
         epoch_s: mean time of an epoch.
         total_s: time of all epochs.
-        cost_per_hour: price of all devices in use.
+        cost_per_hour: price of all devices in use; for the store, after the first epoch.
         cost: price of all epochs.
         teachers: number of devices that label.
     """

@@ -43,7 +43,7 @@ from .request_pacing import RequestPacing, Turnarounds, began
 #: Hedges that the budget gains per sent request, and the limit of hedges that can be saved up.
 SHARE, BURST = 0.05, 8.0
 #: Patience for a request, and for one that the student waits for.
-PATIENCE, URGENCY = 3.0, 1.5
+PATIENCE, URGENT_PATIENCE = 3.0, 1.5
 #: Shortest times in seconds after which a request is late, and a teacher silent.
 FLOOR_S, SILENT_S = 0.1, 0.5
 #: A gap between two calls of `tick` that is longer, in seconds, does not count as waiting.
@@ -80,7 +80,7 @@ class BusyTeacher:
         flights: requests in flight, in the order of sending.
         window: limit of requests in flight (>= 1).
         answered_at: time of its latest answer; minus infinity: none.
-        usable: it may get requests; a revoked teacher still has flights.
+        usable: it may get requests. A revoked teacher may not, but may still have flights.
     """
 
     name: str
@@ -207,7 +207,7 @@ class _PoolView:
         """Return the seconds after which the teacher's oldest request is late."""
         patience, rows = PATIENCE, teacher.flights[0].rows
         if any(f.wanted and f.batch == self.awaited for f in teacher.flights):
-            patience = URGENCY
+            patience = URGENT_PATIENCE
             idle = [other for other in self.teachers if other.usable and not other.flights]
             idle_s = [self.times.expected_s(other.name, rows) or expected_s for other in idle]
             expected_s = min([expected_s, *idle_s])
@@ -352,7 +352,7 @@ class Lateness:
     def _due(self, waits: bool) -> float:
         """Return a lower bound of the time at which a request is late."""
         pacing = self._pacing
-        patience = URGENCY if waits else PATIENCE
+        patience = URGENT_PATIENCE if waits else PATIENCE
         limit_s = max(patience * pacing.times.shortest_s(), FLOOR_S)
         due = inf
         for name in self._ledger.at_work:

@@ -26,7 +26,7 @@ class LinkState:
         peer: the teacher.
         leaves: it gets no more requests, but may have requests in flight.
         probe_at: time of the next probe; infinity: none is planned, or a probe is under way.
-        is_probed: a probe is under way.
+        is_probing: a probe is under way.
         failed_probes: number of consecutive failed probes.
     """
 
@@ -34,13 +34,13 @@ class LinkState:
     peer: Peer
     leaves: bool = False
     probe_at: float = inf
-    is_probed: bool = False
+    is_probing: bool = False
     failed_probes: int = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether no probe is planned or under way."""
-        return not self.is_probed and self.probe_at == inf
+        return not self.is_probing and self.probe_at == inf
 
 
 class TeacherLinks:
@@ -97,7 +97,7 @@ class TeacherLinks:
 
     @property
     def is_shut_out(self) -> bool:
-        """Whether a teacher rejects the reader, and no other one has finished its first probe."""
+        """Whether teachers reject the reader, and no other teacher has finished its first probe."""
         return bool(self._refusing) and self.wanted.keys() <= self._refusing | self.unanswered
 
     def states(self) -> dict[str, int]:
@@ -135,14 +135,14 @@ class TeacherLinks:
     def probe_answered(self, name: str) -> None:
         """Record an answered probe."""
         link = self._links[name]
-        link.is_probed, link.failed_probes = False, 0
+        link.is_probing, link.failed_probes = False, 0
         self._silent.discard(name)
         self._refusing.discard(name)
 
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
         """Record a failed probe, and plan the next one."""
         link = self._links[event.teacher]
-        link.is_probed = False
+        link.is_probing = False
         link.failed_probes += 1
         self._record_silence(event)
         self._plan(link, now + self._pause_s(link.failed_probes, event))
@@ -178,7 +178,7 @@ class TeacherLinks:
         link = self._links[name]
         if link.is_idle or not pause_s:
             link.failed_probes = 0
-            if not link.is_probed:
+            if not link.is_probing:
                 self._plan(link, now + pause_s)
 
     def probe(self, name: str, pause_s: float, why: str, now: float) -> None:
@@ -211,7 +211,7 @@ class TeacherLinks:
         """Send the probes that are due."""
         for name, link in self._links.items():
             if link.probe_at <= now:
-                link.probe_at, link.is_probed = inf, True
+                link.probe_at, link.is_probing = inf, True
                 self._emit(Probe(link.number, name))
         self.next_probe_at = min((link.probe_at for link in self._links.values()), default=inf)
 

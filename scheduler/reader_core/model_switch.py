@@ -4,14 +4,14 @@ A service moves to another *content* (model files, preprocessing) in one of two 
 epoch*: the coordinator announces the next content. A student that begins an epoch after that sends
 nothing to the old teachers, and waits until it is moved, so an epoch has labels of one content.
 *Now*: the content of the assignment changes. Batches that are not released are labelled again, so
-the stream changes over at one batch. A student that had begun its epoch before the announcement, or
-that went on because no coordinator answered, is *bound*: it keeps its content until the epoch ends
-or until no teacher of that content is left. In the latter case it changes within the epoch, because
-a stream must go on.
+the stream changes over at one batch. A student is *bound* if it began its epoch before it learned
+that it should have been moved first, or because no coordinator answered. It keeps its content until
+the epoch ends or until no teacher of that content is left. In the latter case it changes within the
+epoch, because a stream must go on.
 
 A deterministic stream is *pinned* to one numerics_id (backend, precision, and all else that affects
-bits), because only teachers of one numerics_id produce equal bits. It is the most frequent
-numerics_id of the first teachers, which leaves the most replacements, and stays until the service
+bits), because only teachers of one numerics_id produce equal bits. The pin is the most frequent
+numerics_id of the first teachers, which leaves the most replacements. It stays until the service
 moves to another content. Teachers of other or unknown numerics are *barred*: they get no requests.
 A teacher that is in no registry gets requests until an answer states its numerics_id. Teachers with
 a numerics_id that promises nothing are barred as well: if requests are merged with other requests,
@@ -317,14 +317,14 @@ class ModelSwitch:
         return self._carry_out(step, assigned.lost)
 
     def epoch_began(self, data_epoch: int, now: float) -> tuple[Assigned, bool] | None:
-        """Begin an epoch; returns as `assigned`. None: the teachers stay the same."""
+        """Begin an epoch; returns what `assigned` returns. None: the teachers stay the same."""
         if data_epoch == self.state.data_epoch:
             return None
         self.state, step = begin(self.state, data_epoch, now)
         return self._carry_out_change(step)
 
     def resumed(self, data_epoch: int, left: HandoffState, now: float) -> tuple[Assigned, bool]:
-        """Continue from the state of the previous engine; returns as `assigned`.
+        """Continue from the state of the previous engine; returns what `assigned` returns.
 
         Its teachers are used until the coordinator sends a newer assignment.
         """
@@ -370,7 +370,10 @@ class ModelSwitch:
     def tick(
         self, now: float, coordinator_answers: bool, usable: int
     ) -> tuple[Assigned, bool] | None:
-        """Check for changes that follow from time; returns as `assigned`. None: no change."""
+        """Check for changes that follow from time.
+
+        Returns what `assigned` returns; None: no change.
+        """
         if coordinator_answers:
             self._away_since = None
         elif self._away_since is None:

@@ -84,7 +84,7 @@ class MeshSample:
         desired: number of teachers that autoscaling wants; None: it has not decided, or is off.
         volume: number of labelled batches that are not taken, of all students.
         samples_per_s: rate of trained samples since the previous point.
-        starved: number of students that wait for labels.
+        starved: number of students that starve; see `debounce.Starvation`.
     """
 
     at_s: float

@@ -3,10 +3,10 @@
 A *world* is a numbered list of nodes, whose ranks train together: one generation. The leader
 *recalls* a world, which ends its ranks: at once when a rank fails, a node is lost, or all ranks
 wait for each other; at a safe point when a node wants to leave, a new node waits, or the job board
-or the keeper was lost. When all living nodes of the world have ended their ranks, the next world is
+has lost its data. When all living nodes of the world have ended their ranks, the next world is
 formed, within the limits. It starts from the newest checkpoint: one on disk, or a newer snapshot in
-the memory of a node (the *keeper*), which then writes it. `failures.py` decides what to do about a
-failure.
+the memory of a node (the *keeper*), which then writes it. If the keeper is gone before that, the
+world is recalled at a safe point. `failures.py` decides what to do about a failure.
 """
 
 from __future__ import annotations
