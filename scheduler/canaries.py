@@ -44,7 +44,7 @@ class CanaryConfig:
 
     Attributes:
         share: share of the requests that two trusted teachers label; 0: compare only teachers that
-            are on trial or have agreed with no other teacher yet.
+            are on trial or not proven yet.
         same_numerics: tolerance for teachers of one numerics_id, relative to the greatest label.
         other_numerics: tolerance for teachers of different or unknown numerics_id.
     """

@@ -151,8 +151,8 @@ class LeaseView:
         lease: the lease as last seen; None: it was not read yet, or does not exist.
         since_s: time at which this version was first seen.
         renewed_s: start of the candidate's latest successful renewal; None: it is not the holder.
-        free_s: from this time on, a deleted lease may be created again; its former holder, which
-            may not know of the deletion, has then stopped acting.
+        free_s: from this time on, a deleted lease may be created again: its former holder has then
+            stopped acting, even if it has not noticed the deletion.
     """
 
     lease: Lease | None = None
