@@ -125,8 +125,8 @@ class BatchStream:
             it. The training loop sets this to None once it has the object. It does so by an
             assignment, because Ctrl-C could interrupt a call.
         epoch: number of the current epoch; only `begin` changes it.
-        data_epoch: number of epochs begun, without those that only drop the batches of an epoch
-            that was left.
+        data_epoch: number of epochs begun for batches. An epoch that begins only to drop the
+            batches of the previous one does not count.
         delivered: batches taken, over all epochs.
         samples_delivered: rows of the batches taken.
         unlabelled: batches taken without soft labels.
@@ -281,7 +281,7 @@ class BatchStream:
 
     @property
     def pulled(self) -> int:
-        """Batches that came from the source, over all epochs."""
+        """Batches added from the source, over all epochs."""
         return self._pulled
 
     @property

@@ -52,7 +52,8 @@ class PendingCall:
         nbytes: bytes of its arrays, as passed to `Calls.reserve`.
         timeout_s: seconds that the call may take, for the text of errors.
         deadline: end of that time, by the monotonic clock.
-        number: number of the batch; it changes when an engine starts or the reader begins an epoch.
+        number: number of the batch; it changes when an engine starts, or an epoch begins or is
+            left.
         has_room: whether the call still holds the room that was reserved for it.
     """
 
@@ -95,10 +96,10 @@ class Calls:
         self._dropped = dropped
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        #: Cancelled calls for the watcher; None wakes it before `_watched_until`. A finalizer may
-        #: cancel a future while any lock is held; `SimpleQueue.put` is safe even then.
+        #: Cancelled calls for the watcher; None wakes it before `_watcher_wakes_at`. A finalizer
+        #: may cancel a future while any lock is held; `SimpleQueue.put` is safe even then.
         self._to_watcher: SimpleQueue[PendingCall | None] = SimpleQueue()
-        self._watched_until = inf
+        self._watcher_wakes_at = inf
         self._waiting: dict[int, PendingCall] = {}  # by number, in order
         self._count = self._nbytes = 0  # reserved, waiting calls included
         self._queue: deque[object] = deque()  # the threads that wait for room, in order
@@ -178,7 +179,7 @@ class Calls:
                 except RuntimeError as error:  # the next call tries again
                     raise ProcessFailed(f"the system refuses a thread for calls: {error}") from None
                 self._watcher = watcher
-            if call.deadline < self._watched_until:
+            if call.deadline < self._watcher_wakes_at:
                 self._to_watcher.put(None)
         call.future.add_done_callback(partial(self._on_done, weakref.ref(call)))
 
@@ -295,9 +296,9 @@ class Calls:
                 if self._fatal is not None and not late:
                     return
                 deadlines = (call.deadline for call in self._waiting.values())
-                self._watched_until = min(deadlines, default=inf)
+                self._watcher_wakes_at = min(deadlines, default=inf)
             if not late:
-                self._wait_for_cancelled(min(self._watched_until - now, _LONGEST_WAIT_S))
+                self._wait_for_cancelled(min(self._watcher_wakes_at - now, _LONGEST_WAIT_S))
             while late:
                 self._fail_late(late.pop(0))
 

@@ -27,7 +27,8 @@ class Limits:
             exceed it.
         window: initial requests in flight per teacher.
         window_max: maximum requests in flight per teacher. The number grows up to this limit while
-            a teacher labels more rows per second with more requests; equal to `window`: fixed.
+            a teacher labels more rows per second with more requests. If `window_max` equals
+            `window`, the number is fixed.
         request_rows: maximum rows of a request. Batches are split and joined for requests, and
             delivered whole. None: a request is one batch; "auto": for each teacher, the smallest
             number of rows at which it labels the most rows per second.

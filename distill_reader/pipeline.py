@@ -108,8 +108,8 @@ class Pipeline:
         self._closed = self._is_released = False
         self._pid = os.getpid()
         self._source = source
-        self._begun: int | None = None  # the source's latest epoch; None after `resume`
-        self._epochs = threading.Lock()  # held while an epoch begins or ends, but not in finalizers
+        self._begun: int | None = None  # epoch of the source begun last; None: none since `resume`
+        self._epoch_lock = threading.Lock()  # held to begin or leave an epoch; not in finalizers
         open_standard_fds()
         with ExitStack() as undo:  # also after a Ctrl-C while the engine starts
             try:
@@ -142,7 +142,7 @@ class Pipeline:
             Exception: what `iter(source)` raises.
         """
         self._check_usable()
-        with self._epochs:
+        with self._epoch_lock:
             epoch = self._abandon(empty=False)
             self._puller.wait_until_idle(PULLER_GRACE_S)
             start = self._next_start()
@@ -155,14 +155,14 @@ class Pipeline:
     def resume(self, progress: StreamProgress) -> None:
         """Leave the current epoch; the next one begins at `progress`."""
         self._check_usable()
-        with self._epochs:
+        with self._epoch_lock:
             self._abandon(empty=True)
             self._begun = None
             self.stream.set_progress(progress)
 
     def abandon(self, epoch: int) -> None:
         """Leave `epoch` and drop its batches; no effect if it is not the current one."""
-        with self._epochs:
+        with self._epoch_lock:
             if self.stream.epoch == epoch and not self._closed:
                 self._abandon(empty=True)
 
@@ -210,7 +210,7 @@ class Pipeline:
         return batch
 
     def call(self, batch: Any, timeout_s: float, deadline: float) -> Future[Labels]:
-        """Have a batch labelled outside the training loop; may wait for room.
+        """Have a batch labelled outside the training loop; waits while too many other calls wait.
 
         Args:
             batch: as a source would yield it. A batch without rows is answered at once, but raises
@@ -249,14 +249,15 @@ class Pipeline:
         return future
 
     def serve_calls_only(self) -> None:
-        """Switch to an announced model content at once, because no training loop begins epochs.
+        """From now on, begin an epoch whenever teachers of a new model content wait for one.
 
-        Waiting calls are then sent again, so that each gets labels of one content.
+        No training loop begins epochs here. In a new epoch, waiting calls are sent again, so that
+        each gets labels of one content.
         """
         self.engine.on_epoch_due = partial(self._tasks.submit, self._begin_without_batches)
 
     def _begin_without_batches(self) -> None:
-        with self._epochs:
+        with self._epoch_lock:
             if not self._closed:
                 self._abandon(empty=False)
 

@@ -126,11 +126,11 @@ class TeacherPool:
             del future  # an error that it raised would keep itself alive through this frame
 
     def submit(self, batch: Any, timeout_s: float | None = None) -> Future[Labels]:
-        """Return a future for the result or error of `label`; waits while too many calls wait.
+        """Return a future for the result or error of `label`.
 
-        The batch is copied before this returns. The future can be cancelled. Its callbacks run in
-        a thread of the pool and delay other answers; they may call `submit`, which does not wait in
-        a callback.
+        Blocks while too many calls wait for labels, except in a callback of a future. The batch is
+        copied before this returns. The future can be cancelled. Its callbacks run in a thread of
+        the pool and delay other answers; they may call `submit`.
         """
         limit_s = self._limit(timeout_s)
         return self._submit(batch, limit_s, time.monotonic() + limit_s)

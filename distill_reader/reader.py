@@ -79,10 +79,10 @@ class DistilReader:
             every output, or by output, as in `{"logits": "topk:20"}`. By default, the model's own.
         temperature: have the teacher send softmax(logits / temperature) instead of logits; for
             every output, or by output.
-        soft_label_is: state that the model returns "logits" or "probabilities"; for every output,
-            or by output. Iterating raises UsageError if teachers publish another kind, unless
-            `temperature` is set for the output. By default, labels of several services are averaged
-            as the kind that their teachers publish.
+        soft_label_is: what the model returns, "logits" or "probabilities"; for every output, or by
+            output. Iterating raises UsageError if teachers publish another kind, unless
+            `temperature` is set for the output. Before labels of several services are averaged,
+            logits get a softmax; by default, the kind that teachers publish decides.
         expand_labels: return soft labels as dense float32 if a `label_form` or `temperature` is set
             for them: the classes that top-k leaves out share the remaining mass evenly. False:
             return the wire form; top-k as three arrays: values, indices (int64) and tail mass.
@@ -308,8 +308,8 @@ class DistilReader:
     def story(self, batch: int) -> list[str]:
         """Return the recorded events of a batch and the resulting actions of the engine.
 
-        For debugging. Each service records its last 4,096 events; they are lost when the engine
-        restarts.
+        For debugging. The engine keeps the last 4,096 events of each service; a new engine starts
+        without them.
 
         Args:
             batch: number of the batch over all epochs, as in logs and in the timeline.

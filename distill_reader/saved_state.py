@@ -45,8 +45,8 @@ class StreamProgress(NamedTuple):
         batches: number of batches delivered without a gap from the start of the epoch.
         samples: rows of all delivered batches.
         mark: the source's position after those `batches`; None: the start of the epoch.
-        ahead: marks of batches delivered beyond a gap, as with `ordered=False`, by ordinal. A mark
-            is None if only a saved state says that the batch was delivered.
+        ahead: marks of batches delivered beyond a gap, as with `ordered=False`, by ordinal. None
+            instead of a mark: the batch was delivered before the state was saved.
     """
 
     epoch: int = 0
@@ -219,7 +219,7 @@ def _resharded(
 def _delivered_by_all(
     mark: State, states: Sequence[_SavedState], epoch: int, source: ResumableSource
 ) -> int | None:
-    """Count the epoch's batches that the ranks have delivered together; None: different steps."""
+    """Count the batches that all ranks delivered in the epoch; None: at different steps."""
     total, start, uneven = mark["of"], mark["start"], source.identity()["uneven"]
     delivered = []  # batches by rank
     for rank, state in enumerate(states):

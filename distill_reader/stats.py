@@ -21,7 +21,7 @@ class ReaderStats:
     """Statistics of a reader at one moment; counters run over all its epochs and engines.
 
     Attributes:
-        yielded: batches that the source has yielded.
+        yielded: batches that the source has yielded, without those skipped on resuming.
         delivered: batches that the training loop has received.
         samples_delivered: rows of those batches.
         samples_per_s: rows per second over the last 5 s, of batches that the training loop took and
@@ -197,7 +197,7 @@ class Callback:
         """The reader starts to send to this teacher, or resumes after an ejection."""
 
     def on_teacher_lost(self, teacher: str) -> None:
-        """The reader stops sending to this teacher: it died, drains, or was reassigned."""
+        """The reader stops sending to this teacher: it died, drains, or is assigned no longer."""
 
     def on_teacher_ejected(self, teacher: str, cause: str) -> None:
         """A teacher was ejected: "failed", "silent", "wrong", "lied" or "refused"."""

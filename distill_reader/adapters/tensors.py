@@ -208,7 +208,7 @@ def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
             " to_dense() or dequantize()"
         )
     kind = TorchKind(tensor.device, tensor.requires_grad)
-    # A plain Tensor: a subclass may override each of the calls below.
+    # A plain Tensor: a subclass may override any of these methods.
     values = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().cpu()
     if values.dtype == torch.bfloat16:  # unknown to numpy: reinterpret the bits
         return values.view(torch.int16).numpy().view(dtype_named("bfloat16")), kind

@@ -83,7 +83,6 @@ class Engine:
             self._on_released,
             gave_up=self._on_given_up,
         )
-        self._delivery = batch_delivery.delivery
         self._call_delivery = BatchDelivery(
             config,
             channel,
@@ -158,7 +157,7 @@ class Engine:
             case "held":
                 self._on_held(message)
             case "waiting":
-                self._delivery.wait()
+                self.batch_delivery.delivery.wait()
                 for member in self.members:
                     member.handle(LoopWaiting())
             case "taken":
@@ -182,7 +181,7 @@ class Engine:
             self._call_delivery.delivery.queue(batch.number)
         else:
             self._pulled += 1
-            self._delivery.queue(batch.number)
+            self.batch_delivery.delivery.queue(batch.number)
         for member in self.members:
             member.queue(batch, message["source_s"], now)
 
@@ -200,12 +199,12 @@ class Engine:
             makers = message["makers"].get(member.config.service, ())
             member.hold(batch, message["labels_nbytes"], makers)
         self.batch_delivery.execute(
-            self._delivery.restore(batch.number, released=message["released"])
+            self.batch_delivery.delivery.restore(batch.number, released=message["released"])
         )
 
     def _on_taken(self, message: Message, now: float) -> None:
         number, samples, step_s = message["number"], message["samples"], message["step_s"]
-        self._delivery.taken(number, step_s)
+        self.batch_delivery.delivery.taken(number, step_s)
         for member in self.members:
             member.taken(number, samples, step_s, now)
         self._batches.pop(number, None)
@@ -214,7 +213,7 @@ class Engine:
         """Continue after an earlier engine; its batches were announced before this message."""
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
-        self._delivery.wait(waits=message["waiting"])
+        self.batch_delivery.delivery.wait(waits=message["waiting"])
         handoff_states = message["handoff_states"]
         for member in self.members:
             plain = handoff_states.get(member.config.service)
@@ -227,7 +226,7 @@ class Engine:
     def _on_reset(self, message: Message, now: float) -> None:
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
-        self._delivery.reset()
+        self.batch_delivery.delivery.reset()
         self._call_delivery.delivery.reset()  # the trainer repeats the calls that it waits for
         self._batches.clear()
         self._without_labels.clear()
@@ -286,7 +285,7 @@ class Engine:
             self._reporter.exporter.answered(member, teacher, outcome)
 
     def _on_failed(self, error: errors.EdlError, in_every_epoch: bool) -> None:
-        self._delivery.wait(waits=False)  # the loop gets the error
+        self.batch_delivery.delivery.wait(waits=False)  # the loop gets the error
         self._reporter.fail(error, None if in_every_epoch else self._stream_epoch)
 
     def _on_epoch_due(self) -> None:
@@ -304,7 +303,7 @@ class Engine:
         if limit > self._allowed and not self._reporter.epoch_failed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
-        if instructions := self._delivery.tick(now):
+        if instructions := self.batch_delivery.delivery.tick(now):
             self.batch_delivery.execute(instructions)
         if instructions := self._call_delivery.delivery.tick(now):
             self._call_delivery.execute(instructions)

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from .batch_delivery import BatchDelivery
     from .ensemble_member import EnsembleMember
 
-#: Quantiles are of this many latest responses, rates of this many latest seconds.
+#: Number of latest responses that quantiles are of.
 QUANTILE_RESPONSES: Final = 256
+#: Number of latest seconds that rates are of.
 HORIZON_S: Final = 5.0
 QUANTILES: Final = (0.5, 0.95, 0.99)
 

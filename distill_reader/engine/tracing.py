@@ -189,7 +189,7 @@ class BatchTracer:
     def labelled(self, number: int) -> None:
         """Record that a batch has the labels of a service, or goes without them.
 
-        With several services, the last call counts.
+        With several services, the last of them counts.
         """
         if (batch := self._batches.get(number)) is not None:
             batch.labelled_at = time.monotonic()
@@ -209,7 +209,10 @@ class BatchTracer:
         self._now = now
 
     def leave(self, outcome_of_calls: str = "left") -> None:
-        """Write all batches with the outcome "left", and all calls: the epoch or stream ends."""
+        """Write all batches and calls, because the epoch or the stream ends.
+
+        The outcome of batches is "left".
+        """
         for number, batch in self._batches.items():
             outcome = outcome_of_calls if batch.is_call else "left"
             self._draw(number, batch, max(self._now, batch.since), outcome)

@@ -35,9 +35,10 @@ class MapSource:
     (seed, epoch), so that all ranks and resumed runs draw the same ids. The loader then reads the
     batches of this rank that are not delivered yet.
 
-    A mark has three fields. "start" is the number of batches that were delivered when the current
-    number of ranks began to read the epoch. "of" is the number of batches of the epoch, and "ids"
-    is a digest of their ids.
+    A mark has three fields. "start" counts the batches that all ranks had delivered when their
+    number last changed; it is 0 if their number has not changed in this epoch. "of" is the number
+    of batches of the epoch, and "ids" is a digest of their ids.
+
 
     Args:
         loader: reads batches of ids.

@@ -24,7 +24,7 @@ MIN_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, init=False)
 class LabelStore:
-    """Settings of a store that keeps soft labels on disk, so that no sample is labelled twice.
+    """Settings of a store that keeps soft labels on disk: teachers need not label a sample again.
 
     Creating a `LabelStore` opens no file. It can be pickled.
 

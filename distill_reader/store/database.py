@@ -4,9 +4,11 @@
 labels    id, key, data                    the data of rows; ids grow in the order of writing, and
                                            eviction begins at the lowest
 keys      key, id, layout, used, made,     the id, layout, times, size, teachers and checksum of a
-          nbytes, maker, sum               row
+          nbytes, maker, sum               row; `layout` and `maker` are numbers of the two tables
+                                           below
 layouts   layout, text                     encodings of rows
-makers    maker, text                      the teachers of a row, one per line
+makers    maker, text                      a `maker` is a set of teachers that made rows together;
+                                           the text has one teacher per line
 services  service, told, sum               the latest model of a service as JSON, and a checksum
 counters  name, value                      totals of all readers
 ```

@@ -98,7 +98,8 @@ def row_chunks(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]
         LabelStoreUnavailable: the file cannot be read now.
     """
     table = LabelTable(database)
-    last, seen, more = b"", set[bytes](), True
+    last, more = b"", True
+    counted = set[bytes]()  # damaged keys of the previous chunk; a query may return them again
     while more:
         with database.reading():
             rows = database.execute(
@@ -114,8 +115,8 @@ def row_chunks(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]
                 if latest <= last:
                     raise sqlite3.DatabaseError("its keys are out of order")
                 last = latest
-        yield [(key, found.rows[key]) for key in intact], sum(key not in seen for key in damaged)
-        seen = set(damaged)
+        yield [(key, found.rows[key]) for key in intact], sum(key not in counted for key in damaged)
+        counted = set(damaged)
 
 
 def verify(database: Database, on_progress: Callable[[int], None]) -> int:

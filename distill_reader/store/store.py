@@ -144,12 +144,12 @@ class LabelDatabase:
             with self._tolerating_errors(writing=True, rows=len(part)):
                 self._write(dict(part))
 
-    def disown(self, maker: str) -> None:
+    def disown(self, teacher: str) -> None:
         """Delete every row that a teacher has labelled, in any of its incarnations.
 
         While the file cannot be written, `get_many` does not return these rows.
         """
-        self._disowned.add(maker)
+        self._disowned.add(teacher)
         self._delete_disowned()
 
     def remember(self, service: str, model: ServiceModel) -> None:
@@ -169,12 +169,12 @@ class LabelDatabase:
     def close(self) -> None:
         """Write the times of use and the counters, and close the file."""
         self._delete_disowned()
-        for maker in self._disowned:
+        for teacher in self._disowned:
             log.warning(
                 "%s still holds labels of %s, which is not trusted: delete them by"
                 " `edl store disown`",
                 self._settings.path,
-                maker,
+                teacher,
             )
         self._write_uses()
         self._database.close()
@@ -250,15 +250,15 @@ class LabelDatabase:
     def _delete_disowned(self) -> None:
         """Delete the rows of teachers that are not trusted, if the file can be written."""
         while self._disowned and self._may_write:
-            maker = next(iter(self._disowned))
+            teacher = next(iter(self._disowned))
             after: bytes | None = b""
             with self._tolerating_errors(writing=True):
                 while after is not None:
                     with self._database.writing():
-                        keys, after = self._table.made_by(maker, after, ROWS_IN_A_TRANSACTION)
+                        keys, after = self._table.made_by(teacher, after, ROWS_IN_A_TRANSACTION)
                         self._table.delete(keys)
                     self._count(disowned=len(keys))
-                self._disowned.discard(maker)
+                self._disowned.discard(teacher)
 
     def _fit(self) -> None:
         """Shrink the file if it is larger than the budget."""

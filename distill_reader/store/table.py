@@ -69,10 +69,10 @@ class LabelTable:
                 chunk,
             ).fetchall()
             requested = set(chunk)
-            for key, number, used, maker, checksum, data in raw:
+            for key, layout_number, used, maker_number, checksum, data in raw:
                 if key not in requested:
                     continue  # a broken index may return other rows
-                texts = self._text("layout", number), self._text("maker", maker)
+                texts = self._text("layout", layout_number), self._text("maker", maker_number)
                 if checksum == sum_of(*texts, key, data):
                     layout = Layout.from_text(texts[0].decode())
                     found.rows[key] = LabelRow(layout, data, makers_of(texts[1]))
@@ -180,7 +180,7 @@ class LabelTable:
         )
 
     def count(self, increments: Mapping[str, int]) -> None:
-        """Add to the counters of all readers of the store."""
+        """Add to the counters of the store, which are totals of all its readers."""
         self._database.execute_many(
             "INSERT INTO counters VALUES (?1, ?2)"
             " ON CONFLICT (name) DO UPDATE SET value = value + ?2",
@@ -194,11 +194,11 @@ class LabelTable:
         except (ArithmeticError, LookupError, TypeError, ValueError, EdlError):  # any damaged text
             return None
 
-    def made_by(self, maker: str, after: bytes, count: int) -> tuple[list[bytes], bytes | None]:
+    def made_by(self, teacher: str, after: bytes, count: int) -> tuple[list[bytes], bytes | None]:
         """Find rows that a teacher has labelled among the next `count` keys.
 
         Args:
-            maker: the teacher.
+            teacher: name of the teacher.
             after: look at keys greater than this.
             count: number of keys to look at.
 
@@ -208,7 +208,7 @@ class LabelTable:
         rows = self._database.execute(
             "SELECT key, maker FROM keys WHERE key > ? ORDER BY key LIMIT ?", (after, count)
         ).fetchall()
-        made = [key for key, number in rows if maker in makers_of(self._text("maker", number))]
+        made = [key for key, number in rows if teacher in makers_of(self._text("maker", number))]
         if len(rows) < count:
             return made, None
         last = rows[-1][0]
@@ -245,7 +245,10 @@ class LabelTable:
         return last + 1
 
     def _text(self, kind: str, number: int) -> bytes:
-        """Return the text of a "layout" or "maker" by its number; empty: there is none."""
+        """Return the text of a "layout" or "maker" by its number; empty: there is none.
+
+        A "maker" is a set of teachers; see the tables in `database`.
+        """
         if (kind, number) not in self._texts:
             row = self._database.execute(
                 f"SELECT text FROM {kind}s WHERE {kind} = ?", (number,)
