@@ -147,7 +147,7 @@ class BatchStream:
         self.undelivered: tuple[RingBatch, Any] | None = None
         # The source ended the epoch without an error, and the training loop was not told yet.
         self._complete = False
-        self._end: Mark | None = None  # the source's position after the epoch
+        self._end_mark: Mark | None = None  # the source's position after the epoch
         self.epoch = 0
         self.data_epoch = 0
         self.delivered = 0
@@ -165,7 +165,7 @@ class BatchStream:
         """Drop the current epoch and begin a new one; returns its number.
 
         Args:
-            empty: the new epoch only drops batches, so `data_epoch` stays the same.
+            empty: the new epoch gets no batches, and `data_epoch` stays the same.
         """
         with self._lock:
             self._progress = self.progress
@@ -275,7 +275,7 @@ class BatchStream:
                 return False
             self._ended = True
             self._source_error = error
-            self._complete, self._end = error is None, mark
+            self._complete, self._end_mark = error is None, mark
             self._changed.notify_all()
             return True
 
@@ -424,7 +424,7 @@ class BatchStream:
         if self._source_error is None:
             if self._complete:
                 self._complete = False
-                self._progress = StreamProgress(self._progress.epoch + 1, mark=self._end)
+                self._progress = StreamProgress(self._progress.epoch + 1, mark=self._end_mark)
                 self._last_taken = None
             return StopIteration()
         error, self._source_error = self._source_error, None

@@ -221,7 +221,10 @@ class EngineClient:
             return self.stats
 
     def story(self, batch: int) -> list[str]:
-        """Return what the engine recorded of a batch, one event per line; empty: no answer came."""
+        """Return the engine's record of a batch, one line per event or action.
+
+        Empty if nothing was recorded, or if no answer came.
+        """
         self._send({"kind": "story", "batch": batch})
         with self._reply_arrived:
             self._await_reply(lambda: self._story[0] == batch)

@@ -49,7 +49,7 @@ Convert = Callable[[Any], Any]
 
 
 class TaskThread:
-    """Runs tasks for finalizers and for the training loop, which must not block.
+    """Runs tasks of callers that must not block: finalizers and the training loop.
 
     Python runs finalizers during any call, in any thread, with any lock held. So a finalizer only
     queues a task, without taking a lock. The tasks run in order.
@@ -125,8 +125,8 @@ class Pipeline:
                 self._callbacks.start()
             except (OSError, RuntimeError) as error:  # memory, descriptors, threads
                 raise ProcessFailed(
-                    f"the system does not let the reader start its engine ({error}): raise its"
-                    " limits, as with `ulimit -n`"
+                    f"the system does not let the reader start its engine ({error}): raise the"
+                    " limits of this process, as with `ulimit -n`"
                 ) from error
             atexit.register(self.close)
             undo.pop_all()
@@ -308,6 +308,7 @@ class Pipeline:
         self._tasks.submit(self.close)
 
     def _abandon(self, *, empty: bool) -> int:
+        """Leave the current epoch as `BatchStream.begin` does; returns the new epoch's number."""
         epoch = self.stream.begin(empty=empty)
         self.engine.reset(epoch, self.stream.data_epoch, self.stream.pulled)
         if empty:

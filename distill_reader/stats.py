@@ -31,7 +31,8 @@ class ReaderStats:
         canaries: requests sent to a second teacher to compare both answers.
         ejections: times that a teacher was ejected: the reader stopped using it, see `ejected_for`.
         liars: ejections because other teachers contradicted the labels.
-        ready: labelled batches that the training loop has not taken yet.
+        ready: labelled batches that wait for the training loop. With `ordered=True`, a batch that
+            waits for an earlier one does not count.
         volume_bytes: bytes of labelled batches that were not taken, as of the engine's last report
             (Algorithm 1 of the paper).
         upper_bytes: the threshold `ut` of Algorithm 1: above it no new batch is pulled.

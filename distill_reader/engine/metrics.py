@@ -122,7 +122,9 @@ def _gauge(
 def _single(
     name: str, value: Callable[[EnsembleMember], float] | None
 ) -> Callable[[MemberSnapshot], Iterable[Sample]]:
-    return lambda seen: [((), value(seen.member) if value else getattr(seen.report, name))]
+    return lambda snapshot: [
+        ((), value(snapshot.member) if value else getattr(snapshot.report, name))
+    ]
 
 
 def _stored(name: str, what: str) -> MetricFamily:

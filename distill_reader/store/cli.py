@@ -52,7 +52,7 @@ def inspect(
         bool,
         typer.Option(
             "--verify",
-            help="Only check every row against its checksum; exit code 65 if any is damaged. "
+            help="Only check every row and the pages of the file; exit code 65 if any is damaged. "
             "Readers may drop new labels meanwhile.",
         ),
     ] = False,

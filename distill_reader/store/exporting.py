@@ -120,7 +120,9 @@ def row_chunks(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]
 
 
 def verify(database: Database, on_progress: Callable[[int], None]) -> int:
-    """Check every row against its checksum; `on_progress` receives the rows read so far.
+    """Check every row against its checksum, and then the pages of the file.
+
+    `on_progress` receives the number of rows read so far.
 
     Returns:
         The number of rows.
