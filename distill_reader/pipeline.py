@@ -126,7 +126,7 @@ class Pipeline:
             except (OSError, RuntimeError) as error:  # memory, descriptors, threads
                 raise ProcessFailed(
                     f"the system does not let the reader start its engine ({error}): raise the"
-                    " limits of this process, as with `ulimit -n`"
+                    " limits of the training process, as with `ulimit -n`"
                 ) from error
             atexit.register(self.close)
             undo.pop_all()

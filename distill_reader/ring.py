@@ -19,8 +19,8 @@ def memory_refused(arena: Arena, error: OSError) -> MemoryRefused:
     """Return the error to raise instead of an `OSError` of `Arena.allocate`."""
     return MemoryRefused(
         f"the system gives the reader no more than {arena.size_bytes >> 20} MiB of shared memory"
-        f" ({error}): lower upper_bytes or the size of batches, or raise the limits of this process"
-        " (`ulimit -f`, `ulimit -v`, the memory of the container)"
+        f" ({error}): lower upper_bytes or the size of batches, or raise the limits of the training"
+        " process (`ulimit -f`, `ulimit -v`, the memory of the container)"
     )
 
 
