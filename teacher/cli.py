@@ -72,9 +72,12 @@ class CanaryKeys:
 
 
 CANARY: Final = StructuredOption("--canary", CanaryKeys, first="file")
-Canary = Annotated[list[Given] | None, CANARY.option("Write a canary, as for --canary of 'serve'.")]
+Canary = Annotated[
+    list[Given] | None, CANARY.option("Write a canary, the file that --canary of 'serve' reads.")
+]
 BatchSizes = Annotated[
-    str, typer.Option(metavar="N,N,...", help="Batch sizes to time; a batch is one run.")
+    str,
+    typer.Option(metavar="N,N,...", help="Batch sizes to time; the model gets each batch whole."),
 ]
 Runs = Annotated[
     int,
@@ -98,7 +101,7 @@ def fingerprint(
     canary: Canary = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a model's content_id, numerics_id, inputs and outputs; write its canary."""
+    """Print a model's content_id, numerics_id, inputs and outputs; with --canary, write one."""
     from .config import PredictorConfig
     from .offline import run_offline
 

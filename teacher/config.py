@@ -235,7 +235,8 @@ class PredictorConfig:
 class ServerConfig:
     """Sockets and limits of a teacher.
 
-    Calls with batches and all other calls have separate limits of calls and request bytes.
+    `max_calls`, `max_calls_per_peer` and `request_bytes` apply twice: to calls with batches, and to
+    all other calls.
 
     Attributes:
         host: address to bind.
@@ -289,7 +290,8 @@ class TeacherConfig:
         server: sockets and limits.
         coordinator: Redis URL of the mesh; None to serve without one.
         teacher_id: unique within the service; None for the address.
-        advertise: HOST or HOST:PORT at which others reach this teacher; None for the bound address.
+        advertise: HOST or HOST:PORT at which others reach this teacher; None for the bound address,
+            or for this machine's name if that address is a wildcard.
         ttl_s: seconds without a heartbeat after which the teacher counts as gone.
         grace_s: the longest drain, in seconds.
         metrics_listen: "PORT" or "HOST:PORT" for Prometheus; None for no metrics.

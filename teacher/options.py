@@ -40,7 +40,7 @@ Model = Annotated[
         "A folder that holds a model, its file, or the file's name without the suffix: Paddle "
         "(.json or .pdmodel, with .pdiparams beside it), ONNX (.onnx), PyTorch (.pt2 of "
         "torch.export, .pt of TorchScript). Or a model by its name: timm/NAME, torchvision/NAME, "
-        "hf/NAME (transformers), with a folder in place of a NAME of timm or hf. Or a factory "
+        "hf/NAME (transformers); for timm and hf, NAME may be a folder. Or a factory "
         "module:function that returns a paddle.nn.Layer, a torch.nn.Module or a function on dicts "
         "of numpy arrays, alone or as (model, \\[inputs]); a function that takes an argument is "
         "itself the model.",

@@ -4,8 +4,8 @@ If a predictor crashes, its requests fail with errors that allow a retry. The pr
 after growing pauses while the others serve; the teacher's sockets stay open. A restart that cannot
 load the model, such as for lack of memory, counts as a crash. A predictor that keeps crashing
 without an answer in between is given up, and the teacher continues with the others. The teacher
-ends if all predictors are given up, if one refuses the model at its first start (ModelError) or
-dies in it, or if the model has changed at a restart.
+ends if all predictors are given up, if a predictor refuses the model (ModelError) or dies during
+its first start, or if a restarted predictor finds that the model has changed.
 """
 
 from __future__ import annotations
@@ -452,8 +452,8 @@ class PredictorProcess:
             Why it could not load the model again, in words; empty if it could.
 
         Raises:
-            EdlError: the predictor refused the model at its first start, or has loaded another one
-                after a restart.
+            EdlError: the predictor refused the model at its first start, or has loaded another
+                model after a restart.
         """
         released = self._released_records = list[int]()
         for message in channel:

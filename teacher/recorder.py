@@ -76,7 +76,10 @@ class CallRecord:
     _began_s: float = field(default_factory=time.perf_counter)
 
     def start_timing(self, nbytes: int) -> RequestTiming:
-        """Time a request for labels that has arrived with `nbytes`; enter the result at once."""
+        """Return the timing of a request for labels that has arrived with `nbytes`.
+
+        Its clock starts when the timing is entered, so enter it at once.
+        """
         self.received_bytes = nbytes
         self._timing = RequestTiming(self)
         return self._timing

@@ -107,9 +107,9 @@ def drain(
 ) -> None:
     """Leave within `grace_s` seconds, in an order that lets requests in flight finish.
 
-    First the state "draining" goes to the registry and to students with all labels, so students
-    send elsewhere. Requests are served until `QUIET_S` seconds pass without one, or `grace_s` are
-    over. Then the lease ends, and finally the sockets close.
+    First the registry and each answer with labels get the state "draining", so students send
+    elsewhere. Requests are served until `QUIET_S` seconds pass without one, or `grace_s` are over.
+    Then the lease ends, and finally the sockets close.
     """
     deadline = time.monotonic() + grace_s
     identity.draining = True

@@ -90,7 +90,7 @@ class Backend(Protocol):
 
     A backend with an asynchronous device also has an attribute `submit` of type `Submit`, which
     only queues a run, so the caller can prepare the next one. Several threads may call `submit`,
-    and any thread may wait for the end. Both calls raise the errors of `run`.
+    and any thread may wait for the end. `submit` and the wait raise the errors of `run`.
     """
 
     @property

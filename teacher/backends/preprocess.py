@@ -155,8 +155,9 @@ def preprocessed(
     Args:
         backend: the model.
         names: built-in steps ("imagenet"), or "module:function" of the user.
-        inputs: inputs that arrive, as the user declares them. They narrow the inputs of a built-in
-            first step, and replace those of a user's. Empty: the step's own inputs.
+        inputs: inputs that arrive, as the user declares them. If the first step is built in, they
+            narrow its inputs; if it is a user's function, they replace its inputs. Empty: the first
+            step's own inputs.
 
     Raises:
         ModelError: a step does not exist, or does not fit the model.

@@ -34,14 +34,14 @@ from ..backends.tensor_specs import datatype_named, with_declared_shapes
 from ..config import PredictorConfig, TeacherConfig
 from ..pool import CRASHES_AT_MOST
 from ..register.config import RegisterConfig
-from ..register.server_test import ServerTest
+from ..register.server_check import ServerTest
 from ..register.sidecar import register
 from ..registration import advertised, split_address
 from ..self_test import Canary
 
 #: Name of the operator that runs the model; the same in `service.py`.
 OPERATOR: Final = "model"
-#: Numbers of the device types in upstream's configuration.
+#: Numbers of the device types in the configuration of Paddle Serving ("upstream").
 _CPU, _GPU = 0, 1
 _MODEL_FOLDER: Final = "model"
 #: File with the inputs and outputs of the model, which upstream calls feed and fetch variables.
@@ -462,9 +462,10 @@ def _registration_reporter(
     ready: str,
     on_progress: Callable[[str], None],
 ) -> Callable[[str], None]:
-    """Return a function to be called at each registration, which follows a passed test.
+    """Return a function to be called at each registration of the server.
 
-    The function reports the registration as progress, and `ready` at the first registration.
+    The function reports the registration as progress, and `ready` at the first registration. It
+    also forgets earlier deaths of the server, because a registration follows a passed test.
     """
     reported = False
 

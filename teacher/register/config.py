@@ -38,7 +38,8 @@ class RegisterConfig:
         health_check: how often the server is probed.
         host: address to bind for managers.
         port: port to bind for managers; 0 takes a free port.
-        advertise: HOST or HOST:PORT at which managers reach the sidecar; None for `host`.
+        advertise: HOST or HOST:PORT at which managers reach the sidecar; None for `host`, or for
+            this machine's name if `host` is a wildcard.
         client: credentials that the sidecar shows to the server, as students do.
         server: security of the sidecar's own server.
 

@@ -1,7 +1,8 @@
 """The sidecar of a foreign server: registers it while it answers well, and attests it to managers.
 
-Managers call the sidecar instead of the server, with a few methods of the Open Inference Protocol,
-so the same client works for our teachers and for sidecars. Batches go to the server itself.
+A manager challenges the sidecar, which proves that it has registered the server's address. The
+sidecar has a few methods of the Open Inference Protocol, so managers challenge it as they challenge
+our teachers. Then the manager asks the server itself whether it is ready. Batches go to the server.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from ...scheduler.admission import (
 from ..registration import InstanceIdentity, advertised, kinds_fact, new_incarnation, split_address
 from ..self_test import Canary
 from .config import RegisterConfig, with_canary
-from .server_test import ServerTest, ServerTestResult
+from .server_check import ServerTest, ServerTestResult
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 #: Requests and answers have a few hundred bytes.

@@ -2,9 +2,10 @@
 
 A call is idle until its request has arrived; a stream is also idle between its requests. An idle
 call costs its caller nearly nothing, so anybody can open many. Therefore idle calls never cause a
-refusal: if there is no room for a new call, the longest idle call is ended, either of the same
-caller, if it has too many calls, or of the caller with the most idle calls. Usual clients send the
-request along with the call, so their calls are idle only until the request has arrived.
+refusal: if there is no room for a new call, an idle call is ended. If the caller of the new call
+has too many calls, it is this caller's longest idle call; else it is the longest idle call of the
+caller with the most idle calls. Usual clients send the request along with the call, so their calls
+are idle only until the request has arrived.
 
 Memory is reserved before a request is received: its announced length, or the largest allowed length
 for gRPC and chunked HTTP, which announce none. A gRPC stream keeps the largest length reserved for
@@ -153,7 +154,7 @@ class AdmittedCall:
             await self.table.wait_for_room()
 
     def reserve(self, nbytes: int) -> None:
-        """Reserve `nbytes` in all for the requests of this call, instead of its reservation so far.
+        """Set the reservation of this call to `nbytes`, for all its requests together.
 
         Raises:
             RateLimited: there is not enough memory.
@@ -162,7 +163,7 @@ class AdmittedCall:
             raise RateLimited(_NO_ROOM)
 
     def request_received(self, nbytes: int | None = None) -> None:
-        """Record that a request has arrived or is arriving: the call is not idle until it is done.
+        """Record that a request has arrived or is arriving, so the call is no longer idle.
 
         Args:
             nbytes: bytes that the call needs from now on; None: as many as are reserved.
@@ -181,7 +182,7 @@ class AdmittedCall:
         self.table.set_reserved(self, min(self.nbytes, self.bytes_in_work + nbytes))
 
     def mark_idle(self) -> None:
-        """Record that a stream's last request is answered: it may be evicted until the next one."""
+        """Record that all requests of a stream are answered: until the next, it may be evicted."""
         self.table.set_idle(self, True)
 
     def end(self) -> None:
@@ -315,7 +316,10 @@ class CallTable:
         self._more_room.clear()
 
     def _evictable(self, peer: str, requester: AdmittedCall) -> list[AdmittedCall]:
-        """Return calls of a peer to end for the memory of `requester`, the longest idle first."""
+        """Return the calls of a peer that may be ended to free memory for `requester`.
+
+        The call that has been idle longest comes first.
+        """
         late_s = self._clock() - REQUEST_WITHIN_S
         return [
             call

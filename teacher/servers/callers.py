@@ -34,7 +34,7 @@ class CallerIdentity:
     """One caller at one address.
 
     Attributes:
-        principal: identifies the caller; equal for calls with the same authority.
+        principal: identifies the caller. Calls with the same principal have the same rights.
         host: the caller's IP address.
         port: its port.
         uid: the user behind its Unix socket, from the kernel; None for TCP.

@@ -10,9 +10,9 @@ costs the teacher's memory, which has a limit.
 its next request can be evicted, like a unary call without a request; a stream with requests in work
 cannot. An error of one request goes into the `error_message` of its answer, and the stream
 continues. Up to two requests of a stream are in work, so that one can travel while the model runs
-the other. Beside the memory of its requests in work, a stream keeps memory of the largest size
-reserved for its next request. If there is too little memory for that, it reads the next request
-only after it has answered.
+the other. A stream keeps memory reserved for its requests in work, and for a next request of the
+largest size. If there is too little memory for that, it reads the next request only after it has
+answered.
 """
 
 from __future__ import annotations

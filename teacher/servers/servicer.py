@@ -140,7 +140,7 @@ class ServerContext(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """The result of checking a request against the model, except its arrays.
+    """The result of checking a request, but not its arrays, against the model.
 
     It is valid for all requests with the same parameters and the same names of inputs and outputs.
 

@@ -8,24 +8,24 @@ writing only during a write.
 
 **In place.** The memory of our readers has no name in `/dev/shm` (`proto/shared_buffer.py`): its
 key names a process and a descriptor. It is sealed against shrinking, so it is mapped, and inputs
-with a generation are read in place.
+with a generation (see below) are read in place.
 
 **Confined.** Only callers on this host may register, only objects with the prefix `PREFIX` that
 belong to the caller's user, and only a limited number. A caller can use only the regions that it
 has registered itself. Without credentials, all programs of this host are one caller.
 
 **Generations.** A caller that gives a request up (because it is late, or another teacher was
-faster) cannot know whether the teacher gave it up too. A stopped process may continue an hour
-later, when the memory belongs to another batch. So a location may have a *generation*: a number in
-8 bytes before it (unsigned, little-endian), which the caller names in the request and changes
-before it reuses the memory. A copied input is valid if the number is the same before and after the
-copy. An input that is read in place is valid if the number is still the same after the input was
-labelled. Otherwise the request is refused and may be sent again. An output is written under an
-exclusive lock (an open-file-description lock of fcntl) on the 8 bytes of the generation, and only
-if the generation is still the same. To reuse the memory, the caller takes the same lock, changes
-the number and unlocks. If it does not get the lock, a teacher is writing, or was stopped while
-writing, and the memory must not be reused. Generations start at a random number, so equal
-generations also prove that both sides see the same memory.
+faster) cannot know whether the teacher gave it up too. A suspended teacher may continue an hour
+later, when the memory belongs to another batch. So the location of an array in a region may have a
+*generation*: a number in 8 bytes before it (unsigned, little-endian), which the caller names in the
+request and changes before it reuses the memory. A copied input is valid if the number is the same
+before and after the copy. An input that is read in place is valid if the number is still the same
+after the input was labelled. Otherwise the request is refused and may be sent again. An output is
+written under an exclusive lock (an open-file-description lock of fcntl) on the 8 bytes of the
+generation, and only if the generation is still the same. To reuse the memory, the caller takes the
+same lock, changes the number and unlocks. If it does not get the lock, a teacher is writing, or was
+stopped while writing, and the memory must not be reused. Generations start at a random number, so
+equal generations also prove that both sides see the same memory.
 
 Without generations, the extension works as in Triton: it is safe for callers that wait for every
 answer.

@@ -113,7 +113,7 @@ class TransportSession:
         self._described = ()
 
     def release_regions(self, *, including_current: bool = False) -> None:
-        """Release earlier regions, or all. Call this while no request is in work."""
+        """Release earlier regions while no request is in work, or all at the connection's end."""
         kept = 0 if including_current else 1
         while len(self.regions) > kept:
             region = self.regions.pop(0)

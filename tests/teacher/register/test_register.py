@@ -30,7 +30,7 @@ from edl.runtime.lifecycle import Stop
 from edl.teacher.register import sidecar
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
-from edl.teacher.register.server_test import MEASURED, ServerTest
+from edl.teacher.register.server_check import MEASURED, ServerTest
 from edl.teacher.register.sidecar import AttestationServer, register, resolve_endpoint
 from edl.teacher.registration import InstanceIdentity
 from edl.teacher.self_test import Canary
@@ -88,7 +88,7 @@ def test_a_good_server_is_measured_and_a_slow_one_briefly(monkeypatch: pytest.Mo
         assert measured.warnings == ()
         assert measured.kinds == {"logits": "logits"}
     asked.clear()
-    monkeypatch.setattr("edl.teacher.register.server_test._BUDGET_S", 0.0)
+    monkeypatch.setattr("edl.teacher.register.server_check._BUDGET_S", 0.0)
     assert client.server_test(canary=CANARY).run().t_t_s > 0
     assert len(asked) < MEASURED
 

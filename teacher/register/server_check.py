@@ -36,8 +36,8 @@ MEASURED: Final = 8
 IN_FLIGHT: Final = 2
 #: After this time, a slow server is measured with fewer batches.
 _BUDGET_S: Final = 10.0
-#: The incarnation in test batches; incarnations are timestamps, so no instance has it.
-_NEVER_BEGUN: Final = "0"
+#: The incarnation that test batches ask for. Incarnations are timestamps, so no instance has it.
+_UNUSED_INCARNATION: Final = "0"
 #: The longest part of a server's description in a message, in characters.
 _MAX_DESCRIPTION: Final = 200
 
@@ -68,8 +68,8 @@ class ServerTest:
 
     Args:
         client: client of the server.
-        config: settings; their inputs override those that the server states. Test batches name the
-            teacher's id as their instance, as batches of readers do.
+        config: settings; their inputs override those that the server states. Each test batch asks
+            for the instance with the teacher's id, as batches of readers do.
         canary: known good answers; None for none.
     """
 
@@ -79,7 +79,7 @@ class ServerTest:
         self._client = client
         self._config = config
         self._canary = canary
-        self._instance = {"teacher_id": config.member, "incarnation": _NEVER_BEGUN}
+        self._instance = {"teacher_id": config.member, "incarnation": _UNUSED_INCARNATION}
         self._last_refusal = ""
         self._layout: _Layout | None = None
         self._reference_batch: Mapping[str, Array] = {} if canary is None else canary.inputs
@@ -179,7 +179,8 @@ class ServerTest:
         try:
             return self._client.infer(request, self._config.timeout_s).outputs
         except WrongInstance as error:
-            # Only our teachers check the instance, and accept the batch without it.
+            # Only our teachers refuse a wrong instance. To be sure, send the batch without one: our
+            # teachers accept it.
             self._client.infer(LabelRequest(batch), self._config.timeout_s)
             raise UsageError(
                 f"it is an edl-teacher ({error}), which registers itself: start it with"
