@@ -101,7 +101,7 @@ def fingerprint(
     canary: Canary = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a model's content_id, numerics_id, inputs and outputs; with --canary, write one."""
+    """Print a model's content_id, numerics_id, inputs and outputs; --canary writes a canary."""
     from .config import PredictorConfig
     from .offline import run_offline
 

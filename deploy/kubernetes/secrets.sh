@@ -30,7 +30,7 @@ secret() { # name, then pairs of a key and a file
 for user in reader student agent fleet manager; do password "$user" >/dev/null; done
 {
     echo "user default off"
-    # Replicas are user `replica` of their master; sentinels are user `sentinel` of all servers.
+    # Replicas log in to their master as `replica`, sentinels to all servers as `sentinel`.
     echo "user replica on #$(password replica) resetchannels +psync +replconf +ping"
     echo "user sentinel on #$(password sentinel) allchannels +multi +slaveof +replicaof +ping +exec" \
         "+subscribe +publish +config|rewrite +role +info +client|setname +client|kill +script|kill"

@@ -22,12 +22,11 @@ class OperatorConfig:
             limit the number of teachers or nodes.
         place_within_s: if the cluster has not scheduled a node's pod after so many seconds, the job
             runs without the node for a while.
-        place_again_s: seconds until the job requests that node again. While even the least number
-            of nodes cannot be placed, each pause is as long as this state has lasted, at least
-            `place_again_s` and at most an hour: each attempt takes room from jobs of lower
-            priority.
-        lost_pause_s: seconds of pause after the cluster has ended a node. They double, up to 60 s,
-            with each further node that the cluster ends while no newer node runs.
+        place_again_s: seconds until the job requests that node again. Each attempt takes room from
+            jobs of lower priority. So while even the least number of nodes cannot be placed, each
+            pause is as long as this state has lasted, at least `place_again_s` and at most an hour.
+        lost_pause_s: seconds of pause after the cluster has ended a node. The pause doubles, up to
+            60 s, with each further node that the cluster ends while no newer node runs.
     """
 
     namespace: str = "default"

@@ -27,8 +27,8 @@ CONTAINER_SECURITY: Final[Object] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-#: Annotation with the hash of the manifest. The hash also changes if a field is only removed, which
-#: `covers` would not notice otherwise.
+#: Annotation with the hash of the manifest. The hash also changes if a field is only removed:
+#: `covers` would not notice that.
 HASH_ANNOTATION: Final = f"{GROUP}/made-from"
 #: List of a pod spec -> key of its items by which two such lists are merged.
 _KEYED: Final = {

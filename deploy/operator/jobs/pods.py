@@ -156,7 +156,7 @@ def _check_training(job: Object, pod_spec: Object) -> None:
     if used and not shared and spec_of(job).max_nodes > 1:
         raise UsageError(
             "its nodes share their checkpoints: set spec.checkpoint to a volume claim that all of"
-            " them can write, or add a location that all of them reach to spec.train, as in"
+            " them can write, or let spec.train name a location that all of them reach, as in"
             " --checkpoint s3://..."
         )
 

@@ -115,7 +115,7 @@ def _progressing(
             return Condition("Progressing", False, "Stuck", condition.get("message", ""))
     updated = _count(deployment, "updatedReplicas")
     if ready < desired or updated < desired:
-        text = f"{ready} of {desired} serving, {updated} of this spec"
+        text = f"{ready} of {desired} serving, {updated} with the current spec"
         return Condition("Progressing", True, "Starting", text)
     if replicas > desired:
         return Condition("Progressing", True, "Leaving", f"{replicas - desired} are leaving")
