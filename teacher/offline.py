@@ -80,8 +80,8 @@ def make_canary(
     return canary, self_test(backend, canary, loaded.ready.micro_batch, on_progress)
 
 
-#: Rates of at least this share of the best count as equal. Of equal sizes, the smallest is chosen,
-#: because it needs the least memory.
+#: Rates of at least this share of the best count as equal. Of the sizes with such a rate, the
+#: smallest is chosen, because it needs the least memory.
 _TIE: Final = 0.99
 #: Runs of a size that do not count, because they choose kernels and fill caches.
 _WARM_UP: Final = 2

@@ -245,7 +245,7 @@ class PredictorProcess:
         self._lock = threading.Lock()  # guards `_begun`, `_channel` and `_jobs`
         #: Held while a job is added to `_jobs` and sent, so that both orders are the same. A lock
         #: of its own, because sending may block, and nothing may block while `_lock` is held.
-        self._sending = threading.Lock()
+        self._send_lock = threading.Lock()
         self._begun = False
         self._process: supervise.Process | None = None
         self._channel: Channel | None = None  # while it accepts jobs
@@ -308,7 +308,7 @@ class PredictorProcess:
         inputs = dict(zip(first.inputs, refs, strict=True))
         parts = [(r.samples, outputs_to_text(tuple(r.outputs)), r.deadline_s) for r in requests]
         number, job = next(self._numbers), _PendingJob(record, parts, results)
-        with self._sending:
+        with self._send_lock:
             with self._lock:
                 channel = self._channel
                 if channel is not None:

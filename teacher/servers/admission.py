@@ -29,7 +29,7 @@ from ...runtime.errors import RateLimited, RetryableError
 from ..config import ServerConfig
 from .callers import CallCredentials, CallerIdentity
 
-#: Seconds within which a call must send its request. Later it may be ended to free its memory.
+#: A call that has sent no request after this many seconds may be ended to free its memory.
 REQUEST_WITHIN_S: Final = 1.0
 #: Longest pause in seconds until a waiting call tries again to reserve memory.
 _EVICTION_CHECK_S: Final = 0.25

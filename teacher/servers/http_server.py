@@ -50,12 +50,12 @@ class HttpConnection(H11Protocol):
         self.idle_since = self.loop.time()
         if (name := _common_name(transport)) is not None:
             self.app_state = {**self.app_state, COMMON_NAME: name}
-        self._sending = SendingDeadline(transport, self._receive_s)
+        self._send_deadline = SendingDeadline(transport, self._receive_s)
         self._close_if_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._sending.stop()
+        self._send_deadline.stop()
         # asyncio's TLS refers to methods of this object. Clearing these references breaks the
         # cycle, which would keep 256 KiB until the next garbage collection.
         self.transport = self.flow = self.cycle = None  # type: ignore[assignment]
@@ -66,11 +66,11 @@ class HttpConnection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._sending.start()
+        self._send_deadline.start()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._sending.stop()
+        self._send_deadline.stop()
         if self.cycle is None or self.cycle.response_complete:
             self.idle_since = self.loop.time()
 
@@ -80,7 +80,7 @@ class HttpConnection(H11Protocol):
             self.idle_since = None
 
     def on_response_complete(self) -> None:
-        # A peer that still reads its answer is not idle; `_sending` watches it.
+        # A peer that still reads its answer is not idle; `_send_deadline` watches it.
         self.idle_since = None if self.flow.write_paused else self.loop.time()
         super().on_response_complete()
 

@@ -168,11 +168,11 @@ class SharedMemoryRegions:
                 f"an input of {ref.nbytes} bytes is larger than max "
                 f"({self._max_input_bytes}): split the batch"
             )
-        return self._used(caller, ref)
+        return self._segment_for_use(caller, ref)
 
     def write(self, caller: CallerIdentity, ref: BufferRef, data: memoryview) -> None:
         """Write `data` at `ref`; raises as `SharedSegment.write` and for an unknown region."""
-        self._used(caller, ref).write(ref, data)
+        self._segment_for_use(caller, ref).write(ref, data)
 
     def sweep(self) -> None:
         """Release each region that was unused for `IDLE_S`, if its object has no name."""
@@ -185,7 +185,7 @@ class SharedMemoryRegions:
                 if not regions:
                     del self._regions[owner]
 
-    def _used(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
+    def _segment_for_use(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
         with self._lock:
             segment = self._regions.get(caller.owner, {}).get(ref.region)
             if segment is None:

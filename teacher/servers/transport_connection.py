@@ -65,18 +65,18 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._refuses_requests = False  # no more requests are accepted
         self._is_closing = False  # everything is answered
-        self._receiving = Deadline(listener.config.receive_s, self.abort)
-        self._lingering = Deadline(_LINGER_S, lambda: self._transport.close())
+        self._receive_deadline = Deadline(listener.config.receive_s, self.abort)
+        self._linger_deadline = Deadline(_LINGER_S, lambda: self._transport.close())
         self._encrypted = False
         self._wake_bytes = 1  # bytes that wake the event loop
 
     def leave(self) -> None:
-        """Accept no more requests; close after the pending ones, or at once before the proof."""
+        """Accept no more requests, and close after the pending ones; without a proof, close now."""
         if self._session is None:
             self.abort()
         elif not self._refuses_requests:
             self._refuses_requests = True
-            self._sending.write(frames.goaway_frame())
+            self._send_deadline.write(frames.goaway_frame())
             self._process()
 
     def abort(self) -> None:
@@ -89,7 +89,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._sending = SendingDeadline(transport, self._listener.config.receive_s)
+        self._send_deadline = SendingDeadline(transport, self._listener.config.receive_s)
         # Report any unsent byte. With a limit of 0, TLS would report all the time.
         transport.set_write_buffer_limits(high=1, low=0)
         connection = self._socket = transport.get_extra_info("socket")
@@ -100,7 +100,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._listener.connection_opened(self)
-        self._receiving.start()
+        self._receive_deadline.start()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._incoming is not None:
@@ -125,7 +125,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         elif self._skip:
             self._skip -= nbytes
             if not self._skip:
-                self._receiving.stop()
+                self._receive_deadline.stop()
         elif self._refuses_requests:
             return
         else:
@@ -134,14 +134,14 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        self._receiving.stop()  # nothing is read until the peer has read the answers
-        self._sending.start()
+        self._receive_deadline.stop()  # nothing is read until the peer has read the answers
+        self._send_deadline.start()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self._sending.stop()
+        self._send_deadline.stop()
         if self._session is None or self._skip or self._incoming is not None:
-            self._receiving.start()
+            self._receive_deadline.start()
         self._update_call()
         self._process()
 
@@ -149,9 +149,9 @@ class ReaderConnection(asyncio.BufferedProtocol):
         if error is not None:
             log.debug("a reader is gone: %s", error)
         self._refuses_requests = True
-        self._receiving.stop()
-        self._sending.stop()
-        self._lingering.stop()
+        self._receive_deadline.stop()
+        self._send_deadline.stop()
+        self._linger_deadline.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._incoming is not None and self._incoming.buffers is not None:
@@ -179,7 +179,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
                     if incoming.missing:
                         break
                     self._incoming = None
-                    self._receiving.stop()
+                    self._receive_deadline.stop()
                     self._set_wake_threshold(1)
                     self._begin_request(incoming)
                 elif self._skip or self._start == self._end:
@@ -193,7 +193,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             log.debug("a reader sent an invalid frame: %s", error)
             self._listener.recorder.refused(error)
             if self._session is not None:
-                self._sending.write(frames.error_frame(0, error))
+                self._send_deadline.write(frames.error_frame(0, error))
             self._refuses_requests = True
         self._reading_paused = not (may_read or (self._refuses_requests and self._incoming is None))
         if self._reading_paused:
@@ -230,13 +230,13 @@ class ReaderConnection(asyncio.BufferedProtocol):
         connection = self._socket
         uid = user_behind(connection) if connection.family == socket.AF_UNIX else None
         self._session = TransportSession(self._listener, replace(offered.credentials, uid=uid))
-        self._receiving.stop()
+        self._receive_deadline.stop()
         self._listener.connection_proved(self)
         try:
             self._call = self._listener.admission.infer_calls.begin(offered.owner, is_stream=True)
         except RateLimited as error:
             self._listener.recorder.refused(error)
-            self._sending.write(frames.error_frame(0, error))
+            self._send_deadline.write(frames.error_frame(0, error))
             self._refuses_requests = True
             return False
         self._call.on_evicted = self.leave
@@ -296,12 +296,12 @@ class ReaderConnection(asyncio.BufferedProtocol):
                 raise RateLimited(f"no shared memory for the request: {error}") from None
         except EdlError as error:  # concerns this request only
             self._listener.recorder.refused(error)
-            self._sending.write(frames.error_frame(header.number, error))
+            self._send_deadline.write(frames.error_frame(header.number, error))
             buffered = min(header.nbytes, self._end - self._start)
             self._start += buffered
             if skip := header.nbytes - buffered:
                 self._skip = skip
-                self._receiving.start()
+                self._receive_deadline.start()
             self._update_call()
             return
         arrays = request.buffers.arrays
@@ -315,7 +315,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             request.received(count)
         self._incoming = request
         if request.missing:
-            self._receiving.start()
+            self._receive_deadline.start()
             self._set_wake_threshold(min(sum(map(len, request.missing)), _WAKE_BYTES))
 
     def _set_wake_threshold(self, threshold: int) -> None:
@@ -343,7 +343,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
                 log.error("a connection was ended by an unexpected error", exc_info=error)
             return
         if not self._transport.is_closing():
-            self._sending.write(task.result())
+            self._send_deadline.write(task.result())
         session = self._session
         if not self._tasks and session is not None and len(session.regions) > 1:
             session.release_regions()
@@ -372,7 +372,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         if self._tasks or self._incoming is not None or self._is_closing:
             return
         self._is_closing = True
-        self._lingering.start()
+        self._linger_deadline.start()
         if self._transport.can_write_eof():  # not supported with TLS
             with contextlib.suppress(OSError):  # the reader is gone
                 self._transport.write_eof()

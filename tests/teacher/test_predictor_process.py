@@ -178,7 +178,7 @@ def test_a_crash_is_blamed_on_the_job_that_ran_if_two_threads_submit_at_once() -
 
     with running(STEERED) as bench, ThreadPoolExecutor(1, "second") as second:
         (predictor,) = bench.pool.predictors
-        predictor._sending = Sending()  # type: ignore[assignment] # noqa: SLF001 - see above
+        predictor._send_lock = Sending()  # type: ignore[assignment] # noqa: SLF001 - see above
         channel = predictor._channel  # noqa: SLF001
         assert channel is not None
         send, fatal = channel.send, list[Results]()
