@@ -34,7 +34,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raise an error of `bind_socket` if no server can listen there; gRPC would give no reason."""
+    """Raise an error of `bind_socket` if no server can listen on the address.
+
+    gRPC's own error gives no reason.
+    """
     bind_socket(host, port).close()
 
 

@@ -239,7 +239,7 @@ class Unauthenticated(AccessError):
 
 
 class Forbidden(AccessError):
-    """The credential is known but does not permit the call: another role, another student.
+    """The credential is known, but its role, student or job does not permit the call.
 
     Remedy: Use a credential of the role, student or job that the message names.
     """
@@ -291,7 +291,7 @@ class PredictorCrashed(RetryableError):
 
 
 class WrongInstance(TeacherError):
-    """Another incarnation than the expected one answered."""
+    """A teacher answered, but it is not the incarnation to which the request was sent."""
 
 
 class BadAnswer(TeacherError):

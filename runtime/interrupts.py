@@ -20,8 +20,9 @@ _interrupted = False
 def exit_on_interrupt(name: str) -> None:
     """Let Ctrl-C end this process at once, without clean-up, until `restore_interrupt`.
 
-    A program that a script starts with `&` ignores SIGINT at first. SIGINT ends that process, too,
-    because servers handle it in any case (`stop_on_signals`). A handler of the program stays.
+    Programs that a script starts with `&` begin with SIGINT ignored. SIGINT ends them, too, because
+    servers handle it in any case (`stop_on_signals`). If the process has a SIGINT handler of its
+    own already, this function has no effect.
 
     Args:
         name: program name, with which the printed line starts.

@@ -62,7 +62,8 @@ class Stop:
     Attributes:
         requested: whether the request was made.
         urgent: whether a second signal came; see `stop_on_signals`.
-        signal: number of the signal that made the request; None if the program made it.
+        signal: number of the signal that made the request; None if the program made it, or nothing
+            has.
     """
 
     def __init__(self) -> None:
@@ -93,7 +94,10 @@ class Stop:
             self._token.put(None)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if SIGINT made the request, SystemExit if anything else did."""
+        """Raise KeyboardInterrupt if SIGINT made the request, SystemExit if anything else did.
+
+        Without a request, return.
+        """
         if self.requested:
             interrupted = self.signal == signal.SIGINT
             raise KeyboardInterrupt if interrupted else SystemExit(128 + signal.SIGTERM)

@@ -46,7 +46,8 @@ class MetricsServer:
     own connections: health probes are answered however many clients scrape or are silent.
 
     `/health/live` answers 200, `/health/ready` 200 or 503, both with an empty body. They need no
-    token, because a kubelet has none; it has no certificate for the process's other ports, either.
+    token, because a kubelet has none. A kubelet has no client certificate, either, so it cannot
+    probe the process's other ports.
 
     Args:
         listen: "PORT" or "HOST:PORT"; port 0: any free one.
@@ -54,8 +55,8 @@ class MetricsServer:
         insecure: allow a host that other machines can reach, without authentication.
         authorize: called with the bearer token of each scrape ("" without one); raises AccessError
             to refuse it. With it, the server may listen on any host.
-        json_route: called with the path of each request that is no probe; returns the JSON to
-            answer, or None for metrics. If it raises AccessError or UnavailableError, the answer is
+        json_route: called with the path of each request that is no probe; returns the JSON of the
+            answer, or None: the answer is the metrics. If it raises AccessError or UnavailableError, the answer is
             503; for any other EdlError, 404.
         ready: returns whether the process can do its work now.
 

@@ -43,8 +43,8 @@ def open_standard_fds() -> None:
 def open_standard_streams() -> None:
     """Open closed standard descriptors, stdout and stderr; what is written to them is discarded.
 
-    Without descriptor 1 or 2 (`>&-` in a shell), Python sets `sys.stdout` or `sys.stderr` to None,
-    and `print(..., file=None)` writes to stdout.
+    Without descriptor 1 or 2 (`>&-` in a shell), Python sets `sys.stdout` or `sys.stderr` to None.
+    `print(..., file=sys.stderr)` would then write to stdout.
     """
     open_standard_fds()
     if sys.stdout is None:

@@ -14,15 +14,16 @@ import sys
 from .life import LIFE_VARIABLE, end_with_parent, parent_has_ended, set_death_signal
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_EXIT_NOT_STARTED = 127  # as of a shell that does not find the program
+_EXIT_NOT_STARTED = 127  # as a shell exits if it does not find the program
 
 
 def guard(grace_s: float, argv: list[str]) -> int:
     """Run `argv` as a child of this process; return its exit code, -N after signal N."""
     set_death_signal(signal.SIGCONT)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, `child` would not be kept
-    # Blocked signals stay pending until `sigwait` takes them. A handler could run too late: after
-    # the signal came, but before a system call that waits for the end of the child.
+    # If SIGCHLD were ignored, the kernel would not keep the child's exit code.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Blocked signals stay pending until `sigwait` takes them. With handlers instead, a signal just
+    # before a system call that waits for the child would be handled only after the wait.
     awaited = {signal.SIGCHLD, *FORWARDED}
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     child = _start(argv, previous_mask)
@@ -32,7 +33,7 @@ def guard(grace_s: float, argv: list[str]) -> int:
         if number != signal.SIGCHLD:
             os.kill(child, number)
     if parent_has_ended() and os.getpgrp() == os.getpid():
-        # A shell that has ended leaves its children behind; only this process can end them.
+        # If the child is a shell, its own children may still run; only this process can end them.
         os.killpg(os.getpid(), signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

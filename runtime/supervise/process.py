@@ -142,7 +142,7 @@ def _not_started(command: Command, error: OSError | ValueError) -> ProcessFailed
 
 
 def _has_program(command: Command) -> bool:
-    """Return whether the guard will find the program: it uses the child's folder and PATH."""
+    """Return whether the guard will find the program, in the child's folder and PATH."""
     program = command.argv[0]
     if os.path.dirname(program) and command.cwd is not None:
         program = os.path.join(command.cwd, program)
@@ -222,7 +222,7 @@ class Process:
 
         Raises:
             ProcessFailed: the child ended, or `timeout_s` passed, without such a line. The message
-                has the last line of output, and a note of the exception the last twenty.
+                has the last line of output; a note of the exception has the last 20 lines.
         """
         regex = re.compile(pattern)
         deadline = time.monotonic() + timeout_s
@@ -245,7 +245,8 @@ class Process:
         """Send a signal to the child, not its group; without effect after its end."""
         with self._changed:  # held: the child is not reaped, so its id is not reused
             if self._returncode is None:
-                with contextlib.suppress(ProcessLookupError):  # the program reaped it: see `_state`
+                # Other code of this process may have reaped the child: see `_state`.
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -254,7 +255,10 @@ class Process:
         self.send_signal(signal.SIGCONT)
 
     def stop(self, grace_s: float = 5.0) -> int:
-        """Send SIGTERM to the child; `grace_s` later SIGKILL to its group. Return the exit code.
+        """Send SIGTERM to the child and, if it runs after `grace_s`, SIGKILL to its group.
+
+        Returns:
+            The exit code, -N after signal N.
 
         Raises:
             ProcessFailed: the child has not ended 5 s after SIGKILL.
@@ -290,7 +294,7 @@ class Process:
                 for fd, _ in poller.poll(interval_ms):
                     if fd != pidfd and self._read(fd) == b"":
                         poller.unregister(fd)
-            if state == "zombie":  # the id still belongs to it, so no other group can have it
+            if state == "zombie":  # not reaped yet, so no other group can have its id
                 _kill_group(self.pid)
             for _ in range(16):  # the rest; bounded, as processes outside the group may still write
                 if not self._read(pipe.fileno()):
@@ -380,7 +384,7 @@ def describe_exit(returncode: int) -> str:
 def _state(pid: int) -> Literal["running", "zombie", "reaped"]:
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # this process ignores SIGCHLD, or its program waits for any child
+    except ChildProcessError:  # SIGCHLD is ignored, or other code of this process reaped the child
         return "reaped"
     return "running" if ended is None else "zombie"
 
