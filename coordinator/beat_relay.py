@@ -41,7 +41,8 @@ _MAX_PATH_BYTES: Final = 100  # the limit of Linux for Unix sockets is 107
 class RelayedRegistry(Registry):
     """A registry that sends heartbeats of teachers through the relay of this host.
 
-    It sends a heartbeat directly if the relay does not reply, or if managers have to see a change.
+    It sends a heartbeat directly if the relay does not reply, or if the heartbeat contains a change
+    that managers have to see.
 
     Args:
         store: as for `Registry`.

@@ -17,8 +17,8 @@ from . import options
 from .config import ManagerConfig
 from .ops.options import quiet_grpc
 
-#: Thresholds of the garbage collector: net new objects before a collection of the youngest
-#: generation; such collections before one of the middle generation; those before a full collection.
+#: Thresholds of the garbage collector: net new objects per collection of the youngest generation,
+#: collections of the youngest per collection of the middle one, and of the middle one per full one.
 _YOUNG, _MIDDLE, _OLD = 10_000, 10, 1_000
 #: Seconds after which Python switches from a computing thread to a waiting one.
 _SWITCH_S: Final = 0.001

@@ -25,8 +25,8 @@ _LAST_TTL_S: Final = 0.2
 _MAX_WHY: Final = 300
 #: Attempts per TTL while the registry does not answer.
 _ATTEMPTS_PER_TTL: Final = 6
-#: Share of the interval by which a thread may wake too early for a common moment and still count as
-#: on time. Otherwise it would send again at that moment.
+#: A thread may wake shortly before the moment at which all members of its host send. Up to this
+#: share of the interval it counts as on time. Otherwise it would send again at that moment.
 _EARLY: Final = 0.05
 
 

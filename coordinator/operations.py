@@ -86,8 +86,9 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
         Text: what happens now, and what is still missing.
 
     Raises:
-        UsageError: there is no such service, `at` is invalid, no or several contents match, the
-            service has this content or moves to it already, or it is moving to another one.
+        UsageError: there is no such service, `at` is invalid, or no or several contents match. Or
+            the service has this content, or moves to it already at the same `at`, or it moves from
+            one other content to another.
         RetryableError: others keep changing the plan.
         RedisUnavailable: the registry does not answer.
     """
@@ -109,17 +110,17 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
 
 
 def _next_plan(present: Plan, service: str, content_id: str, at: str) -> Plan:
-    running = present.next_content_id
-    if not running and present.content_id == content_id:
+    target = present.next_content_id
+    if not target and present.content_id == content_id:
         raise UsageError(f"service {service} has content {content_id} already")
-    if running == content_id and present.at == at:
+    if target == content_id and present.at == at:
         raise UsageError(f"service {service} is on its way to content {content_id} already")
-    if running and content_id not in (running, present.content_id):
+    if target and content_id not in (target, present.content_id):
         raise UsageError(
-            f"service {service} is on its way from content {present.content_id} to {running}: "
+            f"service {service} is on its way from content {present.content_id} to {target}: "
             "wait until all its students have moved, or move it back first"
         )
-    origin = running if content_id == present.content_id else present.content_id
+    origin = target if content_id == present.content_id else present.content_id
     return Plan(content_id=origin, next_content_id=content_id, at=at)
 
 

@@ -62,8 +62,8 @@ class ServeConfig:
             name if `host` is a wildcard.
         metrics_listen: "PORT" or "HOST:PORT" of the Prometheus metrics; None: no metrics.
         http: "PORT" or "HOST:PORT" of the live page; None: no page.
-        insecure: allow addresses that other machines can reach without authentication: `host`,
-            `metrics_listen` and `http`.
+        insecure: even without authentication, allow addresses that other machines can reach, as
+            `host`, `metrics_listen` and `http`.
         security: certificates and tokens of the manager; None: neither.
         probing: how the manager calls teachers that it probes; None: neither TLS nor token.
         manager: settings of the manager.
@@ -331,7 +331,7 @@ def override(defaults: AutoscaleConfig, deployment: Deployment) -> AutoscaleConf
 
 
 def autoscale_page(registry: Registry, path: str) -> bytes | None:
-    """Return the reply to `GET /autoscale/SERVICE` as JSON; None: `path` is another one.
+    """Return the reply to `GET /autoscale/SERVICE` as JSON; None: `path` is not of this form.
 
     `{"service", "desired_teachers", "reason", "since_ms", "at_ms"}`, times by the registry's clock.
 

@@ -56,8 +56,8 @@ class MetricsServer:
         authorize: called with the bearer token of each scrape ("" without one); raises AccessError
             to refuse it. With it, the server may listen on any host.
         json_route: called with the path of each request that is no probe; returns the JSON of the
-            answer, or None: the answer is the metrics. If it raises AccessError or UnavailableError, the answer is
-            503; for any other EdlError, 404.
+            answer, or None: the answer is the metrics. If it raises AccessError or
+            UnavailableError, the answer is 503; for any other EdlError, 404.
         ready: returns whether the process can do its work now.
 
     Raises:

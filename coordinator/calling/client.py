@@ -235,8 +235,8 @@ def _closed_hint(security: ClientSecurity | None) -> str:
             " cert=FILE,key=FILE ...', or in EDL_TLS_CERT and EDL_TLS_KEY"
         )
     return (
-        "it may refuse our certificate: check that ca= of its --tls signed it, that it is for"
-        " clients, and that it is still valid"
+        "it may refuse our certificate: check that the manager's CA (--tls ca=FILE) signed the"
+        " certificate, and that it is for clients and still valid"
     )
 
 
@@ -281,8 +281,8 @@ class _LogReader:
 
     def _events(self) -> Iterator[pb.Event]:
         """Yield the events of one manager that were not yielded before."""
-        # Once events were yielded, read all stored ones, which include the missed ones. A manager
-        # that accepted the call may have failed before it sent any.
+        # Once events were yielded, read all stored ones, which include the missed ones. `begun` is
+        # not enough: a manager that accepted the call may have failed before it sent an event.
         last = 0 if self.seen else self.last
         request = pb.WatchRequest(service=self.service, last=last, follow=True)
         for address in _managers(self.url):

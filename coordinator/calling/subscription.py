@@ -98,7 +98,7 @@ class Subscription:
     and an invalid URL. After the first assignment, refused credentials only cause retries, because
     the token may be about to be replaced.
 
-    Students are spread over the managers by rendezvous hashing; each manager can serve each
+    Students are spread over the managers by rendezvous hashing; any manager can serve any
     student. The methods may be called from any thread.
 
     Args:
@@ -131,8 +131,8 @@ class Subscription:
         self._call: Any = None  # of the current stream
         self._secret = ""
         self._incarnation = 0
-        self._epoch = (0, 0)
-        self._shunned: dict[str, float] = {}
+        self._epoch = (0, 0)  # (term, counter) of the latest assignment
+        self._shunned: dict[str, float] = {}  # address of a manager -> until when it is tried last
         self._accepted = False  # whether a manager has sent an assignment
         self._why = "no report was made yet"
         self._refused_for = ""  # the logged reason; empty once a manager has accepted us
@@ -157,15 +157,18 @@ class Subscription:
         return self._error
 
     def start(self, on_assignment: Callable[[pb.Assignment], None]) -> None:
-        """Start; `on_assignment` is called in the subscription's thread, in order of epochs."""
+        """Start the subscription; it calls `on_assignment` in its own thread.
+
+        Assignments come in the order of their epochs (term, counter).
+        """
         self._on_assignment = on_assignment
         self._thread.start()
 
     def report(self, report: pb.StudentReport) -> None:
         """Send a report at once, and again at each interval until it is replaced.
 
-        Service, student id and protocol version are filled in, the incarnation if it is missing,
-        and the epoch if it is older than that of the latest assignment.
+        Service, student id and protocol version are filled in; the incarnation only if it is
+        missing, and the epoch (term, counter) only if it is older than the latest assignment's.
         """
         copy = pb.StudentReport()
         copy.CopyFrom(report)

@@ -58,9 +58,9 @@ _EPOCHS: Final = 1 << 20
 class JobBoard:
     """The job board; its methods may be called from any thread.
 
-    All raise UsageError if a name is invalid (a job's has 1 to 128 letters, digits, '.', '_' or
-    '-', a node's 1 to 200 letters, digits or '._-:/@+[]'), and RedisUnavailable, Unauthenticated
-    or Forbidden as the store does.
+    All raise RedisUnavailable, Unauthenticated or Forbidden as the store does. They raise
+    UsageError if a name is invalid: the name of a job must have 1 to 128 letters, digits, '.', '_'
+    or '-'; the id of a node must have 1 to 200 letters, digits or '._-:/@+[]'.
 
     Args:
         store: the store.
@@ -75,8 +75,8 @@ class JobBoard:
         """Register a node; its lease ends `ttl_s` seconds after this and after each heartbeat.
 
         A node that joins under the name of a live one replaces it, with a new `Node.joined`. If no
-        other node is alive, the outcome of an earlier run is deleted. With `since`, a generation
-        that this node has seen, only the outcome of a run that ended before it is deleted.
+        other node is alive, the outcome of an earlier run is deleted. `since` is the number of a
+        generation that this node has seen, 0 if none: outcomes of this and later generations stay.
         """
         node_facts = {"incarnation": "0", "facts": dump_facts(facts)}
         ttl_s = check_ttl(ttl_s)
@@ -173,9 +173,9 @@ class JobBoard:
             history: expected and new history of the checkpoints; None: the current history stays.
 
         Returns:
-            Whether it was published. Requires that the node leads, the history is the expected one,
-            and `number` is that of the current generation + 1, or any from 1 if the board has no
-            generation, as after a loss of Redis's data.
+            Whether it was published. The node must lead, the history must be the expected one, and
+            `number` must be that of the current generation + 1. If the board has no generation, as
+            after a loss of Redis's data, any number from 1 is accepted.
         """
         key = job_key(job, "generation")
         fields: dict[str, str | int | None] = {"number": number, "body": dump_facts(body)}
@@ -303,11 +303,11 @@ class JobBoard:
         return None if text is None else load_facts(text)
 
     def finish(self, job: str, fence: Leads, number: int, outcome: Facts) -> bool:
-        """Write the outcome of the job, which ends it in generation `number`.
+        """End the job in generation `number`: write its outcome.
 
         Returns:
-            Whether it was written. Requires that the node leads, `number` is the current generation
-            if the board has one, and there is no outcome yet.
+            Whether it was written. The node must lead, `number` must be the current generation if
+            the board has one, and there must be no outcome yet.
         """
         key, text = job_key(job, "generation"), dump_facts(outcome)
         current = self.store.fields(key, ["number"])[0] or ""

@@ -55,8 +55,9 @@ _DEPLOYMENTS_KEEP_S: Final = 30 * 86_400.0
 class MachineBoard:
     """The machine board; its methods may be called from any thread.
 
-    All raise UsageError if a name is invalid (a machine's has 1 to 200 letters, digits or
-    '._-:/@+[]'), and RedisUnavailable, Unauthenticated or Forbidden as the store does.
+    All raise RedisUnavailable, Unauthenticated or Forbidden as the store does. They raise
+    UsageError if a name is invalid: the name of a machine must have 1 to 200 letters, digits or
+    '._-:/@+[]'.
 
     Args:
         store: the store.
@@ -114,13 +115,14 @@ class MachineBoard:
         """Renew the lease of a machine; `report` replaces the former one.
 
         Returns:
-            Its order. None: it has to join: its lease is over, or a newer agent has its name.
+            Its order. None if it has to join, because its lease is over or a newer agent has its
+            name.
         """
         facts = {} if report is None else {"report": json_of(report)}
         beat = MemberBeat(check_machine(machine_id), incarnation, facts)
         if self.store.leases.beat(MACHINES, beat, check_ttl(ttl_s)) != Beat.KEPT:
             return None
-        # The script of the heartbeat cannot read it: for Redis, each key of a script needs the
+        # The heartbeat's script cannot read the order: for each key of a script, Redis requires the
         # permission to write, and agents may only read orders.
         return order_from(self.store.fields(ORDERS, [machine_id])[0])
 
@@ -203,8 +205,8 @@ def _deployment_of(service: str, text: str) -> Deployment | None:
 
 
 _KEEP_DEPLOYMENTS: Final = Keep([DEPLOYMENTS], _DEPLOYMENTS_KEEP_S)
-#: Agents of versions before the coordination store register under a key that no manager reads any
-#: more. A value of another type there makes Redis refuse these agents, and they log the refusal.
+#: Agents of older versions register under a key that no manager reads any more. A value of another
+#: type there makes Redis refuse these agents, and they log the refusal.
 _REFUSE_OLDER_AGENTS: Final = (
     Delete([FORMER_FACTS]),
     Append(

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 #: Seconds for which a new deployment has its least number of teachers without a student, so that
-#: the operator sees it work; the default of autoscaling's idle_to_zero_s.
+#: the operator sees it work. Equal to the default of autoscaling's idle_to_zero_s.
 FRESH_S: Final = 120.0
-#: Seconds after the leadership was gained in which a service without a number from autoscaling
-#: keeps its teachers: its leader and its students may not have returned yet.
+#: For this many seconds, a new leader takes no teacher from a service without a number from
+#: autoscaling: the service's own leader and students may not have returned yet.
 HOLD_S: Final = 60.0
 
 #: Value of a machine for its service, in the order in which machines are taken: it is free; it is
@@ -195,7 +195,9 @@ class _Placing:
             if machine.service:
                 changes.append(Change(machine.machine_id, "", self._why_released(machine)))
         for machine in self._to_release:
-            changes.append(Change(machine.machine_id, "", "the machine is used by others"))
+            changes.append(
+                Change(machine.machine_id, "", "its owner uses the machine, or its agent stops")
+            )
         return tuple(sorted(changes, key=lambda change: change.machine_id))
 
     def _machines_of(self, demand: TeacherDemand) -> list[PlacedMachine]:
