@@ -150,7 +150,7 @@ class Election:
             return [name for name, state in self._states.items() if state.leads]
 
     def give_up(self, service: str, holder: str) -> None:
-        """Give a leadership up, and campaign again under another name."""
+        """Give up a leadership that we have as `holder`; campaign again as another holder."""
         with self._lock:
             if self._holders.get(service) != holder:
                 return
@@ -182,7 +182,7 @@ class Election:
                 requested = set(self._requested)
             names, now = {*self._registry.services(), *requested}, self.clock()
             listed = self._listed | dict.fromkeys(names, now)
-            # Lead a service without members for a while, so that its last loss is logged.
+            # Lead a service without members for a while, to log the loss of its last member.
             self._listed = {name: at for name, at in listed.items() if now - at < self._grace_s}
             if not self._listed:  # else renewing the leaderships tests whether writes are accepted
                 self._registry.check_writes()

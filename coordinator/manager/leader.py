@@ -166,12 +166,12 @@ class Leader:
         )
         self._election_state, self._compared_s = election_state, now
         self._totals = replace(self._totals, recoveries=self._totals.recoveries + 1)
-        log.info("service %s: leads term %d", service, state.term)
+        log.info("service %s: this manager leads, term %d", service, state.term)
         return state
 
     def _forget(self) -> None:
         if self._state is not None:
-            log.info("service %s: no longer leads", self.service)
+            log.info("service %s: this manager no longer leads", self.service)
         self._keep_state()
         self._autoscaler.forget()
         self._state = self._election_state = self.view = None

@@ -1,8 +1,8 @@
 """The service manager: its three threads, and the public methods that pass them work.
 
-Any number of managers may use one registry. For each service a manager has a subscription hub,
-which holds the streams of the students that connected to it, and its election tries to take the
-leadership. The leader of a service computes the assignments.
+Any number of managers may use one registry. A manager has a subscription hub for each service; the
+hub holds the streams of the students that connected to this manager. The manager's election tries
+to take the leadership of each service. The leader of a service computes the assignments.
 
 A hub and a leader exchange data only through the registry, even within one process. So all state of
 a manager can be rebuilt from the registry and the students, and a manager may die at any time.

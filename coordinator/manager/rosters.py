@@ -54,15 +54,15 @@ class TeacherRoster:
     """Teachers of one service in one term.
 
     A teacher is `up` if students may use it: it is admitted, or is *presumed* live, because readers
-    used it when the term began. A presumed teacher stays up until its probe fails, or until it has
-    not registered in time.
+    used it when the term began. A presumed teacher stays up unless its probe fails, or it does not
+    register in time.
 
     Args:
         pending: collects events and log entries.
         grace_s: seconds within which a member that the registry has lost may register again.
         admission: decides which teachers are admitted; None: all are.
         remembered: teacher id -> incarnation that earlier leaders knew; 0: any.
-        gone_s: the attribute `gone_s` at the end of this leader's earlier term.
+        gone_s: value of the attribute `gone_s` at the end of this leader's former term.
 
     Attributes:
         up: teachers that students may use, by id; draining ones included.
@@ -227,7 +227,11 @@ class TeacherRoster:
                 self._mark_up(self.cache.members[name])  # registered again, and not probed yet
 
     def remove_missing(self, now: float, *, recovered: bool = False) -> None:
-        """Remove teachers that were missing for too long; with `recovered`, all missing ones."""
+        """Remove teachers that were missing for too long.
+
+        With `recovered`, also remove those that earlier leaders knew and that have not appeared in
+        this term: neither registered nor presumed live.
+        """
         for name in [n for n, at in self.gone_s.items() if now - at > self._grace_s]:
             del self.gone_s[name]
         for name in self.cache.overdue(now):
@@ -243,12 +247,12 @@ class StudentRoster:
     Args:
         pending: collects events and log entries.
         grace_s: seconds within which a member that the registry has lost may register again.
-        teachers: gets the teachers that readers use while this roster is recovering.
+        teachers: roster of the teachers. While recovering, it gets the teachers that readers use.
         time_ms: time of the registry when the term began.
 
     Attributes:
         recovering: whether teachers that readers use are presumed live.
-        ahead: the greatest credible epoch that a reader follows.
+        ahead: the greatest credible epoch (term, counter) of an assignment that a reader has.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The state of one service at its leader: takes facts of the registry, returns writes. No I/O.
 
-A state exists for one term. A term starts with a recovery, for one TTL and one heartbeat interval:
-students lose no teacher that may still register again. Their sets of teachers start from the old
-table and from the reports of readers.
+A state exists for one term. A term starts with a recovery, which lasts one TTL plus one heartbeat
+interval. During the recovery, students lose no teacher that may still register again. Their sets of
+teachers start from the old table and from the reports of readers.
 """
 
 from __future__ import annotations
@@ -416,7 +416,7 @@ class ServiceState:
             return False
         if asked_s > self._begun_s and epoch[0] != self.term:
             return True
-        # At most once per grace period, because a reader may report a wrong epoch.
+        # A reader may report a wrong epoch, so reports end a term at most once per grace period.
         settled = asked_s - self._begun_s > self._grace_s
         return settled and leadership.is_ahead(self.students.ahead, self.epoch, time_ms)
 

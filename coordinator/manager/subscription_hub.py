@@ -241,9 +241,11 @@ class SubscriptionHub:
         self._epoch = table.epoch
 
     def _note_changes(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
-        """Queue a push to each student that has a teacher with changed facts that students receive.
+        """Queue pushes.
 
-        If the first live teacher has come or the last one has gone, queue a push to all students.
+        If facts of a teacher that students receive have changed, queue a push to each student that
+        has the teacher. If the first live teacher has come or the last one has gone, queue a push
+        to all students.
         """
         members, had_live = self._teachers.members.values(), self._live > 0
         self._live = sum(1 for member in members if member.facts and not member.draining)
@@ -318,7 +320,7 @@ class SubscriptionHub:
                 yield _LeaseUpdate(session, facts, beat, urgent)
 
     def _is_renewal_due(self, session: StudentSession, now: float) -> bool:
-        """Whether its lease is to be renewed now if it has reported since the last renewal."""
+        """Whether the lease of a student that has reported since its last renewal is due now."""
         return session.written is None or now - session.written_s >= self._renew_s
 
     def _register(self, session: StudentSession, now: float) -> EdlError | None:

@@ -146,5 +146,5 @@ def console() -> Console:
 
 
 def quiet_grpc() -> None:
-    """Turn off log lines of gRPC about sockets; our errors explain them."""
+    """Turn off log lines of gRPC, mostly about sockets: our errors explain the problems."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -133,7 +133,8 @@ def table_of(
 
     Args:
         rows: one object for each row.
-        columns: head -> returns the cell of a row. Brackets in plain texts are no markup.
+        columns: head -> function that returns the cell of a row. Brackets in plain texts are no
+            markup.
         numbers: heads of the columns with numbers.
         gap: blanks between columns.
         style: returns the style of a row.

@@ -123,7 +123,8 @@ class Registry:
             kind: kind of the member.
             service: its service.
             member: its id.
-            facts: its facts. The greatest `incarnation`, a decimal number, holds the id.
+            facts: its facts. `incarnation`, a decimal number, is required; the greatest one holds
+                the id.
             ttl_s: seconds after the last heartbeat at which the lease expires.
 
         Raises:
@@ -293,7 +294,8 @@ class Registry:
             Whether it was written: False if another manager leads or the table has another epoch.
 
         Raises:
-            UsageError: an epoch is negative, or `epoch` is below `expected`, or equal with rows.
+            UsageError: an epoch is negative, `epoch` is below `expected`, or there are rows and the
+                epochs are equal.
         """
         _check_epochs(expected, epoch, rows)
         table, changed, admissions = (

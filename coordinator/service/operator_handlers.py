@@ -95,7 +95,7 @@ class UnaryHandlers:
                 limit, principal = self._calls, ""
                 if getattr(request, "own_only", False):
                     limit, principal = self._own_calls, caller.principal
-                # Taken only after the request has arrived, so that silent callers block no others.
+                # Count the call only after its request has arrived: silent callers block no others.
                 with limit.hold(principal):
                     reply = await _in_thread(answer, request, caller)
                 await self._guard.write(context, reply)
@@ -158,8 +158,8 @@ async def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two reads of the logs for a watcher, if there are at most this many watchers.
-#: More of them wait longer, up to `_CHECK_S`, so that together they read no more often.
+#: Seconds between two reads of the logs for a watcher, if there are at most this many watchers. If
+#: there are more, each waits longer, up to `_CHECK_S`, so that 20 together read no more often.
 _READ_PAUSE_S, _FAST_WATCHERS = 0.2, 4
 #: Longest pause between two reads, in seconds. After each pause, the credential is checked again.
 _CHECK_S: Final = 1.0

@@ -54,7 +54,8 @@ class CoordinatorServer:
         gate: admits callers; None: a gate made from `security`.
         limits: bounds sizes, rates and concurrency; None: the defaults.
         on_refused: called with the reason of each refusal that the gate does not count itself:
-            forbidden, malformed, too_large, rate_limited, version or overloaded.
+            forbidden, malformed, too_large, rate_limited, version or overloaded. A gate made from
+            `security` calls it for its own refusals, too.
         on_ended: called in the server's thread if it ends without `stop`.
         machines: receives deployments; None: there are no machines.
     """

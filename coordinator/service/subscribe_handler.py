@@ -1,7 +1,8 @@
 """The method Subscribe: for each student's stream, a task that sends and a task that receives.
 
-Tasks, because a thousand students would need too many threads. The manager runs in threads of its
-own: it gets reports by its queue, and sends assignments by the loop's `call_soon_threadsafe`.
+The handler uses tasks, because a thousand students would need too many threads. The manager runs in
+threads of its own: it gets reports by its queue, and sends assignments by the loop's
+`call_soon_threadsafe`.
 """
 
 from __future__ import annotations
