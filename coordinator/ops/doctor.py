@@ -98,7 +98,7 @@ def _writes(registry: Registry) -> Iterator[Finding]:
     if not registry.check_writes():
         yield doubt(
             "Redis",
-            "these credentials may not check whether it accepts writes",
+            "these credentials do not permit checking whether it accepts writes",
             "give its users the rules that 'edl coordinator acl' prints",
         )
 

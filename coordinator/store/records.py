@@ -223,7 +223,7 @@ class NumberIs:
 
 @dataclass(frozen=True, slots=True)
 class RankIs:
-    """Condition: a member of a ranked set has this rank."""
+    """Condition: a member of a ranked set (a zset) has this rank, which is its score, not place."""
 
     key: str
     member: str
@@ -291,7 +291,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class AddRanked:
-    """Add members to a ranked set, with their ranks."""
+    """Add members to a ranked set (a zset), with their ranks (scores)."""
 
     key: str
     members: Mapping[str, int]
@@ -307,9 +307,10 @@ class RemoveRanked:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append an entry to a log, which expires `keep_s` seconds later.
+    """Append an entry to a log.
 
-    The log keeps the last `kept` entries; unless `exact`, Redis may keep somewhat more.
+    The log then expires `keep_s` seconds later; each entry sets this anew. The log keeps the last
+    `kept` entries; unless `exact`, Redis may keep somewhat more.
     """
 
     key: str

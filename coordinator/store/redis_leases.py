@@ -82,7 +82,8 @@ class RedisLeases:
         Args:
             leases: the set.
             member: id of the member.
-            facts: its facts. The greatest `incarnation`, a decimal number, holds the id.
+            facts: its facts. `incarnation`, a decimal number, is required; the greatest one holds
+                the id.
             ttl_s: seconds after the last heartbeat at which the lease expires.
 
         Returns:
@@ -268,7 +269,10 @@ class RedisLeases:
         return now_ms, 0.0 if invalid else (first[0][1] - now_ms) / 1000, noted
 
     def _has_change(self, leases: LeaseSet, cursor: int) -> bool:
-        """Return whether the last change has number `cursor` or above; so have all later ones."""
+        """Return whether the last change has number `cursor` or above.
+
+        If so, all later changes get greater numbers.
+        """
         last = self._client.zrange(leases.changes, -1, -1, withscores=True)
         return bool(last and last[0][1] >= cursor)
 

@@ -59,7 +59,7 @@ class WebServer:
         source: the mesh.
         listen: "PORT" or "HOST:PORT"; port 0: any free one.
         gate: checks tokens; without a gate, or if it does not authenticate, there are no tokens.
-        insecure: allow an address that other machines can reach, without authentication.
+        insecure: even without authentication, allow an address that other machines can reach.
         tls: certificate and key for https, read again when they change; None: plain http.
 
     Raises:
@@ -187,7 +187,8 @@ _STATUS: Final[tuple[tuple[type[EdlError], int], ...]] = (
     (RetryableError, 503),
 )
 
-#: Load only own files, run no inline scripts, forbid frames, cache nothing.
+#: With these headers, browsers load only our own files, run no inline scripts, refuse to show the
+#: page in a frame, and cache nothing.
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

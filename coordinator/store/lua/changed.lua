@@ -1,6 +1,6 @@
 -- Read a hash with numbered changes: all rows, or those written since an epoch.
 --
--- KEYS[1]  hash    member -> row; =term, =counter: the epoch; =floor: older changes are deleted
+-- KEYS[1]  hash    member -> row; =term, =counter: the epoch; =floor: changes up to this number are deleted
 -- KEYS[2]  zset    member -> counter of its last change
 -- ARGV     the epoch that the reader knows: term, counter ('' and 0 for none)
 -- Returns  {1 if these are all rows, else 0; term; counter; {member, row, member, row ...}}. The row

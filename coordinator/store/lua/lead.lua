@@ -2,9 +2,9 @@
 --
 -- KEYS[1]  hash    holder, token, until_ms, facts
 -- KEYS[2]  any     kept alive by the leader, as are all further keys
--- ARGV     holder, TTL (ms), facts (JSON), 1 to return the id of this server process, then for each
+-- ARGV     holder, TTL (ms), facts (JSON), 1 to return the id of the Redis process, then for each
 --          further key its expiry (ms)
--- Returns  {holder; token; change; id of this server process; time (ms)}. The token grows with each
+-- Returns  {holder; token; change; id of the Redis process, or ''; time (ms)}. The token grows with each
 --          change of leadership, even if Redis lost its data. Change 0: another holder leads;
 --          1: renewed; 2: gained; 3: gained, and nobody led before.
 local server_id = ARGV[4] == '1' and string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''

@@ -4,7 +4,7 @@
 -- KEYS[2]  zset    member -> number of its last change
 -- ARGV     greatest number of members to remove (Redis serves no other client meanwhile); time (ms) after which
 --          none is removed ('': no limit), because heartbeats may have waited as long as this call; id of the
---          expected server process ('': any), because another one may have an older state
+--          expected Redis process ('': any), because another one may have an older state
 -- Returns  the removed members.
 if ARGV[2] ~= '' and now_ms > tonumber(ARGV[2]) then
   return {}
