@@ -112,7 +112,8 @@ def advertised_host(host: str) -> str:
     with contextlib.suppress(OSError):
         infos = socket.getaddrinfo(host_name, None, type=socket.SOCK_STREAM)
         addresses = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in infos]
-        # IPv4 first: the DNS of a dual-stack cluster has only names of the first address family.
+        # IPv4 first: in a dual-stack cluster, pods have DNS names only for the cluster's first
+        # address family, which mostly is IPv4.
         for address in sorted(addresses, key=lambda candidate: candidate.version):
             if not (address.is_loopback or address.is_link_local):
                 return str(address).replace(".", "-").replace(":", "-") + host[1:]

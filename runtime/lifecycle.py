@@ -45,8 +45,8 @@ EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of descriptors to the hard limit, or to 65536 if there is no hard limit.
 
-    Only command lines of servers call this: each connection needs a descriptor. The usual soft
-    limit, 1024, protects programs that call `select`.
+    Only commands with many connections or children call this: each needs a descriptor. The usual
+    soft limit, 1024, protects programs that call `select`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard

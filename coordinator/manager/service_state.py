@@ -48,7 +48,7 @@ class ServiceSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ServiceEvents:
-    """Events since the last step; None: not read.
+    """Events since the last step. A field that is None was not read.
 
     Attributes:
         teachers, students: changed members.

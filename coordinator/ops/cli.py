@@ -93,10 +93,11 @@ class _MeshState:
 
 
 def _read_all(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str) -> _MeshState:
-    """Return the state of the mesh; without a manager, only if there are trainings or jobs.
+    """Return the state of the mesh; without a manager, only if trainings or elastic jobs exist.
 
     Raises:
-        CoordinatorUnavailable: no manager answers, and there are neither trainings nor jobs.
+        CoordinatorUnavailable: no manager answers, and there is no training, no fleet, and no
+            elastic job that has not ended.
     """
     from ...proto import coordinator_pb2 as pb
     from .machines_view import machines_at
