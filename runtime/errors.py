@@ -361,7 +361,8 @@ class KubernetesObjectExists(KubernetesObjectChanged):
 class PoisonBatch(EdlError):
     """Three teachers, or all if there are fewer, refuse a batch or crash on it.
 
-    If there are fewer, a teacher that crashes gets the batch again, until its third crash.
+    If there are fewer, a teacher that has labelled other batches and crashes on this one gets it
+    again, until its third crash.
 
     Remedy: The message names the batch and the reasons of the teachers: correct these samples,
     or the model's preprocessing.
