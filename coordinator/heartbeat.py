@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 #: TTL in seconds of a lease that is given up: long enough for managers to notice it.
 _LAST_TTL_S: Final = 0.2
 #: Maximum number of characters of the reason for giving up a lease, as written to the registry.
-_MAX_WHY: Final = 300
+_MAX_REASON_LENGTH: Final = 300
 #: Attempts per TTL while the registry does not answer.
 _ATTEMPTS_PER_TTL: Final = 6
 #: A thread may wake shortly before the moment at which all members of its host send. Up to this
 #: share of the interval it counts as on time. Otherwise it would send again at that moment.
-_EARLY: Final = 0.05
+_EARLY_SHARE: Final = 0.05
 
 
 class Heartbeat:
@@ -116,7 +116,7 @@ class Heartbeat:
         if self._registered:
             with contextlib.suppress(RedisUnavailable, AccessError, LeaseSuperseded):
                 # `noted`: managers have to see it, and a plain heartbeat cannot shorten the lease.
-                facts = {GIVEN_UP: why[:_MAX_WHY]}
+                facts = {GIVEN_UP: why[:_MAX_REASON_LENGTH]}
                 incarnation = int(self._sent_facts["incarnation"])
                 beat = MemberBeat(self._member, incarnation, facts, noted=True)
                 self._registry.beat(self._kind, self._service, beat, _LAST_TTL_S)
@@ -157,7 +157,7 @@ class Heartbeat:
         if not self._registry.gathers_beats:
             return now + interval_s
         # All members of this host send at multiples of the interval.
-        return (math.floor(now / interval_s + _EARLY) + 1) * interval_s
+        return (math.floor(now / interval_s + _EARLY_SHARE) + 1) * interval_s
 
     def _beat(self) -> bool:
         """Send a heartbeat; return False if the registry does not answer or refuses access."""

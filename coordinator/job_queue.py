@@ -227,7 +227,7 @@ class Reservation:
 #: Maximum number of attempts to change a job while others change the queue.
 _ATTEMPTS: Final = 16
 #: A field of the hash `specs` that is not a job: it holds the number of the last submitted job.
-_LAST_NUMBER: Final = "=number"
+_LAST_NUMBER_FIELD: Final = "=number"
 
 
 class QueueBoard:
@@ -275,10 +275,10 @@ class QueueBoard:
                 (job for job in ended if job != name), key=lambda job: _number(specs[job])
             )
             dropped = others[: max(0, len(others) - ENDED_KEPT)]
-            job_number = number(specs.get(_LAST_NUMBER, "")) + 1
+            job_number = number(specs.get(_LAST_NUMBER_FIELD, "")) + 1
             unchanged: list[Condition] = [
                 Once(self._specs),
-                FieldIs(self._specs, _LAST_NUMBER, specs.get(_LAST_NUMBER, "")),
+                FieldIs(self._specs, _LAST_NUMBER_FIELD, specs.get(_LAST_NUMBER_FIELD, "")),
                 FieldIs(self._specs, name, specs.get(name, "")),
                 FieldIs(self._progress, name, progress.get(name, "")),
             ]
@@ -286,7 +286,7 @@ class QueueBoard:
             numbered = f"{job_number} {at_ms} {text}"
             deletions: dict[str, str | int | None] = dict.fromkeys(dropped)
             changes: list[Change] = [
-                Put(self._specs, {**deletions, name: numbered, _LAST_NUMBER: job_number}),
+                Put(self._specs, {**deletions, name: numbered, _LAST_NUMBER_FIELD: job_number}),
                 Put(self._desired_states, {**deletions, name: None}),
                 Put(self._progress, {**deletions, name: None}),
                 Delete([log_key(self._queue, job) for job in (*dropped, name)]),

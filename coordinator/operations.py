@@ -16,7 +16,7 @@ from .registry import Plan, Registry
 from .registry.schema import check_member, check_service
 from .store.records import Member, WrongKeyType
 
-_SIMILAR = 3
+_MAX_SIMILAR = 3
 _AT = ("epoch", "now")
 #: Attempts to write while other operators write, too.
 _ATTEMPTS: Final = 20
@@ -190,7 +190,7 @@ def _hosts(member: Member) -> set[str]:
 
 
 def _similar(name: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(name, sorted(known), n=_SIMILAR, cutoff=0.5)
+    matches = difflib.get_close_matches(name, sorted(known), n=_MAX_SIMILAR, cutoff=0.5)
     return f": did you mean {' or '.join(matches)}?" if matches else ""
 
 

@@ -19,8 +19,8 @@ from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S
 
 _DEFAULTS: Final = AutoscaleConfig()
 
-_LISTENING = "Addresses"
-_SECURITY = "Security"
+_ADDRESSES_PANEL = "Addresses"
+_SECURITY_PANEL = "Security"
 
 Redis = Annotated[
     str | None,
@@ -81,7 +81,7 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         help=f"Address of the gRPC server, and host of a started Redis. {BEYOND_LOOPBACK}",
-        rich_help_panel=_LISTENING,
+        rich_help_panel=_ADDRESSES_PANEL,
         **LISTEN,
     ),
 ]
@@ -92,7 +92,7 @@ Advertise = Annotated[
         help="Host name or address at which others reach this machine. In *.NAME, our address "
         "with dashes replaces the star, as in names of Kubernetes pods. Default: the host of "
         "--listen, or this machine's name if --listen is a wildcard.",
-        rich_help_panel=_LISTENING,
+        rich_help_panel=_ADDRESSES_PANEL,
     ),
 ]
 MetricsListen = Annotated[
@@ -102,7 +102,7 @@ MetricsListen = Annotated[
         metavar="[HOST:]PORT",
         help="Serve Prometheus metrics on this address; PORT alone: on loopback. Beyond loopback, "
         "with --tokens, Prometheus needs the token of a viewer or an admin. Default: none.",
-        rich_help_panel=_LISTENING,
+        rich_help_panel=_ADDRESSES_PANEL,
     ),
 ]
 Http = Annotated[
@@ -111,7 +111,7 @@ Http = Annotated[
         envvar="EDL_HTTP",
         metavar="[HOST:]PORT",
         help="Serve the live page on this address; PORT alone: on loopback. Default: none.",
-        rich_help_panel=_LISTENING,
+        rich_help_panel=_ADDRESSES_PANEL,
     ),
 ]
 
@@ -144,7 +144,7 @@ Admission = Annotated[
         envvar="EDL_ADMISSION",
         help="Call each teacher at its address and verify its identity before it is assigned to "
         "students.",
-        rich_help_panel=_SECURITY,
+        rich_help_panel=_SECURITY_PANEL,
     ),
 ]
 
@@ -166,7 +166,7 @@ class TeacherProbeKeys:
 PROBE: Final = StructuredOption("--probe", TeacherProbeKeys)
 Probe = Annotated[
     list[Given] | None,
-    PROBE.option("Credentials for the calls that verify teachers.", panel=_SECURITY),
+    PROBE.option("Credentials for the calls that verify teachers.", panel=_SECURITY_PANEL),
 ]
 Insecure = Annotated[
     bool,
@@ -174,7 +174,7 @@ Insecure = Annotated[
         "--insecure",
         help="Allow --listen beyond loopback without credentials, and --http and --metrics-listen "
         "without --tokens.",
-        rich_help_panel=_SECURITY,
+        rich_help_panel=_SECURITY_PANEL,
     ),
 ]
 

@@ -29,7 +29,7 @@ KEYS: Final = ("job", "student", "service", "teacher", "request", "batches")
 
 #: Libraries that write a debug record for each call and nothing else of use.
 _VERBOSE_LIBRARIES: Final = ("grpc", "asyncio")
-_TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_TEXT_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def _error_of(record: logging.LogRecord) -> str:
 
 class _Formatter(logging.Formatter):
     def __init__(self, tracebacks: bool) -> None:
-        super().__init__(_TEXT)
+        super().__init__(_TEXT_FORMAT)
         self._tracebacks = tracebacks
 
 

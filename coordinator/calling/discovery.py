@@ -33,7 +33,7 @@ BEAT_METADATA: Final = "edl-beat-s"
 SECRET_METADATA: Final = "edl-secret"
 
 #: Codes that every manager would return; others may be a problem of one manager.
-_LASTING: Final = frozenset(
+_LASTING_CODES: Final = frozenset(
     {
         "ALREADY_EXISTS",
         "OUT_OF_RANGE",
@@ -74,7 +74,7 @@ def call_error(address: str, error: grpc.RpcError) -> EdlError:
         code, details = error.code(), error.details() or ""
     translated = from_status(code, details)
     # Every manager refuses a request that one of them refuses, for example as too large.
-    if code.name in _LASTING or isinstance(translated, RequestRefused):
+    if code.name in _LASTING_CODES or isinstance(translated, RequestRefused):
         return translated
     if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED):
         return CoordinatorUnavailable(

@@ -135,7 +135,7 @@ class Subscription:
         self._shunned: dict[str, float] = {}  # address of a manager -> until when it is tried last
         self._accepted = False  # whether a manager has sent an assignment
         self._why = "no report was made yet"
-        self._refused_for = ""  # the logged reason; empty once a manager has accepted us
+        self._logged_refusal = ""  # the logged reason; empty once a manager has accepted us
         self._error: EdlError | None = None
         self._rng = random.Random()
         self._thread = threading.Thread(
@@ -223,8 +223,8 @@ class Subscription:
                     self._fail(error)
                     return
                 self._why = str(error)
-                if self._refused_for != self._why:
-                    self._refused_for = self._why
+                if self._logged_refusal != self._why:
+                    self._logged_refusal = self._why
                     log.warning("the manager refuses student %s: %s", self._student_id, error)
             attempt = 0 if self._epoch != epoch else attempt + 1
             self._stopping.wait(delay_s(attempt, self._rng, base_s=_BASE_S, cap_s=_CAP_S))
@@ -270,7 +270,7 @@ class Subscription:
 
     def _accept(self, assignment: pb.Assignment) -> None:
         check_version(assignment.protocol_version)
-        self._accepted, self._why, self._refused_for = True, "", ""
+        self._accepted, self._why, self._logged_refusal = True, "", ""
         epoch = (assignment.term, assignment.counter)
         if epoch < self._epoch:
             log.debug("assignment %s is older than %s: ignored", epoch, self._epoch)

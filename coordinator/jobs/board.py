@@ -52,7 +52,7 @@ from .schema import (
 
 #: Sort key of a shard, exact as a double: epoch * _EPOCH_ROWS + start.
 _EPOCH_ROWS: Final = 1 << 32
-_EPOCHS: Final = 1 << 20
+_MAX_EPOCHS: Final = 1 << 20
 
 
 class JobBoard:
@@ -349,8 +349,8 @@ def _dump_history(history: Facts) -> str:
 
 
 def _check_epoch(epoch: int) -> int:
-    if not 0 <= epoch < _EPOCHS:
-        raise UsageError(f"an epoch must be 0 to {_EPOCHS - 1}, not {epoch!r}")
+    if not 0 <= epoch < _MAX_EPOCHS:
+        raise UsageError(f"an epoch must be 0 to {_MAX_EPOCHS - 1}, not {epoch!r}")
     return epoch
 
 

@@ -147,7 +147,7 @@ class StudentSession:
         self.written_s = 0.0
         self._fixed_facts = {**owner.facts(), MANAGER: manager}
         self._noted_facts: dict[str, str] = {}
-        self._sent_content: object = None
+        self._last_sent: object = None
         self._noted_epoch: Epoch = (0, 0)
 
     @property
@@ -195,10 +195,10 @@ class StudentSession:
         only the id is sent: a student that uses the teacher knows the rest.
         """
         members = [teachers.get(name) or Member(name) for name in row.teachers]
-        content = term, row, live > 0, [facts_for_students(member) for member in members]
-        if content == self._sent_content:
+        to_send = term, row, live > 0, [facts_for_students(member) for member in members]
+        if to_send == self._last_sent:
             return False
-        self._sent_content, self.pushed = content, row
+        self._last_sent, self.pushed = to_send, row
         self.stream.push(
             pb.Assignment(
                 protocol_version=PROTOCOL_VERSION,

@@ -114,7 +114,7 @@ class SubscriptionHub:
         self._leaving: dict[str, int] = {}  # student whose lease is to end -> incarnation
         self._unpushed: set[str] = set()  # students whose row or teachers have changed
         self._registry_id = ""
-        self._live = 0
+        self._live_teachers = 0
         self._compared_s = self._used_s = now
         self._pushed = 0
         self._refresh_s = 0.0
@@ -247,9 +247,9 @@ class SubscriptionHub:
         has the teacher. If the first live teacher has come or the last one has gone, queue a push
         to all students.
         """
-        members, had_live = self._teachers.members.values(), self._live > 0
-        self._live = sum(1 for member in members if member.facts and not member.draining)
-        if (self._live > 0) != had_live:
+        members, had_live = self._teachers.members.values(), self._live_teachers > 0
+        self._live_teachers = sum(1 for member in members if member.facts and not member.draining)
+        if (self._live_teachers > 0) != had_live:
             self._unpushed.update(self._sessions)
         changed_ids = {
             member.member
@@ -280,7 +280,9 @@ class SubscriptionHub:
                 session.stream.close(superseded_by_restart(name))
                 self._drop(session)
             else:
-                self._pushed += session.push_row(row, term, self._teachers.members, self._live)
+                self._pushed += session.push_row(
+                    row, term, self._teachers.members, self._live_teachers
+                )
 
     def write(self, now: float) -> bool:
         """Write leases that are due; return whether the leader has something new to read."""

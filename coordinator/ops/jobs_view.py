@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 #: Number of the latest generations in the table.
-_GENERATIONS: Final = 12
+_SHOWN_GENERATIONS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def render(state: JobState, most_ranks: int = 0) -> RenderableType:
     if worlds:
         parts.append(Text(f"ranks by generation: {worlds}", style="dim"))
         numbers = ["gen.", "ranks", "from step"]
-        parts.append(table_of(generations[-_GENERATIONS:], _TIMELINE, numbers))
+        parts.append(table_of(generations[-_SHOWN_GENERATIONS:], _TIMELINE, numbers))
     waiting = [node for node in state.nodes if node.facts.get("phase") != "running"]
     if waiting:
         parts.append(Text(f"nodes without ranks: {', '.join(n.node_id for n in waiting)}"))

@@ -31,7 +31,7 @@ _STYLES: Final = {"serving": "green", "yielded": "yellow", "draining": "yellow",
 #: Shown characters of a content id.
 _ID_LENGTH: Final = 12
 #: Maximum number of troubles shown for a deployment; other machines mostly have the same troubles.
-_TROUBLES: Final = 2
+_SHOWN_TROUBLES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def render_deployments(state: MachinesState) -> RenderableType:
     troubles = [
         Text(f"{deployment.service} on {machine}: {trouble}", style="bold red")
         for deployment in state.deployments
-        for machine, trouble in list(_troubles(state, deployment).items())[:_TROUBLES]
+        for machine, trouble in list(_troubles(state, deployment).items())[:_SHOWN_TROUBLES]
     ]
     return Group(Text("deployments", style="bold"), _deployments(state), *troubles)
 

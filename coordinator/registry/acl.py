@@ -27,18 +27,18 @@ NO_DEFAULT: Final = "user default off"
 _CONNECT: Final = "+ping +select +client|setname"
 #: Every script reads the clock; a user needs permission for all commands that its scripts call.
 _SCRIPTS: Final = "+eval +evalsha +time"
-_TEACHER: Final = (
+_TEACHER_COMMANDS: Final = (
     "+hget +hmget +hset +del +zadd +zscore +zrem +zrange +zremrangebyscore +pexpire +pttl"
 )
-_MANAGER: Final = (
-    f"{_TEACHER} +hdel +hgetall +exists +zincrby +zcard +zmscore +zrangebyscore "
+_MANAGER_COMMANDS: Final = (
+    f"{_TEACHER_COMMANDS} +hdel +hgetall +exists +zincrby +zcard +zmscore +zrangebyscore "
     "+zremrangebyrank +xadd +xrange +xrevrange +info"
 )
 #: Tests whether Redis accepts writes. RPUSHX creates no list, so nothing is ever written.
 _WRITE_CHECK: Final = f"(+rpushx %W~{WRITE_CHECK})"
 #: Name of a service that `*` replaces in key patterns for all services.
-_ANY: Final = "any-service"
-_STUDENT: Final = (
+_ANY_SERVICE: Final = "any-service"
+_STUDENT_COMMANDS: Final = (
     "+hget +hset +hdel +hgetall +del +zadd +zscore +zrem +zrange +zrangebyscore "
     "+zremrangebyscore +pexpire +xadd +xrange"
 )
@@ -86,10 +86,10 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
 def _permissions(service: str) -> dict[str, str]:
     """Return key patterns and commands of each user."""
     managers = f"%R~{MANAGERS} %R~{lease_set('managers', '').facts}*"
-    student = f"{managers} ~{ANY_JOB} ~{JOBS} {_CONNECT} {_SCRIPTS} {_STUDENT}"
+    student = f"{managers} ~{ANY_JOB} ~{JOBS} {_CONNECT} {_SCRIPTS} {_STUDENT_COMMANDS}"
     machine = f"~{MACHINES.deadlines} ~{MACHINES.facts}* %R~{ORDERS}"
-    any_teacher = _teachers(_ANY).replace(_ANY, "*")
-    teacher_commands = f"{_CONNECT} {_SCRIPTS} {_TEACHER}"
+    any_teacher = _teachers(_ANY_SERVICE).replace(_ANY_SERVICE, "*")
+    teacher_commands = f"{_CONNECT} {_SCRIPTS} {_TEACHER_COMMANDS}"
     add_service = f"(+zadd %W~{SERVICES})"
     return {
         teacher(service): f"{_teachers(service)} {teacher_commands} {add_service}",
@@ -97,7 +97,7 @@ def _permissions(service: str) -> dict[str, str]:
         STUDENT: student,
         AGENT: f"{machine} {any_teacher} {teacher_commands} {add_service}",
         FLEET: f"{student} ~{ANY_QUEUE}",
-        MANAGER: f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER}",
+        MANAGER: f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER_COMMANDS}",
     }
 
 

@@ -36,7 +36,7 @@ from .redis_leases import RedisLeases
 WRITE_CHECK: Final = "edl:write-check"
 
 #: The change of a leadership for each code that script `lead` returns.
-_CHANGES: Final[tuple[LeadershipChange, ...]] = get_args(LeadershipChange)
+_LEADERSHIP_CHANGES: Final[tuple[LeadershipChange, ...]] = get_args(LeadershipChange)
 _WORDS_PER_ZADD: Final = 2000  # Lua passes only some thousand arguments to a command
 Word = str | int
 
@@ -129,7 +129,7 @@ class RedisStore:
             "lead", [key, *kept], holder, max(1, round(ttl_s * 1000)), facts, int(identify),
             *(round(seconds * 1000) for seconds in kept.values()),
         )  # fmt: skip
-        return Leadership(leader, int(token), _CHANGES[change], registry_id, int(now_ms))
+        return Leadership(leader, int(token), _LEADERSHIP_CHANGES[change], registry_id, int(now_ms))
 
     def leader(self, key: str) -> Leadership | None:
         """Return the leader with its facts and the time left; None: there is none."""

@@ -41,15 +41,15 @@ SLOW_S: Final = 5.0
 #: A mesh with at most this many teachers and students in total is read every `FAST_S` seconds.
 _FAST_MEMBERS: Final = 1500
 #: Events kept for new pages, and events of each service that are read at first.
-_LOG: Final = 500
-_LOG_AT_FIRST: Final = 200
+_EVENTS_KEPT: Final = 500
+_EVENTS_AT_FIRST: Final = 200
 #: If a page has this many unread messages, one message with the whole mesh replaces them.
 _BACKLOG: Final = 8
 #: Maximum number of open pages.
 MAX_VIEWERS: Final = 32
 
 #: Maximum number of teachers, and of students, of each service on the page.
-_MEMBERS: Final = 1000
+_MAX_MEMBERS: Final = 1000
 
 Message = dict[str, Any]
 
@@ -68,7 +68,7 @@ class MeshSource:
 
     def status(self) -> pb.MeshStatus:
         """Return the live teachers and students and the assignments. Raises RedisUnavailable."""
-        return self._manager.status(max_members=_MEMBERS)
+        return self._manager.status(max_members=_MAX_MEMBERS)
 
     def events(self, service: str, after: str, last: int) -> Sequence[pb.Event]:
         """Return events of the log of a service, oldest first. Raises RedisUnavailable.
@@ -95,7 +95,7 @@ class Feed:
     def __init__(self, source: MeshSource) -> None:
         self._source = source
         self._picture = Picture()
-        self._events: deque[Message] = deque(maxlen=_LOG)
+        self._events: deque[Message] = deque(maxlen=_EVENTS_KEPT)
         self._seen: dict[str, str] = {}  # service -> id of its last read event
         self._unreadable: set[str] = set()  # services whose log could not be read
         #: Messages for each viewer, and whether it has the whole mesh.
@@ -173,7 +173,7 @@ class Feed:
         for service in status.services:
             seen = self._seen.get(service.name, "")
             try:
-                events = self._source.events(service.name, seen, 0 if seen else _LOG_AT_FIRST)
+                events = self._source.events(service.name, seen, 0 if seen else _EVENTS_AT_FIRST)
             except WrongKeyType as error:  # all else is shown
                 if service.name not in self._unreadable:
                     log.warning("service %s: its log is not shown: %s", service.name, error)
@@ -333,14 +333,14 @@ def _state(teacher: pb.Teacher, has_student: bool) -> str:
     return "idle" if state == "serving" and not has_student else state
 
 
-_TEACHER: Final = (
+_TEACHER_FIELDS: Final = (
     "address", "device", "protocol", "voucher", "model", "verified", "admission", "slots", "lanes",
     "in_flight",
 )  # fmt: skip
 
 
 def _teacher(service: str, teacher: pb.Teacher, now_ms: int) -> Row:
-    return _fields(teacher, _TEACHER) | {
+    return _fields(teacher, _TEACHER_FIELDS) | {
         "service": service,
         "id": teacher.teacher_id,
         "host": teacher.host or teacher.address.rpartition("://")[2].rpartition(":")[0],
@@ -353,7 +353,7 @@ def _teacher(service: str, teacher: pb.Teacher, now_ms: int) -> Row:
     }
 
 
-_REPORT: Final = (
+_REPORT_FIELDS: Final = (
     "host", "state", "want", "min", "needed", "priority", "unreachable", "resends", "hedges",
 )  # fmt: skip
 
@@ -361,7 +361,7 @@ _REPORT: Final = (
 def _student(service: str, student: pb.StudentStatus, now_ms: int) -> Row:
     report = student.report
     return {
-        **_fields(report, _REPORT),
+        **_fields(report, _REPORT_FIELDS),
         **_rate_and_waits(report),
         "service": service,
         "id": report.student_id,

@@ -168,7 +168,7 @@ def _end_one_silent(connections: set[Any]) -> bool:
 
 
 _STATIC: Final = Path(__file__).parent / "static"
-_KINDS: Final = {
+_MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -212,14 +212,16 @@ def make_app(source: MeshSource, access: Access, feed: Feed, *, local: bool) -> 
         feed: the messages for open pages.
         local: whether the server listens on loopback.
     """
-    files = {path.name: path.read_bytes() for path in _STATIC.iterdir() if path.suffix in _KINDS}
+    files = {
+        path.name: path.read_bytes() for path in _STATIC.iterdir() if path.suffix in _MEDIA_TYPES
+    }
 
     # Coroutine functions: Starlette would run plain functions in worker threads.
     async def file(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name not in files:
             return JSONResponse({"error": "there is no such page"}, 404)
-        return Response(files[name], media_type=_KINDS[Path(name).suffix])
+        return Response(files[name], media_type=_MEDIA_TYPES[Path(name).suffix])
 
     async def describe_access(request: Request) -> Response:
         return JSONResponse(access.describe(_token(request)))
