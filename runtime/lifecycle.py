@@ -62,8 +62,8 @@ class Stop:
     Attributes:
         requested: whether the request was made.
         urgent: whether a second signal came; see `stop_on_signals`.
-        signal: number of the signal that made the request; None if the program made it, or nothing
-            has.
+        signal: number of the signal that made the request; None if the program made it, or there
+            is no request yet.
     """
 
     def __init__(self) -> None:

@@ -159,11 +159,11 @@ class StudentSession:
         return self.report.incarnation
 
     def is_ahead(self, epoch: Epoch) -> bool:
-        """Whether its assignment has an epoch above the table's, and the leader does not know."""
+        """Whether its assignment's epoch is above the table's, and the leader has not seen it yet."""
         return self._followed_epoch > epoch and self._followed_epoch != self._noted_epoch
 
     def note_epoch(self) -> None:
-        """Record that the leader knows the epoch of the student's assignment."""
+        """Record that the leader has seen the epoch of the student's assignment."""
         self._noted_epoch = self._followed_epoch
 
     @property

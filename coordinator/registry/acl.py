@@ -60,7 +60,7 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
     - A reader reads the addresses of managers and writes nothing.
     - A student (a node of a training) also reads and writes the board of every job.
     - An agent writes entries on the machine board, even those of other machines, and only reads the
-      orders. Its machine may serve any service, so it has the permissions of all their teachers.
+      orders. Its machine may serve any service, so it has the permissions of every teacher user.
     - A fleet user runs or submits elastic jobs: it has the permissions of a student, and reads and
       writes every queue.
     - A manager reads and writes all keys of the mesh.

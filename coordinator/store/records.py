@@ -223,7 +223,7 @@ class NumberIs:
 
 @dataclass(frozen=True, slots=True)
 class RankIs:
-    """Condition: a member of a ranked set (a zset) has this rank, which is its score, not place."""
+    """Condition: a member of a ranked set (a zset) has this rank, its score, not its position."""
 
     key: str
     member: str

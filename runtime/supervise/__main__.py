@@ -14,7 +14,7 @@ import sys
 from .life import LIFE_VARIABLE, end_with_parent, parent_has_ended, set_death_signal
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_EXIT_NOT_STARTED = 127  # as a shell exits if it does not find the program
+_EXIT_NOT_STARTED = 127  # a shell's exit code if it does not find the program
 
 
 def guard(grace_s: float, argv: list[str]) -> int:
