@@ -159,7 +159,7 @@ class StudentSession:
         return self.report.incarnation
 
     def is_ahead(self, epoch: Epoch) -> bool:
-        """Whether its assignment's epoch is above the table's, and the leader has not seen it yet."""
+        """Whether its assignment's epoch is above the table's, and the leader has not seen it."""
         return self._followed_epoch > epoch and self._followed_epoch != self._noted_epoch
 
     def note_epoch(self) -> None:
