@@ -437,7 +437,10 @@ _MOST_BYTES: Final = 1 << 20
 
 
 def dump_facts(facts: Facts) -> str:
-    """Return facts as JSON. Raises UsageError if they are not JSON or larger than 1 MiB."""
+    """Return facts as JSON, in which NaN and Infinity are allowed.
+
+    Raises UsageError if they are not JSON or larger than 1 MiB.
+    """
     try:
         text = json.dumps(dict(facts), separators=(",", ":"), allow_nan=True)
     except (TypeError, ValueError, RecursionError) as error:
