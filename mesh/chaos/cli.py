@@ -58,9 +58,9 @@ def chaos(
     """Inject faults into a real mesh on this machine and check its invariants.
 
     Starts four teachers, four misconfigured teachers, two students, a manager and
-    Redis, each as a process, and with Paddle an elastic training. About every two
-    seconds a process is killed, suspended, partitioned, delayed, drained or made to
-    answer wrongly.
+    Redis, each as a process. If Paddle is installed, an elastic training runs, too.
+    About every two seconds a process is killed, suspended, partitioned, delayed,
+    drained or made to answer wrongly.
 
     Exit code 0: every sample arrived once, in order, with its labels; the streams
     kept moving, memory did not grow, and nothing is left behind.
@@ -94,7 +94,10 @@ def chaos(
 
 
 def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
-    """Run chaos; remove a temporary folder of logs if all invariants held or a signal ended it."""
+    """Run chaos; return its report.
+
+    Remove a temporary folder of logs if all invariants held, or if a signal ended the run.
+    """
     from .monitoring import RUN_ID_VARIABLE, LeftoverCheck
     from .run import run_chaos
 

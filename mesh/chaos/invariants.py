@@ -28,8 +28,9 @@ MIN_POINTS = 10
 #: Least seconds between the measurements of a pair: the slope of a closer pair is mostly noise.
 MIN_DISTANCE_S = 8.0
 #: Largest slopes, in bytes per second, that do not count as growth. A student receives 1000 KiB/s,
-#: 200 of them labels. Caches that fill may cause a slope up to the first limit within a minute, or
-#: within the short life of an engine. The trainer's memory over five minutes has a tighter limit.
+#: 200 of them labels. Caches that fill may cause slopes up to the first limit in a run of a minute,
+#: or in the short life of an engine. The limit of the trainer alone falls with the length of the
+#: run: to the second limit in a run of five minutes.
 MAX_GROWTH = 100 << 10
 MAX_GROWTH_OF_LONG_RUN = 20 << 10
 #: Longest permitted pause of a student's stream while a teacher is healthy.

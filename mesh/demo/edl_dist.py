@@ -201,7 +201,7 @@ def open_reader(
             job=JOB,
             profiles=None,
             # Ask for all teachers at once: adapting n would take half of this short run. Ask for
-            # more than exist: one that seems fast on a busy machine counts as several teachers.
+            # more than exist: a teacher that seems fast on a busy machine counts as several.
             teachers_min=4 * settings.teachers,
             timeouts=Timeouts(wait_s=TEACHERS_TIMEOUT_S),
         )

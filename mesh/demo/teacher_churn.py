@@ -37,7 +37,7 @@ class TeacherEvent:
 class TeacherChurn:
     """Kills a teacher after two fifths of a run and starts another teacher. Driven by `update`.
 
-    The new teacher starts once the reader has sent requests again, or after two thirds of the run.
+    The new teacher starts once the reader has resent requests, or after two thirds of the run.
     While it starts, the student trains from the reader's buffer and with the other teachers.
 
     The killed teacher should have requests in flight. So a teacher with requests in flight is

@@ -1,4 +1,4 @@
-"""Jobs in a queue in Redis, which `edl agent jobs` runs, and reservations of its slots."""
+"""Jobs in a queue in Redis that a fleet (`edl agent jobs`) runs; reservations of its slots."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class QueueBackend:
                 "reservations": [{"name": one.name, "slots": one.slots} for one in reservations],
             },
             frozenset(job.name for job in jobs if is_lost(job.progress, runner)),
-            "" if runner is not None else ", once a runner runs: now there is none",
+            "" if runner is not None else ", as soon as a fleet runs: there is none now",
         )
 
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:

@@ -47,7 +47,7 @@ class JobRunner:
         self._reservations: Sequence[Reservation] = ()
         self._redis_down = False
         self._clock_offset_ms = 0.0  # the queue's clock minus the monotonic clock
-        self._fence: Leads  # a condition of writes of progress and logs; set by `_lead`
+        self._fence: Leads  # without it, Redis refuses progress and logs; set by `_lead`
         self._last_beat_s = self._last_piece_s = float("-inf")
         self._sent_facts: Facts = {}
         self._own_cores = {core for cores in config.cores for core in cores}
@@ -262,7 +262,7 @@ class JobRunner:
         jobs = list(self._jobs.values())
         for run in jobs:
             run.target = 0
-            run.reason = "the fleet was ended: it waits for the next 'edl agent jobs'"
+            run.reason = "the fleet was ended: the job waits for the next 'edl agent jobs'"
         self._report(time.monotonic())
         beat_s = self._config.ttl_s / _BEATS_PER_TTL
         heartbeats = Periodic("edl-fleet-beats", beat_s, self._renew_leadership)

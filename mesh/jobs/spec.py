@@ -188,8 +188,8 @@ def checked_job(spec: QueuedJobSpec, path: Path, *, here: bool = True) -> Queued
     Args:
         spec: spec from the file.
         path: path of the file.
-        here: the nodes run on machines with the same files; False: they run in an image, so nothing
-            is checked or changed.
+        here: the nodes run on machines that have the files of this machine; False: they run in an
+            image, so nothing is checked or changed.
 
     Raises:
         UsageError: the folder, or the job file of the training, is missing.

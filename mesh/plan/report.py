@@ -54,7 +54,7 @@ def plan_lines(plan: MeshPlan) -> Iterator[str]:
     )
     bottleneck, next_stage = plan.prediction.stages[:2]
     lost = (
-        f"; {100 * plan.prediction.lost:.2g} % of it is lost"
+        f"; jitter and uneven shares of teachers cost {100 * plan.prediction.lost:.2g} %"
         if plan.prediction.lost > 0.002
         else ""
     )
@@ -133,7 +133,7 @@ def sweep_table(key: str, points: Sequence[SweepPoint]) -> Table:
 
 
 def _table(*names: str) -> Table:
-    """Make an empty table for 80 columns; numbers are right-aligned, text is left-aligned."""
+    """Make an empty table without borders; align numbers right, and text left."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -168,7 +168,7 @@ _FOUR_DIGITS = 999.5
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Format bytes with three digits, in the binary unit that suits them."""
+    """Format bytes with three significant digits, in a binary unit; whole GiB from 1000 GiB on."""
     for unit in ("B", "KiB", "MiB"):
         if size_bytes < _FOUR_DIGITS:
             return f"{size_bytes:.3g} {unit}"
@@ -177,7 +177,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_rate(samples_per_s: float) -> str:
-    """Format samples per second with at least three digits; infinity is "any"."""
+    """Format a rate: whole from 100 on, else three significant digits; infinity is "any"."""
     if samples_per_s == float("inf"):
         return "any"
     return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"

@@ -16,7 +16,7 @@ from ...scheduler.verdicts import Aim
 from ..files.yaml_tree import describe_number, parse_number, unknown_key
 
 #: Number of points of a range without a step, and the limit of every range. A range of at most
-#: `MAX_POINTS` whole numbers has all of them.
+#: `MAX_POINTS` whole numbers, without a step, has all of them.
 POINTS, MAX_POINTS = 9, 64
 #: Ratio of the bounds above which the points of a range are in geometric progression.
 WIDE_RANGE = 20.0

@@ -239,7 +239,7 @@ def upgrade(
     ] = "epoch",
     context: Mesh = None,
 ) -> None:
-    """Move a service to another model; first start teachers of that model in the service.
+    """Move a service to another model, of which teachers already run in the service.
 
     A student never gets labels of both models at once, and keeps the old model while no teacher of
     the new model serves. `edl describe service NAME` shows how many students have not moved yet;

@@ -21,8 +21,8 @@ MESH, STUDENTS, TEACHERS = 1, 2, 3
 _GROUPS: Final = {MESH: "mesh", STUDENTS: "students", TEACHERS: "teachers"}
 #: Track of events in the group `MESH`.
 _EVENTS: Final = 11
-#: First number of other tracks. Numbers of groups are avoided: viewers show such a track as the
-#: main thread of its group.
+#: First number of other tracks. No track has the number of a group: viewers would show the track
+#: as the main thread of that group.
 _FIRST_TRACK: Final = 101
 #: Size limit of a part of the file in bytes; the whole timeline is one part.
 _PART_BYTES: Final = 1 << 62

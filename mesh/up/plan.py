@@ -30,7 +30,8 @@ _START_CONDITIONS: Final = {
     "teacher": "teachers: as soon as the coordinator is ready",
     "student": "students: as soon as each service has a teacher",
 }
-#: Seconds after the grace period of a teacher, or of a fleet's teachers, before it is killed.
+#: Seconds after the grace period of a teacher before it is killed. For a fleet they count twice:
+#: the fleet kills its teachers after these seconds, `edl up` kills the fleet later.
 _EXIT_MARGIN_S: Final = 5.0
 _COORDINATOR_GRACE_S: Final = 10.0
 #: Seconds that a student's `command` has to end after `edl up` has died.
