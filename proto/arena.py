@@ -39,6 +39,8 @@ _TRIM_THRESHOLD_BYTES = (1 << 31) - 1
 def tune_allocator() -> bool:
     """Keep freed buffers of up to 1 GiB in this process, which then stays near its peak size.
 
+    An old glibc keeps buffers of up to 32 MiB only.
+
     Returns:
         Whether it had an effect: only with glibc.
     """

@@ -26,7 +26,7 @@ is probabilities p, `topk:K` without a temperature sends the logits log p.
 
 A server that does not know these parameters ignores them and answers in its own datatype.
 
-Encoding and decoding use numpy only, on whole axes.
+Encoding and decoding are vectorized: numpy without loops over rows.
 """
 
 from __future__ import annotations

@@ -180,7 +180,8 @@ def array_to_json(array: Array) -> list[Any]:
 HEAD_LENGTH: Final = "Inference-Header-Content-Length"
 #: Parameter of a tensor: the number of bytes behind the JSON object that hold its elements.
 BINARY_SIZE: Final = "binary_data_size"
-#: Parameters of a requested output, and of a request for all its outputs: send elements as bytes.
+#: Parameter of one requested output, and parameter of a request for all its outputs. Both ask the
+#: server to send elements as bytes.
 BINARY: Final = "binary_data"
 BINARY_DEFAULT: Final = "binary_data_output"
 

@@ -167,7 +167,7 @@ class Client:
     def list(
         self, kind: Kind, labels: str = "", namespace: str | None = None, fields: str = ""
     ) -> Objects:
-        """Return all objects of a kind, by namespace and name, with their `apiVersion` and `kind`.
+        """Return all objects of a kind, ordered by namespace and name.
 
         Args:
             kind: the kind.

@@ -362,8 +362,8 @@ def decode_labels(reply: HttpReply) -> LabelResponse:
 
 #: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.
 _BINARY_REFUSED_STATUSES: Final = (400, 406, 415, 422, 500, 501)
-#: The one of these statuses that may have another cause than the binary body. So a server counts as
-#: refusing binary bodies only after it has failed twice in this way.
+#: The one of these statuses that may have another cause than the binary body. With this status, a
+#: server counts as refusing binary bodies only when the same has happened before.
 _AMBIGUOUS_STATUS: Final = 500
 _NOT_READY: Final = (400, 503)
 #: The JSON object of a request, and the buffers that follow it.

@@ -86,7 +86,7 @@ def caller_of_certificate(common_name: str) -> Caller:
         return Caller("student", common_name, f"student:{common_name}")
 
 
-#: Tokens are sent in a header, which is never this large.
+#: Limit of the length of a token: a call may have 8 KiB of metadata in all.
 _MAX_TOKEN_CHARS = 4096
 _MAX_FILE_BYTES = 4 << 20
 
@@ -178,7 +178,7 @@ def _read_secret(path: Path) -> str:
 
 
 def _checked(token: str, where: str) -> str:
-    """Return `token` if a header can carry it; else raise UsageError."""
+    """Return `token`; raise UsageError if it is too long or has control characters."""
     if len(token) > _MAX_TOKEN_CHARS:
         raise UsageError(f"{where} has a token of more than {_MAX_TOKEN_CHARS} characters")
     if not token.isprintable():
@@ -342,11 +342,13 @@ class AccessControl:
         return caller
 
     def bearer(self, token: str | None) -> Caller:
-        """Authenticate a bearer token, for HTTP servers that require no certificate.
+        """Authenticate a caller by its token alone; no certificate is checked.
+
+        `admit` uses it, and HTTP servers without client certificates (web page, metrics).
 
         Raises:
-            Unauthenticated: the token is missing or unknown, or this server accepts certificates
-                only.
+            Unauthenticated: the token is missing or unknown, or the settings have a `ca` but no
+                tokens.
         """
         if self._tokens is None:
             if self._wants_certificates:
