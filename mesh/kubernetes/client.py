@@ -169,6 +169,8 @@ class Client:
     ) -> Objects:
         """Return all objects of a kind, ordered by namespace and name.
 
+        The server omits `apiVersion` and `kind` of the items of a list; this method adds them.
+
         Args:
             kind: the kind.
             labels: label selector, see `resources.selector`.

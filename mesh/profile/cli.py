@@ -68,7 +68,11 @@ class MeasureKeys:
 
     steps: Annotated[int, Key("steps of the student that are timed.", at_least=5)] = 30
     seconds: Annotated[
-        float, Key("seconds after which no further step of a model begins.", at_least=0)
+        float,
+        Key(
+            "seconds after which no further step of a model begins; a few steps are always timed.",
+            at_least=0,
+        ),
     ] = 60.0
 
 
