@@ -78,8 +78,8 @@ class SaveKeys:
     overhead: Annotated[
         float,
         Key(
-            "without the two above: save the first step, then as often as this share of the time "
-            "allows; 0: only when the world changes and at the end."
+            "without steps= and seconds=: save after the first step, then as often as this share "
+            "of the time allows; 0: only when the world changes and at the end."
         ),
     ] = OVERHEAD
     keep: Annotated[int, Key("checkpoints that are kept.", at_least=1)] = DEFAULT_KEEP
@@ -162,7 +162,7 @@ def train(
     ] = DEFAULT_HANG_S,
     epochs: Annotated[
         int | None,
-        _length(min=1, help="End after this many epochs. --steps can replace it."),
+        _length(min=1, help="End after this many epochs. Give this limit, --steps, or both."),
     ] = None,
     steps: Annotated[
         int | None,

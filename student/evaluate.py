@@ -121,7 +121,8 @@ class Evaluation:
         step: step of the checkpoint.
         rows: number of evaluated samples.
         seconds: duration.
-        metrics: the job's metrics by name, and its own `loss` if there are labels; means over rows.
+        metrics: the job's metrics by name, and its own `loss` if there are labels. The loss, and
+            metrics that are functions, are means over rows.
     """
 
     step: int

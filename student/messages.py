@@ -50,8 +50,8 @@ class Order(RankMessage):
         restore: path or URL of the checkpoint to start from; empty: start at step 0.
         snapshot: keys of the shared memory for snapshots, one for each slot; empty: this rank
             writes none.
-        restarts_epoch: settings that decide the order of samples have changed since that
-            checkpoint, so the epoch starts from its beginning.
+        restarts_epoch: settings that decide the order of samples have changed since the checkpoint
+            `restore`, so the epoch starts from its beginning.
         inspect: do not train: send the fingerprint of the job as `Inspected`, and exit.
     """
 

@@ -92,7 +92,8 @@ def restore(
         rank: rank 0 continues the captured random sequences; each other rank gets its own.
 
     Raises:
-        CheckpointMismatch: the model or the optimizer differs; the message names parameters.
+        CheckpointMismatch: the model differs (the message names parameters), the optimizer differs,
+            or the captured state of the random generators is invalid.
     """
     framework, live = trained.framework, trained.tensors()
     saved = contents.group(MODEL)

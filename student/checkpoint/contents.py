@@ -42,7 +42,7 @@ DTYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The state of a training after one step.
+    """The state of a training after `step` steps.
 
     Attributes:
         step: number of optimizer steps taken.
@@ -54,8 +54,8 @@ class Contents:
             learning-rate schedule, the scaler and the random generators.
 
     Raises:
-        UsageError: a name is not `GROUP/NAME`, safetensors does not support a dtype or byte order,
-            or step or world is out of range.
+        UsageError: a name is not `GROUP/NAME`, a dtype is not in `DTYPES` or not in native byte
+            order, or step or world is out of range.
     """
 
     step: int

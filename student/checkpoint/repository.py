@@ -118,7 +118,7 @@ class Repository:
         self._files: Files = open_files(url)
         self._keep = keep
         self.provenance = Provenance()
-        #: Problems of damaged checkpoints by name. They do not count as checkpoints to keep.
+        #: Damaged checkpoints: name to problem. Pruning does not count them as checkpoints to keep.
         self._damaged: dict[str, str] = {}
         self._missing: set[str] = set()  # names of missing checkpoints that were logged
 

@@ -196,10 +196,15 @@ PositionLeases: TypeAlias = BoardLeases | StaticLeases
 
 
 def remaining_positions(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:
-    """Return the positions of an epoch of `total` positions that the checkpoint has not trained.
+    """Return the positions of an epoch that were not trained when the checkpoint was saved.
+
+    Args:
+        trained: trained positions of the checkpoint, by epoch.
+        epoch: number of the epoch.
+        total: number of positions of the epoch.
 
     Raises:
-        UsageError: positions were trained that the epoch does not have.
+        UsageError: the checkpoint has trained positions that the epoch does not have.
     """
     done = trained.get(epoch, Ranges())
     if done.minus(Ranges.of([(0, total)])):

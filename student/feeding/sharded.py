@@ -102,9 +102,9 @@ class ShardedSource:
         return [ids[position] for position in positions]
 
     def state(self) -> dict[str, Any]:
-        """Return the positions that this rank has trained, for `merge_states`.
+        """Return the positions that this rank has trained in this generation's latest epoch.
 
-        They are those of this generation and of its latest epoch.
+        `merge_states` merges those of all ranks.
         """
         trained = {str(epoch): ranges.to_json() for epoch, ranges in self._trained.items()}
         return {"kind": self.kind, "trained": trained, "order": self._order.identity()}

@@ -128,9 +128,9 @@ class DistributedGroup(ABC):
         with self._together("the gradients of the other ranks"):
             with self.module.no_grad():
                 flags = self._floats([self._gradient_kind(each) for each in parameters])
-                flags_summed = self._begin_sum(flags)
+                wait_for_flags = self._begin_sum(flags)
                 flat = self._summed(self._buckets)
-                flags_summed()
+                wait_for_flags()
                 kinds = dict(zip(map(id, parameters), flags.tolist(), strict=True))
                 known = {id(each) for bucket in self._buckets for each in bucket}
                 unfrozen = [one for one in parameters if kinds[id(one)][0] and id(one) not in known]
