@@ -53,14 +53,14 @@ class Learner:
         means: dict[str, Any] = {}
         micro_batches = pieces(batch.rows, total, self.micro_batch)
         for piece in micro_batches:
-            losses = self._piece(batch.part(piece.start, piece.stop), piece, step)
+            losses = self._backward_piece(batch.part(piece.start, piece.stop), piece, step)
             for name, value in losses.items():
                 share = (piece.stop - piece.start) / batch.rows
                 part = value if len(micro_batches) == 1 else value * share
                 means[name] = means[name] + part if name in means else part
         return means
 
-    def _piece(self, part: Parts, piece: BatchPiece, step: int) -> Mapping[str, Any]:
+    def _backward_piece(self, part: Parts, piece: BatchPiece, step: int) -> Mapping[str, Any]:
         """Add the gradients of a micro-batch; return the terms of its loss."""
         with self.precision.forward():
             terms = self.loss(part.forward(self.model), part.labels, part.soft, step)
@@ -101,7 +101,7 @@ class CompletedStep:
     Attributes:
         step: its number, from 1.
         epoch: epoch of its rows.
-        positions: positions of this rank's rows; empty: the samples have no ids.
+        positions: positions of this rank's rows; empty: it has no rows, or the samples have no ids.
         rows: rows of this rank.
         total: rows of all ranks.
         losses: terms of the loss by name, scalar tensors: means over this rank's rows.

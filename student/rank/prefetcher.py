@@ -33,8 +33,8 @@ class BatchPrefetcher:
         reader: reader of the batches; `begin` calls `iter` on it once per epoch.
         source: source of the reader, stopped before the reader is closed.
         on_label_kinds: called once, in the prefetcher's thread, with the kinds of outputs that
-            teachers publish. The call comes when the next batch arrives after the kinds are known,
-            and before `take` returns that batch.
+            teachers publish. The call comes with the first batch that arrives after the kinds are
+            known, before `take` returns it.
         label_names: names of the soft labels; empty: batches have none.
         tensor: converts a leaf of a batch, as `Framework.tensor` does.
 

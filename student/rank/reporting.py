@@ -2,8 +2,8 @@
 
 A rank reports every second that it waits for its batch or for other ranks. While it evaluates, it
 reports after batches, at most once a second. While it computes a step, it reports nothing. So if a
-world makes no progress, the silent rank hangs. At safe points, a `Saver` copies the state of all
-ranks into memory that outlives them.
+world makes no progress, the rank that reports nothing is the one that hangs. At safe points, a
+`Saver` copies the state of all ranks into memory that outlives them.
 """
 
 from __future__ import annotations

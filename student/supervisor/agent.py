@@ -43,7 +43,8 @@ _POLL_S: Final = 0.05
 _LEAVE_S: Final = 15.0
 #: Seconds for which ranks may still run after the job is done.
 _FINISH_S: Final = 60.0
-#: Seconds to try to write the last snapshot before a node leaves, or to wait for a checkpoint.
+#: Seconds for which a leaving node tries to write the last snapshot, and for which a starting node
+#: waits for its checkpoint.
 CHECKPOINT_TIMEOUT_S: Final = 60.0
 
 
@@ -127,8 +128,8 @@ class Supervisor:
         self._ended_since_s = 0.0  # when its ranks, or the job, ended; 0: not yet
         self._finished = False  # the ranks of this node have finished the job
         self._fingerprint: Fingerprint = {}
-        #: A final failure of this node's ranks before their first step in a running job. The node
-        #: leaves with this error; the job continues.
+        #: The final failure of this node's ranks, if the node joined a running job and they failed
+        #: before their first step. The node leaves with this error; the job continues.
         self._final_failure: RankFailure | None = None
 
     def run(self, stop: Stop) -> NodeOutcome:

@@ -87,7 +87,7 @@ class CheckpointVerifier:
     def _begin(self, request: tuple[int, CheckpointHistory]) -> Future[Checkpoint | None]:
         """Start a search in a thread.
 
-        It does not read the checkpoint again that the last search for this generation returned.
+        A checkpoint that the last search for this generation returned is not read again.
         """
         if request[0] != self._request[0]:
             self._result = None
@@ -200,7 +200,7 @@ class CheckpointManager:
             self.persister.wake()
 
     def set_provenance(self, checkpoint: Checkpoint | None, fingerprint: Fingerprint) -> None:
-        """Set the provenance of later saves: `checkpoint`, continued with `fingerprint`."""
+        """Set the provenance of later saves: that of `checkpoint`, continued by `fingerprint`."""
         previous, step = Provenance(), 0
         if checkpoint is not None:
             previous, step = checkpoint.provenance, checkpoint.step

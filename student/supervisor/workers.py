@@ -384,7 +384,8 @@ class WorkerRun:
         self._on_message = on_message
         self._asked_to_leave = ""
         self._hang_reason = ""  # the leader's reason why ranks hang
-        # When the first rank ended, and True; once a rank has failed: when it failed, and False.
+        # When the first rank ended, and whether it ended without a failure. Once a rank has failed,
+        # these are of the first failed rank.
         self._first_end: tuple[float, bool] | None = None
 
     def poll(self, wait_s: float) -> RunResult | None:
