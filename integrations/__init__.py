@@ -1,1 +1,1 @@
-"""Soft labels in the trainers that people use; each module needs the library of its name."""
+"""Soft labels in the trainers that people use; a module of a library's name needs that library."""

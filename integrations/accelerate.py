@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: a loader with soft labels, which checkpoints of Accelerate include."""
+"""Hugging Face Accelerate: a loader with soft labels; Accelerate's checkpoints have its state."""
 
 from __future__ import annotations
 
