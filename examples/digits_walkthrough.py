@@ -2,8 +2,8 @@
 # # A mesh in one notebook
 #
 # A teacher learns digits and is exported to ONNX. Two processes on this machine serve it. A student
-# with images but hardly any labels learns from them; meanwhile one of the processes is killed. Open
-# this file as a notebook (VS Code, Spyder, Jupyter with jupytext), or run it:
+# with images but hardly any labels learns from the teacher; meanwhile one of the processes is
+# killed. Open this file as a notebook (VS Code, Spyder, Jupyter with jupytext), or run it:
 #
 #     pip install '.[onnx,embedded,bench]' onnx    # in a clone of EDL-Dist
 #     python examples/digits_walkthrough.py

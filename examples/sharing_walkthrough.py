@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Trainings that share eight slots
 #
-# Three jobs share a pool of eight slots, then a web service wants some back. First each job waits
-# until all its nodes are free, as with most schedulers; then jobs grow and shrink between a minimum
-# and a maximum, as with `edl agent jobs` and the operator. The rule is the product's, only the time
-# is virtual. Open this file as a notebook, or run it; it needs only `edl-dist`:
+# Three jobs share a pool of eight slots. In the first run, each job waits until all its nodes are
+# free, as with most schedulers. In the second one, jobs grow and shrink between a minimum and a
+# maximum, as with `edl agent jobs` and the operator. In the third one, a web service also wants
+# some slots back. The rule is that of `edl agent jobs`; only the time is virtual. Open this file as
+# a notebook, or run it; it needs only `edl-dist`:
 #
 #     python examples/sharing_walkthrough.py
 
