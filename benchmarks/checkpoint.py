@@ -3,7 +3,8 @@
 Both times are of the same network and optimizer (Momentum). *Blocking* is the time for which a step
 waits: finding the arrays and copying them into the supervisor's memory. *Synchronous* is the time
 for which a step would wait for a save: finding the arrays, writing, checksums, and syncing to the
-disk of the temporary folder. The first write to fresh memory costs more; it happens in the warm-up
+disk of the temporary folder. The first write to each of the two slots costs more, because its
+memory is fresh. One of these writes is in the warm-up round, the other one in the first measured
 round.
 """
 

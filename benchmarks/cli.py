@@ -111,8 +111,8 @@ def bench(
     """Run a benchmark, and print its figures and goals; without a name, list all.
 
     A benchmark compares figures of one run; figures of another day or machine are no baseline.
-    Limits for CPU time, and for rates of one core, hold for a reference machine. On a slower
-    machine they are wider by the same factor, and the report shows both.
+    Limits for CPU time, and for rates of one core, hold for a reference machine. A slower machine
+    has limits that are wider in proportion; the report shows both limits.
     """
     from rich.console import Console
 

@@ -1,6 +1,6 @@
 """The speeds that `edl demo` compares, interleaved, and the most that a mesh can reach.
 
-The demo trains one way after another, so on a machine that changes its speed within seconds its
+The demo trains one way after another. So if the machine's speed changes within seconds, the demo's
 ratios change, too. Here a few steps of each way alternate: N-training; distillation with constant
 soft labels while a process outside the mesh keeps the teachers' cores busy; Online; EDL-Dist with a
 full buffer and without killed teachers. The second way is the most that a mesh can reach: it

@@ -1,7 +1,7 @@
 """A process that measures how late a teacher answers.
 
-It runs on the CPU core of the teacher's I/O process. Every few milliseconds it wakes up, notes how
-late, calls `ServerLive`, and reads the deadline of the teacher's lease.
+It runs on the CPU core of the teacher's I/O process. Every 10 ms it wakes up, records how late it
+woke, calls `ServerLive`, and reads the deadline of the teacher's lease.
 """
 
 from __future__ import annotations
