@@ -88,8 +88,7 @@ def replay(
         mode: mode of the fleet.
         jobs: number of jobs.
         every_s: seconds between two submissions.
-        after_s: seconds after the pause that follows the last submission; then all jobs are
-            stopped.
+        after_s: all jobs are stopped `every_s + after_s` seconds after the last submission.
         until_trained: stop the jobs earlier, once each has had a node.
 
     Raises:

@@ -56,7 +56,7 @@ EXPERIMENT: Final = Experiment(
     title="EDL's controller: pending time and CPU load of 20 jobs",
     source=_PAGE,
     setting=(
-        "20 jobs, one every 10 s, on 133 machines; each has 2 to 60 trainers of 5 CPUs with"
+        "20 jobs, one every 10 s, on 133 machines. Each job has 2 to 60 trainers of 5 CPUs with"
         " autoscaling and 60 without, and 41 CPUs for servers and master. All are killed 300 s"
         " after the last submission; the pending time of jobs that never started ends there."
     ),

@@ -135,11 +135,11 @@ def simulate(quick: bool) -> Outcome:
         },
         series,
         (
-            "34.49 % fewer jobs fail, at 0.2 failures in a job, if another node can continue after"
-            f" {100 * share:.1f} % of the failures; at rare failures it is 34.5 %, at 1 in a job"
-            f" {100 * recoverable(1.0, REDUCTION):.1f} %, at 3"
-            f" {100 * recoverable(3.0, REDUCTION):.1f} %. The other failures are the job's own: its"
-            " code, its data, too little memory.",
+            "34.49 % fewer jobs fail if another node can continue after this share of the failures:"
+            f" {100 * share:.1f} % at 0.2 failures in a job,"
+            f" {100 * recoverable(1.0, REDUCTION):.1f} % at 1,"
+            f" {100 * recoverable(3.0, REDUCTION):.1f} % at 3, and 34.5 % if failures are rare. The"
+            " other failures are the job's own: its code, its data, too little memory.",
             _costs(without, with_it),
         ),
     )

@@ -36,7 +36,9 @@ A cell of a table has the paper's figure, ours, and our error. A mark after it: 
 calibrated on it; = it follows from other cells; ! another statement of the same paper contradicts
 it, so it is shown and not judged. All others are *free*: judged, and nothing was fitted to them.
 
-At the end are results of `--measure --json benchmarks/results/paper-NAME-measured.json`.
+At the end are results of `--measure --json benchmarks/results/paper-NAME-measured.json`. A figure's
+95 % interval is in square brackets: a goal fails only if the whole interval misses its limit. A
+figure "of expected 4.69" is the measured ratio divided by the expected ratio, 4.69.
 """
 
 

@@ -209,7 +209,7 @@ def _goals(experiment: Experiment, ours: Mapping[Key, float]) -> list[Goal]:
     in_ours, in_paper = (
         set(crossings(experiment, values)) for values in (ours, published(experiment))
     )
-    order = f"pairs of {pairs} in another order than the paper's"
+    order = f"pairs in another order than the paper's, of {pairs}"
     if wrong:
         order += ": " + "; ".join(wrong)
     goals = [

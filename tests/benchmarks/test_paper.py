@@ -87,7 +87,7 @@ def test_a_statement_of_order_is_judged() -> None:
     good = {CELL.key: 1.0, ("a", "rate"): 3.0, ("b", "rate"): 2.0, ("c", "rate"): 1.0}
     assert failed(compare(about, Outcome(good))) == []
     (name,) = failed(compare(about, Outcome({**good, ("c", "rate"): 2.0})))
-    assert name.startswith("pairs of 2")
+    assert name.startswith("pairs in another order than the paper's, of 2: ")
     assert name.endswith(": rate at b is not more than rate at c")
 
 
