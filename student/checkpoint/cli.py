@@ -94,10 +94,10 @@ def prune(
 ) -> None:
     """Remove all checkpoints but the newest whole ones.
 
-    A damaged checkpoint is removed once N newer whole ones exist. A checkpoint that has not joined
-    the history is removed a day after its save began. The coordinator is not involved: a running
-    training continues, and its next start takes the newest remaining checkpoint. Keep 2 or more
-    while a training runs.
+    A damaged checkpoint is removed once N newer whole ones exist. Once N whole ones exist, a
+    checkpoint that has not joined the history is removed a day after its save began. The
+    coordinator is not involved: a running training continues, and its next start takes the newest
+    remaining checkpoint. Keep 2 or more while a training runs.
     """
     from .repository import Repository
 

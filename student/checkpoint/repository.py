@@ -252,7 +252,8 @@ class Repository:
 
         Args:
             history: history on the board.
-            generation: the last generation; None: the board has none.
+            generation: the last generation; None: the board has none, so a save of any
+                generation may continue the newest entry.
             known: a verified checkpoint, which is not read again if it is the newest.
 
         Raises:
