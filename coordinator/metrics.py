@@ -58,7 +58,10 @@ _LEADER_GAUGES: Final[_Metrics[LeaderView]] = {
 }
 _LEADER_COUNTERS: Final[_Metrics[LeaderView]] = {
     "assignments_written": (lambda view: view.rows, "Assignments written by this manager."),
-    "recoveries": (lambda view: view.recoveries, "Terms that this manager started."),
+    "recoveries": (
+        lambda view: view.recoveries,
+        "Recoveries that this manager began, one per term.",
+    ),
     "admission_refusals": (
         lambda view: view.refusals,
         "Probes after which a teacher was refused.",
