@@ -32,8 +32,8 @@ from .teachers.models import export_resnet
 
 log = logging.getLogger(__name__)
 
-#: Greatest errors of predictions in percent: with stated devices, by the planner and by the
-#: simulator; with real models, by the planner.
+#: Limits of a prediction's error, in percent. PLANNED and SIMULATED: of the planner and of the
+#: simulator, for emulated devices. PLANNED_OF_REAL: of the planner, for real models.
 PLANNED: Final = 10.0
 SIMULATED: Final = 5.0
 PLANNED_OF_REAL: Final = 20.0
@@ -104,7 +104,7 @@ def error_of(ratios: Estimate) -> Estimate:
 
 
 def _trainings(quick: bool) -> Iterator[PredictedAndMeasured]:
-    """Train MobileNetV3-small alone, and with each teacher in its process and through a mesh.
+    """Train MobileNetV3-small: without a teacher, with each in its own process, through a mesh.
 
     Args:
         quick: smaller batches.

@@ -6,8 +6,8 @@ two are our own:
 
 ```
 shared_memory_region      text     the name under which the region was registered
-shared_memory_byte_size   integer  bytes at the location; exactly those of an input, at least those
-                                   of an output
+shared_memory_byte_size   integer  size of the location: of an input exactly the tensor's, of an
+                                   output at least the tensor's
 shared_memory_offset      integer  start of the location in the region; 0 if missing
 shared_memory_generation  integer  our own: the value of 8 bytes of the region while the location
                                    belongs to this request
@@ -52,8 +52,8 @@ class BufferRef:
         region: name of the region.
         offset: bytes from the start of the region.
         nbytes: size of the location.
-        generation: the value of the `GENERATION_BYTES` at `generation_at` while the location
-            belongs to this request; None if it has no generation.
+        generation: the number that the 8 bytes at `generation_at` hold while the location belongs
+            to this request; None if it has no generation.
         generation_offset: position of the generation, somewhere before `offset`: a tensor may begin
             in the middle of an array. None: right before `offset`.
     """

@@ -43,7 +43,7 @@ class RespConnection(asyncio.Protocol):
             self._waiting.popleft()(RedisUnavailable(f"the connection to Redis broke ({error})"))
 
     def post(self, packet: bytes, *on_replies: OnReply) -> None:
-        """Send commands in their own packet, without waiting.
+        """Send encoded commands together, without waiting for their replies.
 
         Args:
             packet: encoded commands.

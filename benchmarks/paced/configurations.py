@@ -49,14 +49,12 @@ class Configuration:
         return {f"{1e3 * batch_s:g} ms": (batch_s, count) for batch_s, count in counts.items()}
 
 
-#: In this order, the teachers are: half as fast as the student; together faster; one fewer than
-#: needed; unequal, one three times as slow as the other; two for each of two students.
 CONFIGURATIONS: Final = (
-    Configuration("1 slow teacher", 0.020, (0.040,)),
-    Configuration("2 fast teachers", 0.030, (0.040, 0.040)),
-    Configuration("3 of 4 teachers", 0.015, (0.060, 0.060, 0.060)),
+    Configuration("1 slow teacher", 0.020, (0.040,)),  # half as fast as the student
+    Configuration("2 fast teachers", 0.030, (0.040, 0.040)),  # together faster than the student
+    Configuration("3 of 4 teachers", 0.015, (0.060, 0.060, 0.060)),  # one fewer than needed
     Configuration("slow and fast", 0.010, (0.030, 0.090)),
-    Configuration("2 students", 0.020, (0.050, 0.050), students=2),
+    Configuration("2 students", 0.020, (0.050, 0.050), students=2),  # two teachers for each
 )
 
 

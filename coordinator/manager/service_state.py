@@ -174,9 +174,9 @@ class AssignmentRows:
                 incarnation=former.incarnation,
             )
             if set(former.teachers) != set(change.teachers):
-                count = len(change.teachers)
-                text = f"assigned {count} teacher{'' if count == 1 else 's'}: {change.reason}"
-                entries.append(LogEntry("assigned", name, text, former.teachers, change.teachers))
+                entries.append(
+                    LogEntry("assigned", name, change.reason, former.teachers, change.teachers)
+                )
         return entries
 
     def set_incarnations(self, incarnations: Mapping[str, int | None], counter: int) -> None:

@@ -24,7 +24,7 @@ def softmax(logits: Any) -> Any:
 
 
 def main(coordinator: str | None) -> None:
-    np.random.seed(4)  # fixes the order of points without a reader
+    np.random.seed(4)  # the order of the points if there is no reader, which has its own seed
     points, arms = spirals(60, seed=2)
     batches: Any = Batched([*zip(points, arms, strict=True)], 20, shuffle=True)
     if coordinator:

@@ -146,7 +146,7 @@ def _processes_of_run(run_id: str) -> list[str]:
 
 
 def _segments_in_use() -> set[str]:
-    """Return segments that live processes use. They are not the run's: its processes have ended."""
+    """Return segments that live processes use: other programs, or processes reported themselves."""
     paths: set[str] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process ended, or belongs to another user

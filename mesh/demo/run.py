@@ -31,7 +31,8 @@ from .settings import DemoSettings
 
 INTRODUCTION = (
     "Trains the same student without a teacher (N-training), with the teacher in its process"
-    " (Online: on one core, and on all), and with teachers in other processes (EDL-Dist)."
+    " (Online: on one core; on a CPU with more cores, also on all of them), and with teachers in"
+    " other processes (EDL-Dist)."
 )
 #: TTL of leases in seconds. A reader notices the death of a teacher earlier, by its connection.
 TTL_S = 3.0

@@ -109,7 +109,7 @@ def _student_table(result: SimulationResult) -> Table:
         slowest = min(group, key=lambda student: student.samples_per_s)
         table.add_row(f"{name} ({len(group)}): mean", *_cells(group))
         table.add_row(f"  slowest: {slowest.name}", *_cells([slowest]))
-    table.caption = f"{', '.join(SHARES)}: shares of the time; resent: with hedges"
+    table.caption = f"{', '.join(SHARES)}: shares of the time; resent: with hedges, in total"
     return table
 
 

@@ -35,7 +35,8 @@ class ProcessRun:
         process: the process; None: it could not be started.
         identity: identity for the `MeshRecord`; None: it does not run.
         started_s: monotonic time of the start.
-        ready: match of the line that showed that it is ready; None: it is not ready yet.
+        ready: match of the line that showed that it is ready; None: it is not ready yet, or it
+            prints no such line.
         address: address of its server; empty: none.
         last: last line that it printed, or the reason why it could not be started.
     """
@@ -259,7 +260,7 @@ def _row(process: ProcessState, run: ProcessRun | None, now_s: float) -> list[Te
         Text(f"  {process.spec.name}"),
         Text(state, style=_STYLES.get(state, "yellow")),
         Text(duration, style="dim"),
-        Text(f"{process.failures} ended" if process.failures else "", style="red"),
+        Text(f"failed {process.failures} times" if process.failures else "", style="red"),
         Text(run.address if run is not None and runs else ""),
         Text(shortened(run.last) if run is not None else "", style="dim"),
     ]

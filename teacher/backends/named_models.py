@@ -2,8 +2,8 @@
 
 NAME may also be a folder with `config.json` and safetensors, except for torchvision. Weights are
 fetched from the network only if the user allows it. No code of a repository is run. Pickles can
-execute code, so they are not opened, except the weights of torchvision: torch loads these with
-`weights_only`, which executes no code.
+execute code, so they are not opened, except the weights of torchvision: they are first loaded with
+`weights_only`, which refuses code.
 
 Images arrive as UINT8 [N, channels, height, width] and are scaled by the model's own configuration.
 An input that the user declares as FP32, or that a preprocessing step converts to FP32, is not
@@ -103,15 +103,15 @@ class _OpenedNetwork:
         files: weights and configuration, which its content hash covers.
         images: the form of the images that it takes; None if it takes something else.
         by_keyword: whether it takes inputs by keyword; then some outputs may not be tensors.
-        versions: result of `versions_of` from before the files were read; it covers the first
-            `len(versions)` of `files`. Empty if their content is checked in another way.
+        versions: result of `versions_of` for the first `len(versions)` of `files`, from before
+            the network was made of them.
     """
 
     network: Any
     files: Sequence[Path]
     images: _ImageSpec | None
+    versions: Sequence[object]
     by_keyword: bool = False
-    versions: Sequence[object] = ()
 
 
 def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
@@ -192,8 +192,8 @@ def _open_timm(name: str, download: bool) -> _OpenedNetwork:
             (channels, height, width),
             tuple(config["mean"]),
             tuple(config["std"]),
-            f"the model's images: {height} x {width}, a {config['crop_mode']} crop of a shorter "
-            f"side of {side} ({config['interpolation']})",
+            f"resize the shorter side of images to {side} ({config['interpolation']}), then take a "
+            f"{config['crop_mode']} crop of {height} x {width}",
         ),
         versions=versions,
     )
@@ -257,9 +257,15 @@ def _open_transformers(name: str, download: bool) -> _OpenedNetwork:
 def _image_spec_of(processor: Mapping[str, Any], config: Any) -> _ImageSpec:
     """Return the form of a transformers model's images, from its processor's configuration."""
     channels = getattr(config, "num_channels", 3)
+    size = processor.get("size") or config.image_size
     cropped = processor.get("crop_size") if processor.get("do_center_crop") else None
-    height, width = _sides(cropped or processor.get("size") or config.image_size)
-    resized = "x".join(map(str, _sides(processor.get("size") or config.image_size)))
+    height, width = _sides(cropped or size)
+    if isinstance(size, Mapping) and "shortest_edge" in size:
+        resizing = f"resize the shorter side of images to {size['shortest_edge']}"
+    else:
+        resizing = "resize images to {} x {}".format(*_sides(size))
+    if cropped:
+        resizing += f", then take a center crop of {height} x {width}"
     neutral = ([0.0] * channels, [1.0] * channels)
     mean, std = (
         (processor["image_mean"], processor["image_std"])
@@ -267,7 +273,6 @@ def _image_spec_of(processor: Mapping[str, Any], config: Any) -> _ImageSpec:
         else neutral
     )
     factor = processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1
-    resizing = f"the model's images: {height} x {width}, resized to {resized}"
     return _ImageSpec(
         "pixel_values", (channels, height, width), tuple(mean), tuple(std), resizing, 1 / factor
     )
@@ -311,11 +316,15 @@ def _open_torchvision(name: str, download: bool) -> _OpenedNetwork:
         raise ModelError(f"torchvision has no weights {name}: write NAME or NAME.TAG") from None
     transforms = weights.transforms()
     if not hasattr(transforms, "mean"):
-        raise ModelError(f"torchvision/{name} takes no batches of images of one size")
+        raise ModelError(
+            f"torchvision/{name} does not take images as one array: load it in a factory, "
+            "--model module:function"
+        )
     file = Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
     if not file.is_file() and not download:
         raise ModelError(_not_cached(f"torchvision/{name}", f"put {weights.url} at {file}"))
-    weights.get_state_dict(check_hash=True, weights_only=True)  # refuses pickled code
+    weights.get_state_dict(check_hash=True, weights_only=True)  # downloads; refuses pickled code
+    versions = versions_of([file])
     side, interpolation = transforms.resize_size[0], transforms.interpolation.value
     height = width = getattr(transforms, "crop_size", [side])[0]
     return _OpenedNetwork(
@@ -326,9 +335,10 @@ def _open_torchvision(name: str, download: bool) -> _OpenedNetwork:
             (3, height, width),
             tuple(transforms.mean),
             tuple(transforms.std),
-            f"the model's images: {height} x {width}, a center crop of a shorter side of {side} "
-            f"({interpolation})",
+            f"resize the shorter side of images to {side} ({interpolation}), then take a center "
+            f"crop of {height} x {width}",
         ),
+        versions=versions,
     )
 
 

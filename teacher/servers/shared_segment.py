@@ -102,7 +102,7 @@ class SharedSegment:
         used_s: time of its last use, on the clock of `SharedMemoryRegions`.
 
     Raises:
-        RequestRefused: there is no such object, or it is too small.
+        RequestRefused: there is no such object, it is too small, or the range is empty.
     """
 
     __slots__ = ("_fd", "_mapped", "from_reader", "key", "nbytes", "offset", "uid", "used_s")
@@ -116,7 +116,9 @@ class SharedSegment:
         if not stat.S_ISREG(status.st_mode):
             raise RequestRefused(f"{quoted(key)} is no shared-memory object")
         self.uid = status.st_uid
-        if nbytes < 1 or offset + nbytes > status.st_size:
+        if nbytes < 1:
+            raise RequestRefused(f"a region of {quoted(key)} needs at least 1 byte: set byte_size")
+        if offset + nbytes > status.st_size:
             raise RequestRefused(
                 f"bytes {offset} to {offset + nbytes} are not all within {quoted(key)}, which has "
                 f"{status.st_size} bytes"
@@ -148,7 +150,8 @@ class SharedSegment:
         Raises:
             RequestRefused: the location is not within the range, the object has shrunk, or it is
                 memory of a reader and the location has no generation.
-            RetryableError: the location belongs to another request now, or there is no memory.
+            RetryableError: the location belongs to another request now, or the system cannot read
+                it, for example for lack of memory.
         """
         at = self._start(ref)
         self.check(ref)
@@ -192,13 +195,13 @@ class SharedSegment:
         Raises:
             RequestRefused: it does not fit, the location is not within the range, or the object has
                 shrunk, belongs to a reader, or may not be written by this process.
-            RetryableError: the location belongs to another request now, or its owner is reusing it,
-                or there is no memory.
+            RetryableError: the location belongs to another request now, its owner is reusing it, or
+                the system cannot write it, for example for lack of memory.
         """
         if self.from_reader:
             raise RequestRefused(
-                f"region {quoted(ref.region)} is memory of a reader, which is only read: "
-                "request the output without a location in it, to get it in the answer"
+                f"region {quoted(ref.region)} is memory of a reader, into which teachers do not "
+                "write: name no location for this output, and the answer will contain it"
             )
         if len(data) > ref.nbytes:
             raise RequestRefused(

@@ -90,7 +90,7 @@ def test_images_are_scaled_as_the_model_says(vit: tuple[Any, Path]) -> None:
     assert opened.spec.inputs == specs("pixel_values:UINT8:-1,3,32,32")
     assert opened.spec.outputs == specs("logits:FP32:-1,7")
     assert opened.spec.preprocessing == (
-        "the model's images: 32 x 32, resized to 40x40",
+        "resize images to 40 x 40, then take a center crop of 32 x 32",
         "UINT8 / 255, minus (0.1, 0.2, 0.3), divided by (0.4, 0.5, 0.6)",
     )
     colours = np.random.default_rng(1).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8)
@@ -108,6 +108,24 @@ def test_images_are_scaled_as_the_model_says(vit: tuple[Any, Path]) -> None:
     assert floats.spec.preprocessing == ()
     assert floats.spec.content_id != opened.spec.content_id, "their labels differ"
     np.testing.assert_array_equal(floats.run({"pixel_values": scaled})["logits"], expected)
+
+
+@pytest.mark.parametrize(
+    ("processor", "resizing"),
+    [
+        ({"size": 32, "do_center_crop": False}, "resize images to 32 x 32"),
+        (
+            {"size": {"shortest_edge": 40}},
+            "resize the shorter side of images to 40, then take a center crop of 32 x 32",
+        ),
+    ],
+)
+def test_the_user_is_told_how_to_resize_images(
+    vit: tuple[Any, Path], tmp_path: Path, processor: dict[str, Any], resizing: str
+) -> None:
+    folder = shutil.copytree(vit[1], tmp_path / "model")
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR | processor))
+    assert open_backend(f"hf/{folder}").spec.preprocessing[0] == resizing
 
 
 def test_steps_before_a_named_model(vit: tuple[Any, Path]) -> None:

@@ -88,7 +88,7 @@ def of_torchvision(folder: Path) -> None:
         compared(f"torchvision/{name}", network, transform)
     refused("torchvision/resnet18", "not in the local cache")
     refused("torchvision/nothing", "torchvision has no weights nothing")
-    refused("torchvision/fasterrcnn_resnet50_fpn", "no batches of images of one size")
+    refused("torchvision/fasterrcnn_resnet50_fpn", "does not take images as one array")
 
 
 def main(folder: Path) -> None:
