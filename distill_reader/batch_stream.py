@@ -90,7 +90,7 @@ class LabelledBatch(NamedTuple):
         """Return the batch as the training loop gets it.
 
         Raises:
-            UsageError: see `put_together`.
+            UsageError, BatchError: see `put_together`.
         """
         if self.prepared is not None:
             return self.prepared

@@ -74,8 +74,7 @@ class ReaderConfig:
         limits: limits of batches and requests in flight.
         teachers_min: never ask for fewer teachers.
         teachers_max: never ask for more teachers.
-        priority: priority of the job; of the jobs that share a service, those with a higher
-            priority get teachers first.
+        priority: priority of the job among the jobs that share a service; see `DistilReader`.
         no_teacher: what to do while there is no teacher; see `scheduler.no_teacher`.
         timeouts: timeouts of requests, and of waiting for teachers.
         ensemble: the services of an ensemble; None: there is one service.

@@ -26,7 +26,7 @@ class LabelForms:
         stated: kinds of the models' outputs, as stated by the user.
 
     Raises:
-        UsageError: an unknown form, temperature or kind.
+        UsageError: an invalid form, temperature or kind.
     """
 
     forms: ByOutput[str] = ()

@@ -88,7 +88,7 @@ class TLS:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A file for a timeline of work and waiting that opens in Perfetto.
+    """A file for a timeline of work and waiting, to open in Perfetto.
 
     Attributes:
         path: path of the file.

@@ -108,7 +108,7 @@ class Pipeline:
         self._closed = self._is_released = False
         self._pid = os.getpid()
         self._source = source
-        self._begun: int | None = None  # epoch of the source begun last; None: none since `resume`
+        self._begun: int | None = None  # the source's latest epoch; None: none since `resume`
         self._epoch_lock = threading.Lock()  # held to begin or leave an epoch; not in finalizers
         open_standard_fds()
         with ExitStack() as undo:  # also after a Ctrl-C while the engine starts
@@ -196,7 +196,7 @@ class Pipeline:
                 self.engine.request_stats()  # `stats` then includes the whole epoch
                 raise
             waited_s += time.monotonic() - called_at
-            # Not after `take`: if this raises, the next call must return the same batch.
+            # Make the batch before `take`: if that raises, the next call returns the same batch.
             batch, ring_batch = labelled.batch(), labelled.ring_batch
             if convert is not None:
                 try:

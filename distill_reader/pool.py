@@ -54,6 +54,7 @@ class TeacherPool:
 
     Raises:
         UsageError: settings are wrong or contradict each other.
+        ProcessFailed: the system refuses memory, descriptors, a process or a thread.
         TypeError: an option that does not exist, or is about a training loop.
     """
 
@@ -109,8 +110,9 @@ class TeacherPool:
             LabelTimeout: there were no labels in time.
             PoisonBatch: teachers refuse the batch.
             BatchError: the batch cannot be sent.
-            UsageError: the batch does not fit the model, the pool is closed, or the caller is a
-                callback of a future: labels would arrive only after it returns.
+            UsageError: the batch does not fit the model, the pool is closed or was made in another
+                process, or the caller is a callback of a future: labels would arrive only after
+                the callback returns.
             EdlError: the pool can label nothing any more; the error says why.
         """
         if self._reader._pipeline.engine.calls.is_in_callback:

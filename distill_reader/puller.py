@@ -26,7 +26,7 @@ class Puller:
 
     One thread, which lives as long as the reader, uses and drops the source's iterators. The caller
     creates them: Paddle's DataLoader sets signal handlers when it forks its workers, and only the
-    main thread may do that. No thread must end during that fork: a thread that has used Paddle
+    main thread may do that. No thread may end during that fork: a thread that has used Paddle
     takes one of Paddle's locks as it ends, and the forked worker would wait for that lock forever.
     """
 

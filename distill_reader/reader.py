@@ -128,7 +128,7 @@ class DistilReader:
             changes.
         metrics_listen: "PORT" or "HOST:PORT" for the engine's Prometheus metrics.
         callbacks: called on events of the reader; see `Callback`.
-        trace: file for a timeline of work and waiting that opens in Perfetto; or a `Trace`.
+        trace: path of a file for a timeline of work and waiting, to open in Perfetto; or a `Trace`.
         insecure: allow sending the token to another host without TLS, and serving metrics on an
             address that is not loopback. Others on the network could read both.
 
@@ -287,8 +287,8 @@ class DistilReader:
                 former ranks.
 
         Raises:
-            UsageError: a state was not saved by a reader, or is of another source or rank; or the
-                states do not suffice for this number of ranks.
+            UsageError: a state was not saved by a reader, or is of another source or rank; the
+                states do not suffice for this number of ranks; or the reader is closed.
         """
         self._pipeline.resume(from_state(state, self._source, self.config))
 

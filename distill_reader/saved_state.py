@@ -219,7 +219,7 @@ def _resharded(
 def _delivered_by_all(
     mark: State, states: Sequence[_SavedState], epoch: int, source: ResumableSource
 ) -> int | None:
-    """Count the batches that all ranks delivered in the epoch; None: at different steps."""
+    """Count the epoch's batches that the ranks delivered in total; None: their steps differ."""
     total, start, uneven = mark["of"], mark["start"], source.identity()["uneven"]
     delivered = []  # batches by rank
     for rank, state in enumerate(states):

@@ -31,8 +31,9 @@ class PaddleLoader(Loader):
             `Executor.run(feed=...)`.
 
     Raises:
-        UsageError: several places (start one rank with a reader for each), or a place that this
-            Paddle does not have. While iterating, names that do not fit the batch.
+        UsageError: several places (start one rank with a reader for each), a place that this Paddle
+            does not have, a text as `feed_list`, or `reader` is not a DistilReader. While
+            iterating: `feed_list` does not fit the batch.
     """
 
     def __init__(
