@@ -260,7 +260,7 @@ def labels_of(
 
     Raises:
         WireError: see `checked_labels`.
-        RequestRefused: the output cannot have this form.
+        BadAnswer, RequestRefused: see `in_form`.
     """
     arrays, parameters = in_form(response, name, form)
     if expand:

@@ -94,7 +94,7 @@ class EnsembleMember:
         label_cache: finds labels in a store; None: no store is configured.
         relabelled: number of times that the labels of a batch were revoked.
         links: open links to teachers, by number.
-        poisoned: number of batches that teachers refused and that are not sent again.
+        poisoned: number of batches that were given up: teachers refused them or crashed on them.
         report_due: the core requests a report to the coordinator at once.
         reported_at: time of the latest report.
     """
@@ -476,8 +476,8 @@ class EnsembleMember:
     def _on_disputed(self, disputed: do.Disputed) -> None:
         output, difference = self._kept.difference(disputed.request, disputed.pair)
         self._dispute = (
-            f"teachers {', '.join(disputed.teachers)} of {self.config.service!r} disagree by"
-            f" {difference} on output {output!r}; a third teacher has to decide which is wrong"
+            f"teachers {', '.join(disputed.teachers)} of {self.config.service!r} disagree on output"
+            f" {output!r} by {difference}; a third teacher has to decide which is wrong"
         )
         log.warning("%s", self._dispute)
 

@@ -144,7 +144,10 @@ class LabelCache:
         return False
 
     def requeue(self, batch: BatchMetadata, now: float) -> None:
-        """Look up a batch in the ledger again, for the current model; later batches wait for it."""
+        """Look up a batch again that has entered the ledger; later batches wait for the lookup.
+
+        The lookup is for the current model.
+        """
         if all(queued.batch.number != batch.number for queued in self._queued):
             queued = [*self._queued, _QueuedBatch(batch, now, in_ledger=True)]
             self._queued = deque(sorted(queued, key=lambda queued: queued.batch.number))

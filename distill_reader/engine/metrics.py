@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from .batch_delivery import BatchDelivery
     from .ensemble_member import EnsembleMember
 
-#: Number of latest responses that quantiles are of.
+#: Quantiles are computed from this many latest responses.
 QUANTILE_RESPONSES: Final = 256
-#: Number of latest seconds that rates are of.
+#: Rates are computed over this many latest seconds.
 HORIZON_S: Final = 5.0
 QUANTILES: Final = (0.5, 0.95, 0.99)
 
@@ -51,7 +51,7 @@ class TeacherTimes:
         return self._rates[teacher].value(now) if teacher in self._rates else 0.0
 
     def quantile_s(self, teacher: str, q: float) -> float | None:
-        """Return the `q` quantile of its latest response times, in seconds; None: no response."""
+        """Return the `q` quantile of the teacher's latest response times; None: no response."""
         return self._quantiles[teacher][q].value if teacher in self._quantiles else None
 
     def keep(self, teachers: Collection[str]) -> None:

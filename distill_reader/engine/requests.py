@@ -112,8 +112,9 @@ def model_inputs(
             of the inputs, or the first fields if there are none with such a name.
 
     Raises:
-        UsageError: a named field or input does not exist, there are too few fields, only some
-            inputs have a field with their name, or `inputs` and `feeds` are both empty.
+        UsageError: a named field or input does not exist, there are too few fields or too many
+            `feeds`, only some inputs have a field with their name, or `inputs` and `feeds` are both
+            empty.
     """
     if not feeds:
         if not inputs:

@@ -366,7 +366,7 @@ class TeacherLink:
     def _probe(self) -> tuple[str, ...]:
         """Return the names of the model's inputs; connect first if there is no client yet."""
         if (client := self._client) is None:
-            # Not in the constructor: reading the files of credentials may fail.
+            # Opened here, not in the constructor: reading the files of credentials may fail.
             peer = self.peer
             client = open_client(peer.protocol, peer.address, peer.model, self._config.security)
             self._client = client
