@@ -29,8 +29,8 @@ def source_of(source: Any, shard: RankShard, seed: int) -> ResumableSource:
         source: a `DataLoader` of Paddle or PyTorch, a `Batched`, or a list of batches; an iterable
             with `state_dict` and `load_state_dict`; any other iterable of batches. A
             `ResumableSource` is returned as it is.
-        shard: the rank's share. If the batches have no ids, `source.shard(rank=...,
-            world_size=...)` must return the iterable of that rank.
+        shard: the rank's share. If there are several ranks and the batches have no ids,
+            `source.shard(rank=..., world_size=...)` must return the iterable of that rank.
         seed: seed of the order of map-style sources.
 
     Raises:

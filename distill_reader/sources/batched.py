@@ -33,7 +33,7 @@ class Batched:
         collate: makes a batch of a list of samples; by default, stacks field by field.
 
     Raises:
-        UsageError: batch_size is below 1, or `dataset` is not a map-style data set.
+        UsageError: `batch_size` is no integer above 0, or `dataset` is not a map-style data set.
     """
 
     def __init__(

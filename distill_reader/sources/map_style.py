@@ -35,10 +35,9 @@ class MapSource:
     (seed, epoch), so that all ranks and resumed runs draw the same ids. The loader then reads the
     batches of this rank that are not delivered yet.
 
-    A mark has three fields. "start" counts the batches that all ranks had delivered when their
-    number last changed; it is 0 if their number has not changed in this epoch. "of" is the number
-    of batches of the epoch, and "ids" is a digest of their ids.
-
+    A mark has three fields. "start" counts the batches of the epoch that all ranks together had
+    delivered when the number of ranks last changed; 0: it has not changed in this epoch. "of" is
+    the number of batches of the epoch, and "ids" is a digest of their ids.
 
     Args:
         loader: reads batches of ids.
@@ -267,8 +266,8 @@ class _FrameworkLoader:
         self.generator = getattr(loader, "generator", None)
         self._plan = _Plan()
         self._copy = copy.copy(loader)
-        # Without __setattr__: PyTorch's forbids changes of constructor arguments. A position in the
-        # plan is a number of batches, so batches must come in the plan's order.
+        # Write to `vars`: PyTorch's `__setattr__` forbids changes of constructor arguments. A
+        # position in the plan is a number of batches, so batches must come in the plan's order.
         vars(self._copy).update(batch_sampler=self._plan, _iterator=None, in_order=True)
         persistent = ("persistent_workers", "_persistent_workers")
         persists = any(getattr(loader, name, False) for name in persistent)
