@@ -36,7 +36,8 @@ class StoreStats:
         misses: requested rows that were not found.
         written: rows added, or extended by labels in other forms (float16, top-k, ...).
         evicted: rows deleted to make room.
-        damaged: rows that failed their checksum; each counts as a miss and is deleted.
+        damaged: rows that failed their checksum. Each counts as a miss, and is deleted if the file
+            can be written.
         disowned: rows deleted because their teacher is not trusted.
         dropped: rows that could not be written.
         trouble: why the store cannot be used now; empty: it can.
@@ -86,7 +87,8 @@ class LabelDatabase:
         stats: counters since the store was opened.
 
     Raises:
-        UsageError: the file at the path is not a label store, or there is no folder for a new file.
+        UsageError: the file at the path is not a label store of this version, or there is no folder
+            for a new file.
         StoreDamaged: the file is broken.
         LabelStoreUnavailable: the file cannot be opened now.
     """
