@@ -1,9 +1,9 @@
 """A teacher: a server that labels batches with one model.
 
 `open_backend` and `run_in_micro_batches` label batches in the calling process. The labels have the
-same bits as a teacher's if the machines are equal, and the process has the teacher's settings,
-micro-batch and environment variables (`config.PredictorConfig`). `serving` runs the server, `cli`
-is its command line.
+same bits as a teacher's if the machines are equal, the teacher merges no requests, and the process
+has the teacher's settings, micro-batch and environment variables (`config.PredictorConfig`).
+`serving` runs the server, `cli` is its command line.
 """
 
 from ..proto.datatypes import TensorSpec

@@ -170,10 +170,10 @@ class Batcher:
         Returns:
             A future with the labels, which keep the slot until they are released, or with an
                 error: DeadlineExceeded if the deadline passed before the computation,
-                RetryableError if the predictor ended or none is ready, RequestRefused for inputs
-                that the model cannot take, BadAnswer for labels that are not finite or break the
-                model's spec. Cancelling the future before the request is at a device removes the
-                request from the queue.
+                RetryableError if the predictor ended, the run lacked a resource, or no predictor is
+                ready, RequestRefused for inputs that the model cannot take, BadAnswer for labels
+                that are not finite or break the model's spec. Cancelling the future before the
+                request is at a device removes the request from the queue.
 
         Raises:
             TeacherOverloaded: all slots are taken.

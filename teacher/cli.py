@@ -339,7 +339,7 @@ app.command("register", help=REGISTER)(register)
 
 
 def model_name(model: str) -> str:
-    """Return the default service name of a model: the name of its folder, file or factory."""
+    """Return the default service name: the last part of the model's name, path or factory."""
     from .backends.model_source import is_named
 
     if is_named(model):

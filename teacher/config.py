@@ -342,7 +342,7 @@ class TeacherConfig:
                 "a deterministic teacher does not measure its micro-batch: name a number"
             )
         if self.batching.max_samples:
-            raise UsageError("a deterministic teacher merges no requests: leave batching out")
+            raise UsageError("a deterministic teacher merges no requests: leave --batch out")
         if len({(p.device.partition(":")[0], p.threads) for p in self.predictors}) > 1:
             raise UsageError(
                 "the devices of a deterministic teacher must be of one kind and have equally many "

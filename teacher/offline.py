@@ -65,6 +65,7 @@ def make_canary(
     Raises:
         ModelError: the answers fail the self-test, or differ by more than `tolerance`.
         RequestRefused: the samples do not fit the model.
+        UsageError: `tolerance` is not within [0, 1).
     """
     backend = loaded.backend
     spec = backend.spec
@@ -235,7 +236,7 @@ def run_task(
 
     Raises:
         EdlError: from the task.
-        ProcessFailed: the process ended by itself.
+        ProcessFailed: the process did not start, or ended without a result.
     """
     channel, child_end = Channel.pair()
     command = supervise.python_command(

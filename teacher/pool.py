@@ -4,8 +4,8 @@ If a predictor crashes, its requests fail with errors that allow a retry. The pr
 after growing pauses while the others serve; the teacher's sockets stay open. A restart that cannot
 load the model, such as for lack of memory, counts as a crash. A predictor that keeps crashing
 without an answer in between is given up, and the teacher continues with the others. The teacher
-ends if all predictors are given up, if a predictor refuses the model (ModelError) or dies during
-its first start, or if a restarted predictor finds that the model has changed.
+ends if all predictors are given up, if a predictor refuses the model or dies during its first
+start, or if a restarted predictor finds that the model has changed.
 """
 
 from __future__ import annotations
@@ -449,7 +449,7 @@ class PredictorProcess:
         """Handle the predictor's messages until it is gone.
 
         Returns:
-            Why it could not load the model again, in words; empty if it could.
+            Why it refused to load the model again, in words; empty if it did not refuse.
 
         Raises:
             EdlError: the predictor refused the model at its first start, or has loaded another

@@ -116,7 +116,11 @@ def drain(
     if heartbeat is not None:
         heartbeat.update()
     if not recorder.wait_quiet(QUIET_S, grace_s):
-        log.warning("requests kept arriving for %g s: leaving anyway", grace_s)
+        log.warning(
+            "the grace period of %g s ended before %g s passed without a request: leaving anyway",
+            grace_s,
+            QUIET_S,
+        )
     if heartbeat is not None:
         heartbeat.stop(leave=True)
     server.stop(max(0.0, deadline - time.monotonic()))

@@ -103,8 +103,8 @@ class _OpenedNetwork:
         files: weights and configuration, which its content hash covers.
         images: the form of the images that it takes; None if it takes something else.
         by_keyword: whether it takes inputs by keyword; then some outputs may not be tensors.
-        versions: result of `versions_of` for the first `len(versions)` of `files`, from before
-            the network was made of them.
+        versions: `versions_of` the files that the network was made of, from before it was made.
+            These files come first in `files`.
     """
 
     network: Any

@@ -96,8 +96,8 @@ def open_backend(
 
     Raises:
         ModelError: there is no such model, it cannot be read, or a teacher cannot serve it.
-        UsageError: there is no such backend, or `rate` is missing for "paced" or stated for
-            another backend.
+        UsageError: there is no such backend, or `rate` is invalid, missing for "paced", or stated
+            for another backend.
     """
     paced.check_rate(backend, rate)
     settings = ModelSettings(device, threads, precision, tuple(inputs), tuple(outputs), download)

@@ -26,9 +26,9 @@ REGISTER = (
     "Register a foreign server as a teacher: Triton, KServe, MLServer, Paddle Serving."
     "\n\nIt is probed, tested, measured, registered, and watched: removed from the registry when "
     "it stops answering, or answers wrongly, and registered again when it answers well. Students "
-    "send their batches to the server itself. SIGTERM, or 'edl drain', removes it and ends; the "
-    "server keeps running. Settings come from the flag, else from the environment variable named "
-    "beside it, else from the default."
+    "send their batches to the server itself. After SIGTERM or 'edl drain', this command removes "
+    "it from the registry and ends; the server keeps running. Settings come from the flag, else "
+    "from the environment variable named beside it, else from the default."
 )
 
 _server = partial(option, "The server")

@@ -214,8 +214,8 @@ def register(
         UsageError: the service, the id, the endpoint or a file cannot be used; the inputs of the
             server's model are unknown or invalid; or the server is a teacher of ours.
         ModelError: the canary cannot be read, or is of another content.
-        RedisUnavailable: Redis does not answer.
-        AccessError: Redis refuses the user or password of its URL.
+        RedisUnavailable: Redis does not answer at the start. Later this function tries again.
+        AccessError: Redis refuses the user or password of its URL at the start.
         AddressInUse: another process listens on the port.
         LeaseSuperseded: another process has registered under the same id.
     """

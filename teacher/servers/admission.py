@@ -34,7 +34,7 @@ REQUEST_WITHIN_S: Final = 1.0
 #: Longest pause in seconds until a waiting call tries again to reserve memory.
 _EVICTION_CHECK_S: Final = 0.25
 _NO_ROOM: Final = "the memory for requests is full: try again later"
-EVICTED: Final = "a call that sent nothing was ended for another one"
+EVICTED: Final = "this call was idle, so the server ended it to make room for another one"
 
 
 #: Who may call a method. Load balancers have no token and may only probe whether a teacher is up.
