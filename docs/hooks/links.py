@@ -56,7 +56,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite the links of a page whose target has another path on the site."""
+    """Rewrite a page's links to files that have another path on the site."""
     uri = page.file.src_uri
     paths = {site: path for path, site in NAMED.items()}
     source = paths.get(uri) or uri.removeprefix("source/")
