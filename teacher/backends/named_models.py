@@ -285,7 +285,7 @@ def _sides(size: int | Sequence[int] | Mapping[str, int]) -> tuple[int, int]:
         height, width = size.get("height", square), size.get("width", square)
         if not (height and width):  # such as a longest edge alone
             raise ModelError(
-                f"its images have no fixed size ({dict(size)}): load the model in a factory, "
+                f"the model's images have no fixed size ({dict(size)}): load it in a factory, "
                 "--model module:function"
             )
         return height, width

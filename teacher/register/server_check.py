@@ -106,13 +106,14 @@ class ServerTest:
         if not any(answers):
             self._refuse_unknown_inputs()
             raise ModelError(
-                f"it refuses every batch of noise that its inputs describe ({self._last_refusal}):"
-                " fix free dimensions by --input, or give a --canary, or a smaller --probe rows="
+                "the server refuses every batch of noise that its inputs describe"
+                f" ({self._last_refusal}): fix free dimensions by --input, or give a --canary, or a"
+                " smaller --probe rows="
             )
         batches = [batch for batch, answer in zip(batches, answers, strict=True) if answer]
         answers = [answer for answer in answers if answer]
         if len({_layout(answer) for answer in answers}) > 1:
-            raise ModelError("its outputs have other names, shapes or dtypes from answer to answer")
+            raise ModelError("the outputs have other names, shapes or dtypes from answer to answer")
         warnings = uninformative_outputs(answers)
         if self._canary is not None:
             self._canary.check(_with_canary_names(answers[0], self._canary.outputs))
@@ -125,9 +126,11 @@ class ServerTest:
         """Test a registered server with a batch that it accepted at first; errors as in `run`."""
         answer = self._checked_outputs(self._reference_batch)
         if not answer:
-            raise ModelError(f"it refuses a batch that it accepted at first: {self._last_refusal}")
+            raise ModelError(
+                f"the server refuses a batch that it accepted at first: {self._last_refusal}"
+            )
         if self._layout not in (None, _layout(answer)):
-            raise ModelError("its outputs have other names, shapes or dtypes than at first")
+            raise ModelError("the outputs have other names, shapes or dtypes than at first")
         if self._canary is not None:
             self._canary.check(_with_canary_names(answer, self._canary.outputs))
 
@@ -156,12 +159,12 @@ class ServerTest:
             if self._canary is None:
                 self._last_refusal = str(error)
                 return {}
-            raise ModelError(f"it refuses the canary's samples: {error}") from None
+            raise ModelError(f"the server refuses the canary's samples: {error}") from None
         except BadAnswer as error:
-            raise ModelError(f"its answer cannot be read: {error}") from None
+            raise ModelError(f"the server's answer cannot be read: {error}") from None
         rows = len(next(iter(batch.values())))
         if not answer:
-            raise ModelError("its answer holds no outputs")
+            raise ModelError("the server's answer holds no outputs")
         for name, array in answer.items():
             if array.dtype.hasobject:
                 raise ModelError(f"output {name!r} is of BYTES, which no loss can use")
@@ -183,7 +186,7 @@ class ServerTest:
             # teachers accept it.
             self._client.infer(LabelRequest(batch), self._config.timeout_s)
             raise UsageError(
-                f"it is an edl-teacher ({error}), which registers itself: start it with"
+                f"the server is an edl-teacher ({error}), which registers itself: start it with"
                 " --redis, and no sidecar"
             ) from None
 
@@ -197,7 +200,9 @@ class ServerTest:
         for tensor in self._config.inputs:
             if tensor.name not in names:
                 listed = ", ".join(names)[:_MAX_DESCRIPTION]
-                raise UsageError(f"it has no input {tensor.name!r}; its inputs are {listed}")
+                raise UsageError(
+                    f"the server has no input {tensor.name!r}; its inputs are {listed}"
+                )
 
     def _measure(self, batch: Mapping[str, Array]) -> float:
         rows = len(next(iter(batch.values())))

@@ -176,7 +176,7 @@ def test_refused_noise_asks_for_a_canary() -> None:
             client.server_test(*declared).run()
     with pytest.raises(ModelError, match="refuses the canary's samples"):
         client.server_test(INPUT, canary=CANARY).repeat()
-    with pytest.raises(UsageError, match="it has no input 'y'; its inputs are x, mask"):
+    with pytest.raises(UsageError, match="server has no input 'y'; its inputs are x, mask"):
         client.server_test(TensorSpec("y", "FP32", (-1, 6))).run()
 
 
