@@ -72,8 +72,8 @@ class RegisterConfig:
     def __post_init__(self) -> None:
         if not self.content_id and self.canary is None:
             raise UsageError(
-                "which content does it serve? Name its id by --content, as 'edl teacher"
-                " fingerprint' prints it, or a canary of it by --canary"
+                "the content of the server's model is not declared: name its content_id by"
+                " --content, as 'edl teacher fingerprint' prints it, or a canary by --canary"
             )
         if not self.ttl_s > 0:  # NaN is not
             raise UsageError(f"--ttl must be above 0, not {self.ttl_s:g}")
