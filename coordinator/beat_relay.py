@@ -71,7 +71,7 @@ class RelayedRegistry(Registry):
         super().close()
 
     def _beat_by_relay(self, service: str, beat: MemberBeat, ttl_s: float) -> Beat | None:
-        """Return the relay's reply; None: no reply in time, or the relay could not send it on."""
+        """Return Redis's reply through the relay; None: none came in time, or the relay failed."""
         wait_s = min(_WAIT_TTLS * ttl_s, _MAX_WAIT_S) if self._wait_s is None else self._wait_s
         until_s = time.monotonic() + wait_s
         message = {"service": service, "ttl_s": ttl_s, "until_s": until_s, "beat": asdict(beat)}
@@ -104,7 +104,7 @@ class _PendingBeat:
     Attributes:
         service: service of the teacher.
         ttl_s: TTL of its lease, in seconds.
-        until_s: time of the host's monotonic clock after which the teacher sends it directly.
+        until_s: time of the host's monotonic clock until which the teacher waits for the reply.
         beat: the heartbeat.
         answer: gets the reply of Redis; None: the relay could not send the heartbeat.
     """
@@ -193,7 +193,10 @@ class BeatRelay:
             server.shutdown()
 
     def _reply_to(self, line: bytes) -> Beat | None:
-        """Forward one heartbeat and return its reply; None: it could not be sent."""
+        """Forward one heartbeat and return Redis's reply.
+
+        None: the heartbeat is invalid or was not sent, or no reply came within its TTL.
+        """
         try:
             pending = _parse(line)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, EdlError) as error:

@@ -66,7 +66,7 @@ class ContextFile:
     """The file of contexts; a missing file counts as one without contexts.
 
     Attributes:
-        path: the file. Only its owner can read it, as a URL may hold a password.
+        path: the file. `change` lets only its owner read it, as a URL may hold a password.
     """
 
     path: Path
@@ -193,7 +193,9 @@ def _contexts(document: object) -> Contexts:
         raise ValueError("expects the keys `current` and `contexts` and no others")
     named, current = document.get("contexts") or {}, document.get("current") or ""
     if not isinstance(named, dict) or not isinstance(current, str):
-        raise ValueError("`contexts` maps names to settings, and `current` is one of the names")
+        raise ValueError(
+            "`contexts` must map names to settings, and `current` must be one of these names"
+        )
     if current and current not in named:
         raise ValueError(f"the current context {current!r} is not among `contexts`")
     return Contexts({str(name): _context(name, body) for name, body in named.items()}, current)

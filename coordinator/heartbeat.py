@@ -44,8 +44,8 @@ class Heartbeat:
         member: id of the member.
         facts: returns the facts of the member; called by `start`, and then in the heartbeat's
             thread before each heartbeat. `incarnation` is required and must not change. Only
-            changed facts are sent. If all of them are facts that change with every batch, they are
-            sent about once in two TTLs.
+            changed facts are sent. Facts that change with every batch wait up to about two TTLs,
+            unless another fact has changed.
         ttl_s: seconds without a heartbeat after which the member counts as dead.
         on_superseded: called once, in the heartbeat's thread, after a newer incarnation has taken
             the id and the heartbeats have ended.
@@ -170,7 +170,7 @@ class Heartbeat:
             return False
         except LeaseSuperseded as error:
             self._registered = False
-            log.warning("%s; its heartbeats end", error)
+            log.warning("%s; this process sends no more heartbeats", error)
             if self._on_superseded is not None:
                 self._on_superseded(error)
             return True

@@ -14,7 +14,7 @@ All keys of one queue are in one hash slot of Redis Cluster, so that scripts can
 | `edl:{queue:q}:progress` | hash, expires | job -> its progress (`ended JSON`) |
 | `edl:{queue:q}:runner` | hash, expires | the runner: holder, token, until_ms, facts (JSON) |
 | `edl:{queue:q}:reservations` | zset, expires | name -> deadline (ms, Redis time) |
-| `edl:{queue:q}:reservation:<name>` | hash, expires | slots, joined |
+| `edl:{queue:q}:reservation:<name>` | hash, expires | slots, joined, incarnation |
 | `edl:{queue:q}:events` | stream, capped, expires | the timeline: body (JSON) |
 | `edl:{queue:q}:log:<job>` | stream, capped, expires | output of a job: body (JSON) |
 
@@ -233,9 +233,9 @@ _LAST_NUMBER_FIELD: Final = "=number"
 class QueueBoard:
     """A queue; its methods may be called from any thread.
 
-    All raise UsageError if a name is invalid (it has 1 to 64 letters, digits, '.', '_' or '-', and
-    begins with a letter or digit), and RedisUnavailable, Unauthenticated or Forbidden as the
-    store does.
+    All raise RedisUnavailable, Unauthenticated or Forbidden as the store does. They raise
+    UsageError if a name is invalid: a name must have 1 to 64 letters, digits, '.', '_' or '-', and
+    begin with a letter or digit.
 
     Args:
         store: the store.

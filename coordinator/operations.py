@@ -234,7 +234,7 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
             raise UsageError(
                 f"service {name} is deployed with content {present.content_id}: students of one "
                 f"service are labelled by one content, so delete it first ('edl delete service "
-                f"{name}'), or deploy the other one under another name"
+                f"{name}'), or deploy the other content under another name"
             )
         return deployment
 
@@ -246,7 +246,7 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
     noun = "teacher" if number == "1" else "teachers"
     summary = f"service {name} is to have {number} {noun} of content {deployment.content_id[:12]}"
     if not machines:
-        return f"{summary}; no machine is there yet: start 'edl agent' on each"
+        return f"{summary}; no machine is there yet: start 'edl agent' on each machine"
     waiting = sum(
         not machine.order.service and machine.report.state == "idle" for machine in machines
     )

@@ -53,6 +53,7 @@ def fetch_status(
         security: how to call managers; None: neither TLS nor token.
 
     Raises:
+        UsageError: `url` or `service` is invalid, or a file of `security` cannot be used.
         RedisUnavailable: Redis does not answer.
         CoordinatorUnavailable: no manager is registered, or none answers.
         AccessError: Redis or the managers refuse our credentials.
@@ -83,7 +84,7 @@ def drain(
         "service/teacher_id" of the teachers that drain now.
 
     Raises:
-        UsageError: there is no such teacher; the message lists similar ids.
+        UsageError: there is no such service, teacher or host; the message has similar names.
         EdlError: as `fetch_status`.
     """
     request = pb.DrainRequest(service=service, teacher_id=teacher_id, host=host)
@@ -111,7 +112,7 @@ def upgrade(
         Text: what happens now, and what the service waits for.
 
     Raises:
-        UsageError: there is no such service, or nothing to do.
+        UsageError: as `coordinator.operations.upgrade`.
         EdlError: as `fetch_status`.
     """
     request = pb.UpgradeRequest(service=service, content_id=content_id, at=at)
@@ -157,7 +158,8 @@ def watch(
         security: how to call managers; None: neither TLS nor token.
 
     Raises:
-        EdlError: as `fetch_status`; with `follow`, only until a manager has answered.
+        EdlError: as `fetch_status`. With `follow`, once a manager has answered, outages and refused
+            credentials only cause retries.
     """
     if follow:
         yield from _LogReader(url, service, last, security).follow()
@@ -262,7 +264,8 @@ class _LogReader:
         """Yield events, each once; continue at another manager when one dies.
 
         Raises:
-            EdlError: the first call fails: there is no manager, or it refuses the call.
+            EdlError: no manager accepts the first call. Later, outages and refused credentials only
+                cause retries.
         """
         rng, attempt = random.Random(), 0
         while True:

@@ -94,9 +94,9 @@ class Subscription:
 
     It retries without limit: while Redis or all managers are unreachable, the student keeps its
     teachers, and `why` has the reason. Only these end the subscription and set `error`: a newer
-    incarnation of the student, a manager that does not understand its reports, refused credentials,
-    and an invalid URL. After the first assignment, refused credentials only cause retries, because
-    the token may be about to be replaced.
+    incarnation of the student, a manager that refuses its reports, refused credentials, and an
+    invalid `url` or `security`. After the first assignment, refused credentials only cause retries,
+    because the token may be about to be replaced.
 
     Students are spread over the managers by rendezvous hashing; any manager can serve any
     student. The methods may be called from any thread.
@@ -152,7 +152,7 @@ class Subscription:
         """The error that ended the subscription; None: there was none.
 
         One of LeaseSuperseded, VersionMismatch, RequestRefused, AccessError; UsageError: `url` is
-        invalid.
+        invalid, or a file of `security` cannot be used.
         """
         return self._error
 
@@ -303,7 +303,8 @@ class Subscription:
     def _next_report(self, stream: _Stream, sent: int) -> tuple[int, pb.StudentReport] | None:
         """Wait for the next report to send, and return it with its number; None ends the stream.
 
-        That is a report newer than number `sent`, or after one interval the latest one again.
+        The next report is newer than number `sent`. If none comes within one interval, the latest
+        report is sent again.
         """
 
         def ended() -> bool:

@@ -152,7 +152,7 @@ class JobBoard:
         except (KeyError, ValueError):
             raise RedisUnavailable(
                 f"the generation of job {job} at {self.store.url} is invalid: another program wrote"
-                " it; delete that key, or give the job another name"
+                f" it; delete the key {job_key(job, 'generation')}, or give the job another name"
             ) from None
 
     def publish(
@@ -216,6 +216,7 @@ class JobBoard:
 
         Raises:
             GenerationSuperseded: `generation` is not the current one.
+            UsageError: `epoch` is out of range, or shards overlap or one is empty.
         """
         _check_shards(shards)
         free, filled = job_key(job, "shards"), job_key(job, "filled")
@@ -253,6 +254,7 @@ class JobBoard:
 
         Raises:
             GenerationSuperseded: `generation` is not the current one.
+            UsageError: `epoch` is out of range.
         """
         keys = ShardKeys(
             generation=job_key(job, "generation"),
@@ -370,6 +372,6 @@ def _superseded(job: str, generation: int, current: str) -> GenerationSuperseded
     """Return the error for a generation that is not the current one."""
     now = f"generation {current} is the current one" if current.isdigit() else "there is none now"
     return GenerationSuperseded(
-        f"generation {generation} of job {job} is over: {now}; its ranks end and "
-        "continue in the next one"
+        f"generation {generation} of job {job} is over ({now}): its ranks end and continue in the "
+        "next generation"
     )

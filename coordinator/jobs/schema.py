@@ -1,6 +1,6 @@
 """The schema of the job board: its Redis keys, and the values that nodes and leaders write.
 
-All keys of one job are in one slot, so that scripts can use them together.
+All keys of one job are in one hash slot of Redis Cluster, so that scripts can use them together.
 
 | key | type | holds |
 |---|---|---|
@@ -12,7 +12,7 @@ All keys of one job are in one slot, so that scripts can use them together.
 | `edl:{job:j}:shards` | zset, expires | free shards: `epoch:start:stop` -> sort key |
 | `edl:{job:j}:held` | hash, expires | `=rank` -> number and shard of its last lease request |
 | `edl:{job:j}:filled` | hash, expires | epoch -> number of its shards |
-| `edl:{job:j}:reports` | hash, expires | rank -> its report (JSON); `rank.at_ms` -> when |
+| `edl:{job:j}:reports` | hash, expires | rank -> its report (JSON); `rank.at_ms` -> its time |
 | `edl:{job:j}:events` | stream, capped, expires | the timeline: body (JSON) |
 
 Shards, their leases and reports belong to the current generation: publishing the next one deletes

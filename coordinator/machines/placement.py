@@ -100,7 +100,7 @@ def desired_of(
         students: whether it has students; ignored if `autoscaled` is given.
         age_s: seconds since it was deployed.
         led_s: seconds since the caller gained the leadership.
-        idle_s: seconds without a student after which it needs no teachers.
+        idle_s: seconds after its deployment for which it needs teachers even without a student.
     """
     fresh = age_s < idle_s
     if autoscaled is not None:
@@ -149,8 +149,8 @@ def place(
 ) -> tuple[Change, ...]:
     """Return the new orders, without machines whose order stays.
 
-    A machine of a service without a demand keeps its order: the service may have a deployment that
-    could not be read.
+    An available machine of a service without a demand keeps its order: the service may have a
+    deployment that could not be read.
 
     Args:
         machines: all live machines.

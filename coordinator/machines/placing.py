@@ -36,8 +36,8 @@ class Placer:
     Args:
         board: the machine board.
         registry: the registry with teachers, students, and the numbers from autoscaling.
-        idle_s: seconds without a student after which a service has no teachers. A new deployment
-            has teachers for this time even without a student, so that the operator sees it work.
+        idle_s: seconds for which a new deployment has teachers even without a student, so that the
+            operator sees it work.
         address: address of this manager; the name under which it leads begins with it.
         round_s: seconds between two rounds.
         settle_s: seconds for which a new leader writes no orders.

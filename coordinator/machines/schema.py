@@ -1,6 +1,6 @@
 """The schema of the machine board: its Redis keys, and its records, which are checked when read.
 
-All keys are in one slot, so that scripts can use them together.
+All keys are in one hash slot of Redis Cluster, so that scripts can use them together.
 
 | key | type | holds |
 |---|---|---|
@@ -421,5 +421,5 @@ def _finite(value: object) -> float | None:
 
 
 def _is_too_large(value: object) -> bool:
-    """Return whether a value is an integer of more than 64 bits, for Redis and messages."""
+    """Return whether a value is an integer beyond the signed 64 bits of Redis and messages."""
     return isinstance(value, int) and abs(value) >= 1 << 63

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _PLAN_S = 0.25
 #: Seconds between two updates of the metrics.
 _VIEW_S = 0.25
-#: Maximum number of writes per call of `reconcile`; the next call writes the rest of a longer log.
+#: Maximum number of writes per call of `reconcile`; the next call writes what is left.
 _WRITES = 8
 #: Shortest pause, in seconds, between an unexpected exception and the next term.
 _PAUSE_AFTER_BUG_S = 1.0

@@ -188,7 +188,7 @@ class Manager:
         """Return the status of the mesh, see `Overview.status`. Blocks while it reads the registry.
 
         Raises:
-            UnavailableError: the registry does not answer.
+            UnavailableError, AccessError: the registry does not answer or refuses.
         """
         return self._overview.status(service, max_members)
 

@@ -67,6 +67,7 @@ class Overview:
         Raises:
             UnavailableError: the registry does not answer, or a key of `service` has another type.
                 In a status of all services, a service with such a key has only its name.
+            AccessError: the registry refuses access.
         """
         asked_s = self._clock()
         with self._lock:

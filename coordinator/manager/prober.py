@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol
 import grpc
 
 from ...proto import inference_pb2 as pb
+from ...proto.protocols import OIP
 from ...proto.security import instance
 from ...proto.security.client_connections import open_channel
 from ...proto.security.credentials import ClientSecurity
@@ -215,7 +216,8 @@ class GrpcProber:
         except AccessError as error:
             return Verdict("retry", f"{address} refuses the manager's probe: {error}")
         except BadAnswer as error:
-            return Verdict("never", f"the server at {address} {_NOT_OIP}: {error}")
+            spoken = f"protocol {protocol or OIP}"
+            return Verdict("never", f"the server at {address} does not speak {spoken}: {error}")
         except EdlError as error:
             return Verdict("retry", f"the server at {address} is not ready: {error}")
         finally:

@@ -158,7 +158,7 @@ class TeacherRoster:
         if self.admission is not None:
             identity = TeacherIdentity(name, member.incarnation, member.facts.get("address", ""))
             if not self.admission.appeared(identity, now) and not self._is_presumed(member):
-                self._mark_down(name, lost=True)  # another incarnation took its id
+                self._mark_down(name, lost=True)  # it was up as another incarnation or address
                 return
         else:
             self._pending.admitted[name] = 0

@@ -331,7 +331,7 @@ class ServiceState:
             self.teachers.remove_missing(now, recovered=True)
             self._recovering_until_s, self.students.recovering = None, False
             self._pending.events.append(rule.RecoveryEnded())
-            self._pending.log("recovery", "", "recovery is over: sets may shrink again")
+            self._pending.log("recovery", "", "recovery is over: students may lose teachers again")
 
     def _decide(self, now: float) -> bool:
         """Apply pending changes to the assignment; return whether there were any."""

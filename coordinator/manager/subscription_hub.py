@@ -322,7 +322,7 @@ class SubscriptionHub:
                 yield _LeaseUpdate(session, facts, beat, urgent)
 
     def _is_renewal_due(self, session: StudentSession, now: float) -> bool:
-        """Whether the lease of a student that has reported since its last renewal is due now."""
+        """Whether to renew a lease now; its student has reported since the last renewal."""
         return session.written is None or now - session.written_s >= self._renew_s
 
     def _register(self, session: StudentSession, now: float) -> EdlError | None:

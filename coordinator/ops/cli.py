@@ -96,8 +96,8 @@ def _read_all(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue:
     """Return the state of the mesh; without a manager, only if trainings or elastic jobs exist.
 
     Raises:
-        CoordinatorUnavailable: no manager answers, and there is no training, no fleet, and no
-            elastic job that has not ended.
+        CoordinatorUnavailable: no manager answers, and `service` is given, or there is no training,
+            no fleet, and no elastic job that has not ended.
     """
     from ...proto import coordinator_pb2 as pb
     from .machines_view import machines_at

@@ -214,7 +214,9 @@ def _managers(
             yield doubt(f"manager {member.member}", text)
     if len(members) == 1:
         yield doubt(
-            "managers", "there is only one", "start a second one, which takes over when it dies"
+            "managers",
+            "there is only one",
+            "start a second one, which takes over if the first dies",
         )
     if status is not None:
         yield from _services(status, security, is_part=bool(also_checked))
@@ -279,7 +281,7 @@ def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
     elif starved and service.assigned < service.wanted:
         yield doubt(about, f"{text}; {starving}", "start more teachers")
     elif starved:
-        advice = "they request one more while they starve, up to their teachers_max"
+        advice = "starving students request one more at a time, up to their teachers_max"
         yield doubt(about, f"{text}; {starving}", advice)
     else:
         yield well(about, text)
@@ -311,7 +313,7 @@ def _teachers(
                 yield wrong(
                     f"teacher {teacher.teacher_id}",
                     f"refuses a student with these credentials: {why}",
-                    "its --tokens and --tls must accept them, like those of managers",
+                    "its --tokens and --tls must accept these credentials, as the managers' do",
                 )
     if foreign := [teacher for teacher in service.teachers if teacher.voucher]:
         protocols = ", ".join(sorted({teacher.protocol for teacher in foreign}))

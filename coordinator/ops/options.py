@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..contexts import ContextFile, MeshContext
 
 _PLAIN_WIDTH = 100  # columns of output to a file or a pipe
-#: Variables for fields of a context; read only if a URL names the mesh, or there is no context. The
-#: library of Kubernetes reads KUBECONFIG itself if a context names no kubeconfig.
+#: Variables for fields of a context; read only if a URL names the mesh, or no context is in use.
+#: The library of Kubernetes reads KUBECONFIG itself if a context names no kubeconfig.
 FIELD_VARIABLES: Final = {
     "tls_ca": "EDL_TLS_CA",
     "tls_cert": "EDL_TLS_CERT",

@@ -159,7 +159,7 @@ async def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
 log = logging.getLogger(__name__)
 
 #: Seconds between two reads of the logs for a watcher, if there are at most this many watchers. If
-#: there are more, each waits longer, up to `_CHECK_S`: up to 20 together cause no more reads.
+#: there are more, each waits longer, up to `_CHECK_S`, so that 20 cause no more reads than 4.
 _READ_PAUSE_S, _FAST_WATCHERS = 0.2, 4
 #: Longest pause between two reads, in seconds. After each pause, the credential is checked again.
 _CHECK_S: Final = 1.0

@@ -132,8 +132,9 @@ class Changes:
         members: current state of members that registered or changed.
         left: ids of members that ended their lease.
         lost: ids of members that a sweep removed after their deadline.
-        full: `members` are all members, not only changed ones. Then `left` and `lost` cover the
-            last minute, and `lost` also has members past their deadline that no sweep has removed.
+        full: `members` are all members, not only changed ones. Then `left` and `lost` have members
+            that changed in the last minute. Such a member past its deadline is in `lost` even if no
+            sweep has removed it.
         due_s: seconds until the next lease expires without a heartbeat; 0 or less: a sweep would
             remove one now; infinite for an empty set.
     """
@@ -430,7 +431,7 @@ def log_position(record_id: str) -> tuple[int, int]:
     return int(time_ms), int(count)
 
 
-#: Values that JSON can hold.
+#: Names and their values, which JSON can hold.
 Facts = Mapping[str, Any]
 
 _MOST_BYTES: Final = 1 << 20
@@ -444,9 +445,9 @@ def dump_facts(facts: Facts) -> str:
     try:
         text = json.dumps(dict(facts), separators=(",", ":"), allow_nan=True)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"facts of a member must be JSON: {error}") from None
+        raise UsageError(f"a record must be JSON: {error}") from None
     if len(text) > _MOST_BYTES:
-        raise UsageError(f"facts are {len(text)} bytes, more than 1 MiB: {str(facts)[:80]}")
+        raise UsageError(f"a record has {len(text)} bytes, more than 1 MiB: {str(facts)[:80]}")
     return text
 
 

@@ -177,7 +177,10 @@ class RedisConnection:
                 ) from None
             advice = "it has to be Redis 6.2 or newer, or Valkey, with scripts allowed"
             if "DB index" in text:
-                advice = "the URL names a database that it does not have: raise its 'databases'"
+                advice = (
+                    "the URL names a database that it does not have: raise the setting 'databases' "
+                    "of this Redis"
+                )
             raise RedisUnavailable(
                 f"Redis at {self.url} refuses a command ({text}); {advice}"
             ) from None

@@ -53,8 +53,9 @@ class RedisLeases:
     """Sets of members with deadlines. Each script runs as one atomic step.
 
     Heartbeats are most of the work of Redis, and a script costs several times as much as a command.
-    So a heartbeat in a followed set runs the script only if managers have to see a change, or if
-    plain commands could not renew the lease. In other sets, every heartbeat runs the script.
+    So a heartbeat in a followed set runs the script only if it has facts that are not volatile, if
+    managers have to see it, or if plain commands cannot renew the lease. In other sets, every
+    heartbeat runs the script.
 
     For `PLAIN_TTLS` after a full heartbeat, further ones are plain: a ZADD of a deadline that is
     computed from Redis's clock, as the full heartbeat returned it. The ZADD only raises an existing

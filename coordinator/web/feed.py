@@ -57,6 +57,8 @@ Message = dict[str, Any]
 class MeshSource:
     """The mesh as one manager and its registry know it. The methods may block briefly.
 
+    They raise RedisUnavailable or AccessError if the registry does not answer or refuses.
+
     Args:
         manager: returns the status.
         registry: has the log, and receives drain requests.
@@ -67,11 +69,11 @@ class MeshSource:
         self._registry = registry
 
     def status(self) -> pb.MeshStatus:
-        """Return the live teachers and students and the assignments. Raises RedisUnavailable."""
+        """Return the live teachers and students and the assignments."""
         return self._manager.status(max_members=_MAX_MEMBERS)
 
     def events(self, service: str, after: str, last: int) -> Sequence[pb.Event]:
-        """Return events of the log of a service, oldest first. Raises RedisUnavailable.
+        """Return events of the log of a service, oldest first.
 
         Args:
             service: name of the service.
@@ -81,7 +83,7 @@ class MeshSource:
         return [event_message(service, e) for e in self._registry.events(service, after, last)]
 
     def drain(self, service: str, teacher_id: str) -> None:
-        """Ask a teacher to drain. Raises UsageError or RedisUnavailable."""
+        """Ask a teacher to drain. Raises UsageError if there is no such teacher."""
         operations.drain(self._registry, service=service, teacher_id=teacher_id)
 
 

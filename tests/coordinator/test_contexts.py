@@ -75,7 +75,7 @@ def test_relative_paths_are_of_the_folder_in_which_they_were_named(
     ("text", "says"),
     [
         ("[", "cannot read"),
-        ("contexts: 5", "maps names to settings"),
+        ("contexts: 5", "must map names to settings"),
         ("contexts: {a: {colour: red}}", "'colour': 'red'; expects text for redis, tls-ca"),
         ("contexts: {a: {redis: 5}}", "'redis': 5; expects text"),
         ("contexts: {a: 5}", "context 'a': expects settings"),

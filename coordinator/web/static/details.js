@@ -5,7 +5,7 @@ import { bytes, clock, count, duration, element, number, perSample, words, write
 const LEGEND = [
   ["Teachers", "tile swatch", {
     serving: "serves a student", idle: "alive, and assigned to no student", waiting: "registered, and not probed yet", draining: "finishes its requests and leaves",
-    lost: "its lease expired", refused: "not admitted: its details say why", left: "left by itself",
+    lost: "its lease expired", refused: "not admitted: its details say why", left: "has left, mostly after draining",
   }],
   ["Students", "student swatch round", {
     steady: "trains at its pace", starved: "waits for labels, and none are deliverable",

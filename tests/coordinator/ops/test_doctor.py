@@ -130,7 +130,7 @@ def test_days_of_our_certificates_and_of_the_peers_are_told(tmp_path: Path, ca: 
 
 
 @pytest.mark.parametrize(
-    ("assigned", "advice"), [(0, "start more teachers"), (2, "they request one more while")]
+    ("assigned", "advice"), [(0, "start more teachers"), (2, "starving students request one more")]
 )
 def test_the_state_of_a_service_is_told_in_numbers(assigned: int, advice: str) -> None:
     one = pb.ServiceStatus(
