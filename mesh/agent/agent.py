@@ -43,8 +43,7 @@ def run_agent(settings: AgentSettings, stop: Stop, say: Callable[[str], None]) -
     Raises:
         UsageError: an agent of this name runs here, the cache cannot be used, or the load cannot
             be measured.
-        RedisUnavailable: Redis does not answer at the start.
-        AccessError: Redis denies access.
+        RedisUnavailable, AccessError: at the start, Redis does not answer, or denies access.
         LeaseSuperseded: a newer agent has registered the same name.
     """
     directory = AgentDirectory(settings.cache, settings.machine_id)

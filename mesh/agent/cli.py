@@ -135,7 +135,7 @@ def agent(
             metavar="OPTIONS",
             rich_help_panel=_LOCAL,
             show_default=False,
-            help="Further options of 'edl teacher serve', as in a shell. Default: '--threads 1"
+            help="Further options of 'edl teacher serve', as in a shell, after '--threads 1"
             " --micro-batch 8'.",
         ),
     ] = "",
@@ -342,7 +342,7 @@ def yield_(
             agent_.request_yield(for_s)
     if end:
         return
-    if wait is None:  # EDL_GRACE is a number, which the option --grace of `edl agent` has checked
+    if wait is None:  # EDL_GRACE is a number: the parent command `edl agent` checks its --grace
         wait = float(os.environ.get("EDL_GRACE") or 30) + _YIELD_MARGIN_S
     if wait:
         wait_until_yielded(agents, wait, typer.echo)

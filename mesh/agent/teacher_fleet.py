@@ -282,8 +282,8 @@ class LocalFleetRunner:
         self._pause = pause_after_exit(self._pause, now - teacher.started_s, now, self._rng)
         pause_s = max(0.0, self._pause.until_s - now)
         log.warning(
-            "%s %s; another may start in %.1f s; its last line: %s",
-            teacher.name, exit_text, pause_s, last,
+            "%s %s; its last line: %s; another may start in %.1f s",
+            teacher.name, exit_text, last, pause_s,
         )  # fmt: skip
 
     def _drain_all(self) -> None:
