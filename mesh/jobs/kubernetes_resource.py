@@ -75,8 +75,8 @@ def to_resource(spec: QueuedJobSpec, namespace: str = "") -> Object:
 def _container_resources(needs: Mapping[str, Any]) -> Object:
     """Return requests and limits of a container.
 
-    Memory and accelerators are limited to the request. Cores are not limited: a node may use idle
-    cores beyond its request.
+    The limit of each resource except `cpu` is its request. Cores are not limited: a node may use
+    idle cores beyond its request.
     """
     requests = {GPU if name == "gpu" else name: str(amount) for name, amount in needs.items()}
     limits = {name: amount for name, amount in requests.items() if name != "cpu"}
@@ -84,10 +84,11 @@ def _container_resources(needs: Mapping[str, Any]) -> Object:
 
 
 def facts_of(resource: Object) -> Facts:
-    """Return the unchecked values of a resource by keys of a job's file; leave out missing values.
+    """Return the values of a resource, unchecked, by the keys of a job's file.
 
-    `QueuedJobSpec(**facts)` equals the argument of `to_resource`, except for `folder`, fractions of
-    a second in `grace_s`, and `gpu` instead of its full name.
+    Keys without a value are left out. `QueuedJobSpec(**facts)` equals the argument of
+    `to_resource`, with three exceptions: `folder` is missing, `grace_s` is rounded up, and
+    "nvidia.com/gpu" has become `gpu`.
     """
     spec = resource.get("spec") or {}
     facts: dict[str, Any] = {"name": resource["metadata"]["name"]}

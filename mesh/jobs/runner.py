@@ -212,7 +212,9 @@ class JobRunner:
             submitted_s = (job.submitted_ms - self._clock_offset_ms) / 1000
             run = JobRun(job, spec, folder, submitted_s, next_node(folder))
         self._jobs[job.name] = run
-        self._log(run, "its runner was lost" if job.progress.first_ms else "was submitted")
+        self._log(
+            run, "was taken over from a former runner" if job.progress.first_ms else "was submitted"
+        )
 
     # --- reports
 
