@@ -43,7 +43,7 @@ Deceive = Annotated[
     typer.Option(
         "--deceive",
         help="Also answer with labels of other samples, which only a comparison of teachers "
-        "reveals. Starts six teachers: three are needed to tell which teacher is wrong.",
+        "reveals. Starts six teachers: each student compares three to find the wrong one.",
     ),
 ]
 
@@ -96,7 +96,8 @@ def chaos(
 def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
     """Run chaos; return its report.
 
-    Remove a temporary folder of logs if all invariants held, or if a signal ended the run.
+    Remove a temporary folder of logs if all invariants held, or if a signal came while the mesh
+    started.
     """
     from .monitoring import RUN_ID_VARIABLE, LeftoverCheck
     from .run import run_chaos

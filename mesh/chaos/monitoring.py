@@ -146,7 +146,10 @@ def _processes_of_run(run_id: str) -> list[str]:
 
 
 def _segments_in_use() -> set[str]:
-    """Return segments that live processes use: other programs, or processes reported themselves."""
+    """Return the names of segments that live processes use.
+
+    Such a process is another program, or is itself reported as left behind.
+    """
     paths: set[str] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process ended, or belongs to another user

@@ -126,7 +126,7 @@ class ChaosMesh:
     Args:
         settings: numbers of processes and their speeds.
         folder: folder for logs and for the files of students.
-        began: `time.monotonic()` of the beginning, for the students.
+        began: `time.monotonic()` at time 0 of the students' records.
 
     Attributes:
         manager_proxy: proxy between students and the manager.

@@ -1,8 +1,9 @@
 """Trace of a chaos run: samples that students received, injected faults, and live members.
 
-Times are seconds since the run began. Each student appends to files, which survive its death: a
-record for every sample and for every call of its pool (`read_records`), and a line of statistics
-several times a second (`read_stats`).
+Times in a trace are seconds since the run began. Each student appends to files, which survive its
+death: a record for every sample and for every call of its pool (`read_records`), and a line of
+statistics several times a second (`read_stats`). Times in the files count from
+`StudentConfig.began`.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class StudentConfig:
     Attributes:
         name: name of its job.
         coordinator: Redis URL.
-        began: `time.monotonic()` of the beginning of the run.
+        began: `time.monotonic()` at time 0 of its records, before the mesh starts.
         folder: folder for its files.
         teachers: least number of teachers that it asks for.
         step_s: seconds of its training step per sample.
