@@ -201,7 +201,8 @@ def open_reader(
             job=JOB,
             profiles=None,
             # Ask for all teachers at once: adapting n would take half of this short run. Ask for
-            # more than exist: a teacher that seems fast on a busy machine counts as several.
+            # more than exist: the coordinator counts a fast teacher as several, and on a busy
+            # machine any teacher may seem fast.
             teachers_min=4 * settings.teachers,
             timeouts=Timeouts(wait_s=TEACHERS_TIMEOUT_S),
         )

@@ -178,7 +178,7 @@ def summary_lines(report: DemoReport) -> list[str]:
         f"Of {report.edl_dist.reader.yielded} batches {edl.stream.batches} arrived,"
         f" {edl.stream.duplicates} twice, {edl.stream.out_of_order} out of order"
         f"{_churn_clause(report.edl_dist)}; their bytes"
-        f" {'equal' if report.same_bytes else 'DIFFER FROM'} those of the model without a mesh.",
+        f" {'equal' if report.same_bytes else 'DIFFER FROM'} those of Online.",
         f"Soft labels gain {statistics.mean(gains):+.1f} ± {sample_std(gains):.1f} points of"
         f" accuracy here (by seed: {', '.join(f'{gain:+.1f}' for gain in gains)})."
         + (" Such a short training proves little." if short else ""),
