@@ -74,7 +74,8 @@ def check_words(
     for option in (word.split("=")[0] for word in words):
         if option in reserved_options:
             raise ValueError(
-                f"{key}: {option} is set from {set_by_keys} of the file, or by edl: remove it"
+                f"{key}: {option} is set from other keys of the file ({set_by_keys}), or by edl:"
+                " remove it"
             )
     return words
 

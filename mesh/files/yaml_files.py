@@ -48,8 +48,8 @@ def read(path: str | os.PathLike[str], kind: type[T]) -> T:
             `10 Gbit/s`.
 
     Raises:
-        UsageError: the file cannot be read, is not YAML, or is not a valid `kind`. The message is
-            `name:line: key: what is wrong; what is expected`.
+        UsageError: the file cannot be read, is not YAML, or is not a valid `kind`. For a wrong key
+            or value the message is `name:line: key: what is wrong`.
     """
     return parse(load(path), kind, os.fspath(path))
 

@@ -72,7 +72,7 @@ class ServiceSpec:
         env: environment variables of the teachers.
         grace_s: seconds that a teacher has to finish its requests.
         ready_s: seconds after its start within which a teacher must be ready; otherwise it is
-            restarted.
+            restarted. With auto, teachers have 15 minutes instead.
     """
 
     model: str
@@ -132,7 +132,7 @@ class StudentSpec:
 
     def __post_init__(self) -> None:
         reserved_options = ("--redis", "--teachers")
-        check_program(self.train, self.command, reserved_options, "the coordinator")
+        check_program(self.train, self.command, reserved_options, "coordinator")
         _check_url("train", self.train)
         check_env(self.env)
 
