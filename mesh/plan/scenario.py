@@ -13,7 +13,8 @@ from ...scheduler.pipeline_model import (
 )
 from ...scheduler.simulator.scenario import NetworkLink, Scenario, StudentGroup, TeacherGroup
 
-#: Number of simulated batches, enough for a steady rate; the first `WARM_UP` do not count.
+#: Number of simulated batches per student, enough for a steady rate. About the first `WARM_UP` do
+#: not count.
 BATCHES, WARM_UP = 2000, 50
 
 

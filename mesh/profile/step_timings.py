@@ -70,7 +70,7 @@ def time_steps_in_child(
     Args:
         job: path of the job file, or MODULE:FUNCTION of a step (`_FunctionSteps`).
         batch_size: rows of a batch, if the feed is a data set.
-        steps: number of steps with a whole batch, and number of steps with half a batch.
+        steps: number of whole batches to time; after each, half a batch is timed, too.
         budget_s: seconds after which no further step begins, if at least five steps were timed.
         cores: cores of the child; empty: any.
         say: called with a line of text.
