@@ -1,10 +1,13 @@
 """Decides when the processes of a mesh start, restart, fail and stop.
 
-Teachers start once the coordinator is ready, students once each service has a ready teacher. They
-stop in the reverse order, so that students have teachers, and teachers a coordinator, until they
-end. A process that ends unexpectedly is restarted: at once the first time, then after growing
-pauses while it keeps ending early. A coordinator or teacher that never gets ready fails, and then
-the mesh fails.
+Teachers start once the coordinator is ready, students once each service has a ready teacher or a
+running fleet. They stop in the reverse order, so that students have teachers, and teachers a
+coordinator, until they end.
+
+A process that ends unexpectedly is restarted: at once the first time, then after growing pauses
+while it keeps ending early. A student fails when its retries are used up. A coordinator or teacher
+that does not get ready in `ATTEMPTS` starts fails, and then the mesh fails. Wrong options make a
+command of `edl` fail without a restart.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _FLEET_READY: Final = r"fleet ready: (\S+), (\d+ to \d+ teachers)"
 _START_CONDITIONS: Final = {
     "coordinator": "coordinator: first",
     "teacher": "teachers: as soon as the coordinator is ready",
-    "student": "students: as soon as each service has a teacher",
+    "student": "students: as soon as each service has a teacher or a running fleet",
 }
 #: Seconds after the grace period of a teacher before it is killed. For a fleet they count twice:
 #: the fleet kills its teachers after these seconds, `edl up` kills the fleet later.
