@@ -41,6 +41,14 @@ Name = Annotated[
         help="Name of this machine in the mesh, and of its teachers. Default: the host name.",
     ),
 ]
+AgentName = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        envvar="EDL_MACHINE",
+        help="The agent's --machine. Default: all agents that run here.",
+    ),
+]
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
@@ -311,7 +319,7 @@ def yield_(
     end: Annotated[
         bool, typer.Option("--end", help="Lend this machine again, before the time is over.")
     ] = False,
-    machine: Name = None,
+    machine: AgentName = None,
     cache: CacheFolder = None,
     wait: Annotated[
         float | None,

@@ -101,7 +101,7 @@ def profile(
     from ..files import write
 
     if job is None and step is None and model is None:
-        raise UsageError("nothing to time: give --job JOB.py, --model TEACHER, or both")
+        raise UsageError("nothing to time: give --job JOB.py (or --step), --model TEACHER, or both")
     if job is not None and step is not None:
         raise UsageError("--step is for a training without a job file: omit --job")
     check_writable(out)
