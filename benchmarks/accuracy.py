@@ -117,13 +117,14 @@ def run(
     """Train the students of all tasks in all ways; return a row for each task and way.
 
     Args:
-        quick: train two students for a few steps: too little to compare accuracies.
+        quick: train two students in each way for a few steps: too little to compare accuracies.
         data: folder with the data of MNIST and of the reviews.
         picture: PNG file to draw.
         seeds: students for each way.
         download: let Paddle fetch MNIST.
         task: name of the only task to run; None: all.
-        framework: framework of the students; the teachers are Paddle's.
+        framework: framework of the students; the teachers are Paddle's. Tasks without students in
+            this framework are left out.
 
     Raises:
         UsageError: `data`, `picture` or `task` is wrong, or MNIST cannot be fetched.

@@ -20,8 +20,8 @@ SPEEDS: Final = (20.0, 20.0, 80.0)
 RANKS: Final = 4
 #: Changes that are timed together in one round.
 CHANGES: Final = 10
-#: Demand as a multiple of the teachers: above 1, so that each change alters assignments.
-OVERBOOKED: Final = 1.5
+#: Wanted slow teachers for each teacher of the pool. A fast teacher counts as four slow ones.
+WANT_PER_TEACHER: Final = 1.5
 
 
 def run(
@@ -73,7 +73,7 @@ class Service:
         self._now = 0.0
         self._names = [f"teacher-{number}" for number in range(teachers)]
         self._new_names = (f"new-{number}" for number in itertools.count())
-        self._want = max(round(OVERBOOKED * teachers / students), 1)
+        self._want = max(round(WANT_PER_TEACHER * teachers / students), 1)
         self._students = [f"job-{n // RANKS}/{n % RANKS}" for n in range(students)]
         self._initial_events: list[rule.AssignmentEvent] = [
             self._teacher_up(name) for name in self._names

@@ -83,7 +83,7 @@ def run(quick: bool) -> BenchmarkReport:
         folder = stack.enter_context(usable_cache(cache_folder("demo"), log.info))
         log.info("obtain the teacher")
         teacher = obtain_teacher(digits, settings, folder, fresh=False, on_step=_ignore).path
-        log.info("start a mesh, and a process without one")
+        log.info("start a mesh, and a process outside it")
         mesh = stack.enter_context(_mesh(str(teacher), settings, cores))
         neighbour = _neighbour(stack, teacher, cores)
         predictor = Predictor(teacher, micro_batch=settings.micro_batch)

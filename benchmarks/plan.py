@@ -104,7 +104,7 @@ def error_of(ratios: Estimate) -> Estimate:
 
 
 def _trainings(quick: bool) -> Iterator[PredictedAndMeasured]:
-    """Train MobileNetV3-small: without a teacher, with each in its own process, through a mesh.
+    """Train MobileNetV3-small without a teacher, and with each teacher, Online and through a mesh.
 
     Args:
         quick: smaller batches.

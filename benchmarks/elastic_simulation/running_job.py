@@ -96,7 +96,7 @@ class RunningJob:
         self.settle(now)
 
     def next_s(self, now: float) -> float:
-        """Return the virtual time of the job's next event without a new order; infinite: none."""
+        """Return when the job's next event is due if no order comes before; infinite: none."""
         if self._ended_s is not None:
             return min(self._leaving, default=inf)
         times = [self._job.submitted_s] if self._job.submitted_s > now else []

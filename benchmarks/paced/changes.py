@@ -23,7 +23,7 @@ from .teachers import CHEAP, paced, start_teachers
 _FULL_WITHIN_S: Final = 90.0
 #: Longest time in seconds until a student has the teachers that it needs.
 _ENOUGH_WITHIN_S: Final = 90.0
-#: Seconds to the start of the measurement, after the student has all these teachers.
+#: Seconds from the time when the student has these teachers until the measurement begins.
 _SETTLED_S: Final = 3.0
 
 

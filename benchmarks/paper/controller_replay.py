@@ -38,7 +38,8 @@ class PassResult:
     """The result of one pass.
 
     Attributes:
-        pending_s: mean seconds from the submission of a job to its first node or to the end.
+        pending_s: mean seconds from the submission of a job to its first node, or to the end of the
+            pass if it had none.
         load: mean share of the slots that were taken, weighted by time.
         trained: jobs that had a node.
     """

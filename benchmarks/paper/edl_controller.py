@@ -216,11 +216,13 @@ def simulate(quick: bool) -> Outcome:
         },
         series,
         (
-            f"Pending time falls by {saved:.1f} % (84.7 % published), and the CPU load stays.",
+            f"Pending time falls by {saved:.1f} % (84.7 % published), and the CPU load hardly"
+            " changes.",
             f"The passes with autoscaling lie between {min(PENDING_ON)} and {max(PENDING_ON)} s,"
             " so an error of our mean below 10 % proves little.",
-            "The 65 s from a job's pods to its first trainer are due to the old controller and"
-            " Kubernetes; the rule itself decides at once, for all waiting jobs together.",
+            "The 65 s from the seventh job's pods to its first trainer are due to the old"
+            " controller and Kubernetes; the rule itself decides at once, for all waiting jobs"
+            " together.",
             "The curves are in paper-edl_controller-pending-and-load.csv beside the results."
             " --measure runs live jobs on this machine, ten times as fast.",
             "As in the experiment, jobs that never started count as pending until they are killed."

@@ -52,8 +52,8 @@ EXPERIMENT: Final = Experiment(
     ranked=("speed",),
     contradictions=(
         Contradiction(
-            "40 P4 label 1514 img/s (README), so a P4 at least 37.9, and a V100 labels 128 (from"
-            " 656 and 1828): at most 3.4 times as many",
+            "40 P4 label 1514 img/s (README), so one labels at least 37.9. A V100 labels 128 (from"
+            " 656 and 1828), so at most 3.4 times as many",
             "a V100 labels as much as 5.2 P4 (figure 3), or 15 (figure 4)",
             "The teachers differ (ResNeXt101_32x16d here, ResNet101 there), but not the cards.",
             "The ratio of the Teraflops, 2.5, is used; it does not exceed 3.4.",

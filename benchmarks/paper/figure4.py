@@ -31,8 +31,8 @@ P4_LABELS: Final = V100_TRAINS / RATIO
 _TEXT: Final = "section 4.4"
 _ALIKE: Final = f"{_TEXT}: the training time with 48 is almost the same as with 56"
 _FEWER: Final = (
-    f"{_TEXT}: 48 is where teachers cease to be the bottleneck. So with 40 they are: more than"
-    " 40 / 48 of the throughput, which 48 that just suffice would give, and less than 1; the middle"
+    f"{_TEXT}: 48 is where teachers cease to be the bottleneck, so 40 give less throughput than 48."
+    " If 48 just suffice, 40 give 40 / 48 of it: the cell is the middle of 40 / 48 and 1"
 )
 
 EXPERIMENT: Final = Experiment(

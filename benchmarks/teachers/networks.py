@@ -47,7 +47,7 @@ def vit_b_bf16() -> Any:
 
 
 def _on_bytes(name: str, *, mixed: bool = False) -> Any:
-    """Return a network that normalizes uint8 images first, and example inputs.
+    """Return a network and its example inputs. The network first normalizes uint8 images.
 
     Raises:
         UsageError: timm is not installed.

@@ -155,14 +155,14 @@ def run_bare_loop(
 ) -> None:
     """Label batches on request; see `time_runs`.
 
-    For each batch, it copies bytes from the host to the device, runs the network, and copies the
-    `TOP` greatest logits back.
+    For each batch, it copies bytes from the host to the device, runs the network, and selects the
+    `TOP` greatest logits: in PyTorch on the device, with onnxruntime on the host.
 
     Args:
         channel: its first message to the benchmark has the model that a teacher should serve.
         framework: "torch", or "onnx": the network is exported to `folder`.
         factory: `module:function` of a PyTorch module.
-        device: device of torch.
+        device: "cuda" or "cpu".
         rows: rows of a batch.
         folder: folder for the exported network.
     """
