@@ -184,7 +184,8 @@ class ReaderConfig:
         self.labels.check_fetched(self.fetches)
         if self.ensemble is not None and not self.labels.expand:
             raise UsageError(
-                "labels of several services are averaged dense: do not set expand_labels=False"
+                "labels of several services are averaged as dense labels: do not set"
+                " expand_labels=False"
             )
         self.policy()
         self.shard()

@@ -67,7 +67,7 @@ def _data(
 ) -> Iterator[str]:
     """Yield the lines about the data. A step has `batch` rows, an epoch has `total` samples."""
     if total is None or batch is None:
-        yield f"data: a {type(feed).__name__}, whose samples have no ids: each rank reads its own"
+        yield f"data: a {type(feed).__name__}, whose samples have no ids: each rank reads a part"
         return
     yield (
         f"data: {total:,} samples an epoch in {-(-total // batch)} steps of {batch} rows, whatever"
@@ -87,7 +87,10 @@ def _data(
             f" rows{passes}; {parts}"
         )
     if capacity < most:
-        yield f"more than {_counted(capacity, 'node')}: in reserve, as a step has {batch} rows"
+        yield (
+            f"more than {_counted(capacity, 'node')}: further nodes wait in reserve, as a step has"
+            f" only {batch} rows"
+        )
 
 
 def _counted(number: int, what: str) -> str:

@@ -212,7 +212,7 @@ class RankEvaluation:
             report: called after each batch with the number of rows that this rank has evaluated.
 
         Raises:
-            JobError: a metric fails, or returns no number.
+            JobError: a function of the job file fails, or a metric returns no number.
             PeerLost: another rank is gone.
         """
         if not self._scores:

@@ -190,7 +190,7 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
                     return tuple(endpoints)
     except OSError as error:
         raise UsageError(
-            f"ranks cannot listen at {host!r}: {error.strerror or error}; --advertise names an"
+            f"ranks cannot listen at {host!r}: {error.strerror or error}; give --advertise an"
             " address of this machine"
         ) from error
     raise AddressInUse(

@@ -22,8 +22,8 @@ from ..runtime.errors import WireError
 from ..scheduler.students.shards import Range
 from .settings import TrainSettings
 
-#: Exit code of a rank that left at a safe point, or because a peer or its supervisor is gone. The
-#: job has not failed. It is EX_TEMPFAIL of sysexits.h.
+#: Exit code of a rank that has not failed, and whose job may continue in a newer generation; see
+#: `rank/__main__.py`. The code is EX_TEMPFAIL of sysexits.h.
 EXIT_AGAIN: Final = 75
 
 

@@ -149,9 +149,9 @@ def _shape(tensor: Any) -> str:
 def _check_optimizer(step: int, name: str, details: Mapping[str, Any]) -> None:
     if details.get("class") != name:
         raise CheckpointMismatch(
-            f"the checkpoint of step {step} is of"
+            f"the checkpoint of step {step} has"
             f" {'the optimizer ' + details['class'] if 'class' in details else 'no optimizer'}, the"
-            f" job's is {name}. Use another place for checkpoints, or that optimizer"
+            f" job has {name}. Use another place for checkpoints, or the checkpoint's optimizer"
         )
 
 

@@ -53,16 +53,19 @@ class Provenance:
 class Checkpoint:
     """A checkpoint in a repository.
 
+    If its manifest or `JOINED` is invalid, `world` and `made_s` are 0, and `files`, `provenance`,
+    `after` and `digest` are empty.
+
     Attributes:
         name: name of its folder.
         location: its path or URL, for `open_checkpoint` on any host with access to it.
         step: optimizer steps taken.
-        world: number of ranks; 0 if its manifest is damaged.
-        made_s: when it was written, in seconds since 1970; 0 if its manifest is damaged.
-        files: length and checksum of each file, by name; empty if its manifest is damaged.
+        world: number of ranks.
+        made_s: when it was written, in seconds since 1970.
+        files: length and checksum of each file, by name.
         provenance: settings with which it was trained.
         after: name of the checkpoint that it continues; empty: it is the first, or unknown.
-        digest: SHA-256 of its manifest, in hexadecimal; empty if its manifest is damaged.
+        digest: SHA-256 of its manifest, in hexadecimal.
         sequence: position in the history, from 1; 0: it has none.
         problem: known damage as text; empty: none.
     """

@@ -56,7 +56,7 @@ class FsspecFiles:
         if patterns := sorted(_PATTERNS.intersection(self._root)):
             raise UsageError(
                 f"checkpoints cannot lie at {url}: fsspec would take {' and '.join(patterns)} for a"
-                " pattern, and could remove other files. Give a path without it"
+                " pattern, and could remove other files. Give a path without these characters"
             )
 
     def names(self) -> list[str]:

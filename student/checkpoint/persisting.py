@@ -61,7 +61,7 @@ class Persister:
     Attributes:
         problem: why the last save of this generation failed, in one line; empty: it did not fail. A
             checkpoint that cannot join the history is a failure, too.
-        newest: the checkpoint that this object has saved last; None: none yet.
+        newest: the last checkpoint of this object that joined the history; None: none yet.
         superseded: since the last `follow`, a save was refused because of a newer generation.
     """
 
@@ -89,8 +89,8 @@ class Persister:
     def on_disk(self) -> bool:
         """Whether no snapshot has to be written: the newest is on disk or void, or there is none.
 
-        A checkpoint that cannot join the history yet counts as on disk. False while a request of
-        `wake` has not been attempted.
+        A checkpoint that cannot join the history yet counts as on disk. If there is a snapshot, the
+        result is False while a request of `wake` has not been attempted.
         """
         header = self._owner.newest_header()
         with self._changed:

@@ -295,7 +295,7 @@ class Repository:
             )
 
     def list(self) -> Sequence[Checkpoint]:
-        """Return all checkpoints, the newest first; reads only manifests and lengths of files.
+        """Return all checkpoints, the newest first; reads manifests, `JOINED` and lengths of files.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.

@@ -325,8 +325,8 @@ def check_has_gpu(local_rank: int, gpus: int) -> None:
     """Raise UsageError if a rank has no GPU of its own."""
     if local_rank >= gpus:
         raise UsageError(
-            f"local rank {local_rank} has no GPU: there are {gpus}; give --ranks-per-node no more"
-            " than that"
+            f"local rank {local_rank} has no GPU of its own: this node has {gpus}; give"
+            f" --ranks-per-node {gpus} or less"
         )
 
 

@@ -254,7 +254,9 @@ class Distill:
                 " too"
             )
         if self.top_k and not isinstance(self.service, str):
-            raise UsageError("labels of several services are averaged dense: use loss='kl'")
+            raise UsageError(
+                "labels of several services are averaged as dense labels: use loss='kl'"
+            )
 
     def _check_outputs(self) -> None:
         if self.output and self.fetches and self.output not in self.fetches:

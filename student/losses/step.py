@@ -105,7 +105,7 @@ class StepLoss:
             kinds: kind by output, as in `ReaderStats.label_kinds`.
 
         Raises:
-            UsageError: the loss compares distributions, and the output is not a distribution.
+            UsageError: the loss compares distributions, and the output has the kind "other".
         """
         distill = self.distill
         if distill is None or distill.labels_are is not None or always_zero(distill.beta):

@@ -138,7 +138,8 @@ class Supervisor:
         Raises:
             UsageError: the job file or a setting is wrong, or differs from the job's.
             NoTeacherAvailable: no teacher came in the time that the job allows.
-            CheckpointUnavailable: the last snapshot could not be written.
+            CheckpointUnavailable: checkpoints cannot be read at the start, or a snapshot cannot be
+                written.
             EdlError: the job failed, or continues without this node.
         """
         try:

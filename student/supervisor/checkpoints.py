@@ -170,7 +170,7 @@ class CheckpointManager:
 
     @property
     def saved(self) -> int:
-        """Step of the newest checkpoint that the current `persister` has written; 0: none."""
+        """Step of the current persister's last checkpoint that joined the history; 0: none."""
         newest = self.persister.newest
         return 0 if newest is None else newest.step
 
@@ -364,7 +364,8 @@ def raise_if_unreachable(
         )
     if seen_by:
         raise UsageError(
-            f"node {node} does not see the checkpoint of step {step}, which node {seen_by[0]} sees:"
-            f" the newest one at {checkpoints.url}: {checkpoints.newest_in_words()}. Nodes share"
-            " their checkpoints: start all of them with a --checkpoint that all can read"
+            f"node {node} does not see the checkpoint of step {step}, which node {seen_by[0]} sees."
+            f" The newest one that {node} sees at {checkpoints.url}:"
+            f" {checkpoints.newest_in_words()}. Nodes share their checkpoints: start all of them"
+            " with a --checkpoint that all can read"
         )

@@ -138,7 +138,7 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
             r"teachers is a list, as in teachers=\['h:1', 'h:2'\]",
         ),
         ({"service": "a", "teachers": {"a": 9}}, "teachers of 'a' is a list of texts"),
-        ({**TWO_SERVICES, "expand_labels": False}, "averaged dense"),
+        ({**TWO_SERVICES, "expand_labels": False}, "averaged as dense labels"),
         ({"trace": "/nowhere/run.json"}, "the trace cannot be written.*nowhere"),
         ({"trace": Trace("run.json", 10)}, "max_bytes is at least"),
         ({"feeds": "image"}, r"feeds=\['image'\]"),

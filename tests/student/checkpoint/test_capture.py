@@ -213,7 +213,7 @@ OTHER_NAMES = r"not in the checkpoint: bias, weight; not in the job: 0\.bias, .*
     [
         (wider, "Adam", False, OTHER_SHAPE),
         (linear, "Adam", False, OTHER_NAMES),
-        (network, "SGD", False, r"optimizer Adam, the\s+job's is SGD"),
+        (network, "SGD", False, r"optimizer Adam, the\s+job has SGD"),
         (network, "Adam", True, "fixed learning rate, the job's has a schedule"),
     ],
 )

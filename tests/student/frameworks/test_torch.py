@@ -165,7 +165,7 @@ def one_group() -> TrainingObjects:
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        (lambda: made("Adam"), "is of the optimizer AdamW, the job's is Adam"),
+        (lambda: made("Adam"), "has the optimizer AdamW, the job has Adam"),
         (lambda: made("AdamW"), "with a schedule of the learning rate, the job's has no schedule"),
         (one_group, "has 2 groups of parameters, the job's has 1"),
         (lambda: TrainingObjects(torch.nn.Linear(4, 8)), "not in the checkpoint: bias, weight"),

@@ -77,7 +77,7 @@ def test_teachers_are_asked_where_their_labels_ever_count(distill: Distill, need
         ),
         (
             {"service": {"a": 1}, "loss": "topk", "label_form": "topk:3", "fetches": ["z"]},
-            "averaged dense",
+            "averaged as dense labels",
         ),
         ({"output": "z", "fetches": ["y"]}, "'z' is not among the fetches"),
         ({"hints": [HINT]}, "the hint 'map' is not among the fetches"),

@@ -553,7 +553,7 @@ def test_the_plan_names_the_rows_of_a_rank_at_both_limits(tmp_path: Path) -> Non
         "96 samples an epoch in 14 steps of 7 rows",
         "with 1 node: 2 ranks of about 4 rows",
         "with 3 nodes: 6 ranks of about 2 rows",
-        "more than 3 nodes: in reserve",
+        "more than 3 nodes: further nodes wait in reserve",
     ):
         assert part in told
     assert not list(tmp_path.iterdir())
