@@ -234,7 +234,7 @@ class Arena:
         return offset
 
     def _grow(self, nbytes: int) -> None:
-        if self.fd < 0:  # its number may belong to another file now
+        if self.fd < 0:  # the descriptor's former number may belong to another file now
             raise OSError(errno.EBADF, "this shared memory is closed")
         step = max(nbytes, GROWTH_BYTES, self.size_bytes // 2)
         step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE

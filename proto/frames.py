@@ -162,7 +162,7 @@ class FrameHeader(NamedTuple):
         magic, *fields = HEADER.unpack_from(data)
         header = cls(*fields)
         if magic != _FRAME_MAGIC or header.kind not in _KINDS:
-            raise WireError(f"no frame begins with {bytes(data[:8])!r}")
+            raise WireError(f"these bytes do not begin a frame: {bytes(data[:8])!r}")
         return header
 
 

@@ -379,8 +379,8 @@ def _tensor(
         return {**_describe(name, value, parameters), "data": array_to_json(as_one_array(value))}
     except UnicodeDecodeError:
         raise RequestRefused(
-            f"tensor {name!r} holds bytes that are not UTF-8, which JSON cannot carry; request "
-            f"an output with the parameter {BINARY!r}: true"
+            f"tensor {name!r} holds bytes that are not UTF-8, which JSON cannot carry; if it is an"
+            f" output, request it with the parameter {BINARY!r}: true"
         ) from None
 
 

@@ -151,6 +151,7 @@ class TeacherClient(Protocol):
             WrongInstance: another server instance answers at this address.
             AccessError: the server refuses our credentials.
             BadAnswer: the answer cannot be decoded.
+            InputsOverwritten: the inputs changed before they were sent.
         """
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class HttpReply:
     body: memoryview
 
     def error_text(self) -> str:
-        """Return one line that describes an error: the error text if the body is JSON."""
+        """Return the error as one line: `error` or `detail` of a JSON body, else the body."""
         text = bytes(self.body[: 4 * _MAX_ERROR_CHARS]).decode("utf-8", "replace")
         with suppress(WireError):
             message = parse_object(self.body)
@@ -363,7 +363,8 @@ def decode_labels(reply: HttpReply) -> LabelResponse:
 #: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.
 _BINARY_REFUSED_STATUSES: Final = (400, 406, 415, 422, 500, 501)
 #: The one of these statuses that may have another cause than the binary body. With this status, a
-#: server counts as refusing binary bodies only when the same has happened before.
+#: server counts as refusing binary bodies only if an earlier binary body has failed, too. Each time
+#: the same request as JSON must have succeeded.
 _AMBIGUOUS_STATUS: Final = 500
 _NOT_READY: Final = (400, 503)
 #: The JSON object of a request, and the buffers that follow it.

@@ -130,7 +130,9 @@ def read_npy(raw: bytes) -> Array:
         }[version]
         shape, fortran_order, dtype = read_header(file)
     except Exception as error:  # numpy parses the header as an expression, which may raise anything
-        raise WireError(f"no .npy file of a known version: {type(error).__name__}") from None
+        raise WireError(
+            f"this is not a .npy file of a known version: {type(error).__name__}"
+        ) from None
     if dtype.kind not in _NPY_DTYPE_KINDS or dtype.byteorder == ">":
         raise WireError(
             f"a .npy file of dtype {dtype.str} is refused: only numbers, little-endian, are read, "
@@ -274,7 +276,7 @@ def _parse(kind: Any, data: bytes, server: str) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise WireError(f"no answer of {server}: {error}") from None
+        raise WireError(f"this is not an answer of {server}: {error}") from None
 
 
 def _read_outputs(

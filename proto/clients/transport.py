@@ -174,8 +174,8 @@ class TransportConnection:
     Attributes:
         in_memory: whether the teacher reads batches in place, if their locations are known.
         leaving: whether the teacher accepts no more requests over this connection.
-        unsent: queue of data that the socket has not accepted yet. Unless its inputs are in shared
-            memory, a request's data is followed by its `_PendingRequest`, which marks the end.
+        unsent: queue of data that the socket has not accepted yet. After the data of a request
+            comes its `_PendingRequest`, unless the inputs are in shared memory.
     """
 
     def __init__(self, connection: socket.socket, model: str, arena: SharedBuffer | None) -> None:
@@ -413,7 +413,8 @@ class TransportConnection:
                     raise WireError(f"there is a result for the unknown request {header.number}")
                 if pending.unchanged is None:
                     raise WireError(
-                        f"there is a result for request {header.number}, not sent completely"
+                        f"there is a result for request {header.number}, which was not sent"
+                        " completely"
                     )
                 is_valid = header.nbytes <= _MAX_ANSWER_BYTES
             case frames.ERROR:

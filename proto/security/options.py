@@ -35,7 +35,8 @@ class TlsKeys:
 
 TLS: Final = StructuredOption("--tls", TlsKeys)
 Tls = Annotated[
-    list[Given] | None, TLS.option("Files of TLS, read again when they change.", panel=_PANEL)
+    list[Given] | None,
+    TLS.option("Files of TLS. Servers read them again when they change.", panel=_PANEL),
 ]
 Tokens = Annotated[
     Path | None,

@@ -82,7 +82,7 @@ TEXT = pb.Response(key=["y"], value=["__import__('os').abort()"]).SerializeToStr
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"\xff\xff", "no answer of a pipeline server"),
+        (b"\xff\xff", "not an answer of a pipeline server"),
         (pb.Response().SerializeToString(), "holds no tensors"),
         (TEXT, "answers with text, which is never evaluated"),
         (tensor(shape=[3]), "needs 3 elements"),
@@ -92,7 +92,7 @@ TEXT = pb.Response(key=["y"], value=["__import__('os').abort()"]).SerializeToStr
         (tensor(elem_type=12), "elem_type 12 is not known"),
         (tensor(elem_type=4, int_data=[1, 70_000]), "not within -32768..32767"),
         (tensor(elem_type=6, uint32_data=[1, 70_000]), "not within 0..65535"),
-        (tensor(elem_type=13, byte_data=b"text"), "no .npy file"),
+        (tensor(elem_type=13, byte_data=b"text"), "not a .npy file"),
         (tensor(lod=[0, 1]), "varying length"),
         (tensor(name=""), "nameless"),
         (tensor() + tensor(), "comes twice"),
@@ -154,7 +154,7 @@ def test_bytes_do_not_go_to_a_cpp_server() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"\xff\xff", "no answer of a general model service"),
+        (b"\xff\xff", "not an answer of a general model service"),
         (cpp.Response().SerializeToString(), "outputs of 0 models"),
         (cpp_answer(), "outputs of 1 models"),
         (cpp_answer(cpp.Tensor(elem_type=1, shape=[0])), "nameless"),

@@ -561,7 +561,7 @@ def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(pair: Pair) -> None
     connection.send()
     assert connection.unsent
     theirs.sendall(result_frame())
-    with pytest.raises(WireError, match="not sent completely"):
+    with pytest.raises(WireError, match="which was not sent completely"):
         connection.receive()
 
 
