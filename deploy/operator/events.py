@@ -32,7 +32,7 @@ def post_events(
         now: seconds since 1970.
 
     Raises:
-        LeaseSuperseded: this operator no longer leads; the client's hook raises it.
+        LeaseSuperseded: this operator no longer leads, or ends; the client's hook raises it.
     """
     kind, (namespace, name) = resource["kind"], key_of(resource)
     for event in events:

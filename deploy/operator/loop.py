@@ -144,7 +144,7 @@ class ReconcileLoop:
             part(now)
         except LeaseSuperseded as error:
             log.info("%s", error)
-            return True  # another operator leads
+            return True  # another operator leads, or this one ends
         except EdlError as error:
             self._errors.report(log, name, f"{name} are not reconciled", error)
             return False

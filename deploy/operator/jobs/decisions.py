@@ -141,8 +141,8 @@ def _reason(case: AssessedJob, target: Target | None, state: ElasticJobState, no
         case "stopped":
             return "it was asked to stop"
         case "failed":
-            number = "" if endings.hopeless else f"{endings.failures} nodes failed: "
-            return f"{number}{ledger.why}"
+            count = f"failures of nodes: {endings.failures}; the last: "
+            return ledger.why if endings.hopeless else f"{count}{ledger.why}"
     if wanted.stop or endings.broken:
         why = "it was asked to stop" if wanted.stop else ledger.why
         return f"its nodes are leaving: {why}"

@@ -147,17 +147,17 @@ def _check_training(job: Object, pod_spec: Object) -> None:
     coordinator_known = check_coordinator(container) or container.get("envFrom")
     if job["spec"].get("train") and not coordinator_known:
         raise UsageError(
-            "its nodes meet in the mesh's Redis: set its URL as spec.coordinator, or start the"
-            " operator with --redis"
+            "the job's nodes meet in the mesh's Redis: set the URL of Redis as spec.coordinator, or"
+            " start the operator with --redis"
         )
     volumes = [volume for volume in pod_spec["volumes"] if volume["name"] == "checkpoints"]
     shared = not any("emptyDir" in volume for volume in volumes)
     used = any(CHECKPOINTS in word for word in container.get("args") or ())
     if used and not shared and spec_of(job).max_nodes > 1:
         raise UsageError(
-            "its nodes share their checkpoints: set spec.checkpoint to a volume claim that all of"
-            " them can write, or let spec.train name a location that all of them reach, as in"
-            " --checkpoint s3://..."
+            "the job's nodes share their checkpoints: set spec.checkpoint to a volume claim that"
+            " all of them can write, or let spec.train name a location that all of them reach, as"
+            " in --checkpoint s3://..."
         )
 
 

@@ -69,7 +69,7 @@ class DistillJobReconciler:
             now: seconds since 1970.
 
         Raises:
-            LeaseSuperseded: this operator no longer leads.
+            LeaseSuperseded: this operator no longer leads, or ends.
             EdlError: the cluster does not answer, or denies access.
             Exception: every job failed; this is the first error.
         """

@@ -191,8 +191,8 @@ def _check_container(container: Object) -> None:
         return  # its variables are unknown here, and may contain both
     if not coordinator_known:
         raise UsageError(
-            "spec.coordinator: teachers register in the mesh's Redis: set its URL, or start the"
-            " operator with --redis"
+            "spec.coordinator: teachers register in the mesh's Redis: set the URL of Redis, or"
+            " start the operator with --redis"
         )
     names = {word.split("=")[0] for word in container.get("args") or ()}
     names |= {variable["name"] for variable in container.get("env") or ()}

@@ -64,7 +64,7 @@ class TeacherServiceReconciler:
             now: seconds since 1970.
 
         Raises:
-            LeaseSuperseded: this operator no longer leads.
+            LeaseSuperseded: this operator no longer leads, or ends.
             EdlError: the cluster does not answer, or denies access.
             Exception: every service failed; this is the first error.
         """

@@ -95,8 +95,8 @@ def room_for(
             teachers of this service nor nodes of elastic jobs, which yield to teachers.
         needs: resources of one teacher.
         max_load: share of each resource that may be used.
-        promises: for each other service, the number of its teachers without a pod, which `pool`
-            does not include, and the resources of one teacher.
+        promises: for each other service, the number of its teachers without a pod, and the
+            resources of one teacher. `pool` does not include these teachers.
     """
     promised = list(promises)
     counts = []

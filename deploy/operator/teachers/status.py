@@ -72,7 +72,7 @@ def events_of(resource: Object, status: Object) -> list[ResourceEvent]:
     former, current = _by_type(before), _by_type(status)
     events = []
     if "desired" in status and before.get("desired") != status["desired"]:
-        former_count = f", not {before['desired']}" if "desired" in before else ""
+        former_count = f" instead of {before['desired']}" if "desired" in before else ""
         text = f"{_teachers(status['desired'])}{former_count}: {status['reason']}"
         events.append(ResourceEvent("Scaled", text))
     invalid = current.get("InvalidSpec")

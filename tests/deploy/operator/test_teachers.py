@@ -82,8 +82,8 @@ def test_a_hand_wins_over_the_number_until_it_lets_go(cluster: Cluster) -> None:
     operator.ask(replicas=None)
     assert operator.settle()["status"]["readyReplicas"] == 2
     texts = [text for reason, text in cluster.events() if reason == "Scaled"]
-    assert texts == ["2 teachers: 2 desired", "5 teachers, not 2: by hand",
-                     "2 teachers, not 5: 2 desired"]  # fmt: skip
+    assert texts == ["2 teachers: 2 desired", "5 teachers instead of 2: by hand",
+                     "2 teachers instead of 5: 2 desired"]  # fmt: skip
 
 
 def test_the_coordinators_number_is_followed_within_bounds(cluster: Cluster) -> None:
