@@ -109,8 +109,7 @@ class ClusterShareKeys:
     place_within: Annotated[
         float,
         Key(
-            "seconds after which a job does without a node whose pod the cluster has not"
-            " scheduled.",
+            "seconds after which a job does without a node that the cluster cannot place or start.",
             "EDL_PLACE_WITHIN",
             metavar="SECONDS",
         ),

@@ -20,8 +20,8 @@ class OperatorConfig:
         elastic: how jobs share the cluster.
         growing_cluster: the cluster adds machines for waiting pods, so its free resources do not
             limit the number of teachers or nodes.
-        place_within_s: if the cluster has not scheduled a node's pod after so many seconds, the job
-            runs without the node for a while.
+        place_within_s: if the cluster reports for so many seconds that it cannot place or start a
+            node's pod, the job runs without the node for a while.
         place_again_s: seconds until the job requests that node again. Each attempt takes room from
             jobs of lower priority. So while even the least number of nodes cannot be placed, each
             pause is as long as this state has lasted, at least `place_again_s` and at most an hour.

@@ -383,7 +383,8 @@ def _record_unplaced(
             ledger = replace(ledger, placeable=None, placeable_until_s=0.0)
         return ledger, []
     placeable = len(job.staying) - len(unplaced)
-    why = f"node {unplaced[0].number} cannot be placed: {unplaced[0].message}"[:_WHY_CHARS]
+    first = unplaced[0]
+    why = f"node {first.number} cannot be placed or started: {first.message}"[:_WHY_CHARS]
     pause_s = _place_again_s(ledger, now, config)
     event = ResourceEvent(
         "Unplaceable",

@@ -213,7 +213,7 @@ class TestFailures:
         world.pods["a"][1] = NodePod(1, unplaced_since_s=world.now - 60, message="no such image")
         world.reconcile()
         assert world.orders["a"].leave == (1,)
-        assert world.ledgers["a"].why == "node 1 cannot be placed: no such image"
+        assert world.ledgers["a"].why == "node 1 cannot be placed or started: no such image"
 
     def test_lingering_pod_is_not_kept(self) -> None:
         world = at_rest(1, ("a", 1, 1))
