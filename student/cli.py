@@ -232,8 +232,8 @@ def train(
     there. A second Ctrl-C ends at once. With --redis, `edl status` shows all nodes and ranks.
 
     Exits with 0 when the job is done, 2 when the job file or an option is wrong, 69 without
-    teachers, without Redis at the start, or when a checkpoint could not be written, 1 when the job
-    failed; after a signal, with the code of the signal (130, 143).
+    teachers, without Redis at the start, or when a checkpoint cannot be read or written, 1 when the
+    job failed; after a signal, with the code of the signal (130, 143).
     """
     end_with_parent()
     from .launch import nodes_of, read_launcher
