@@ -126,9 +126,9 @@ def train(
         str,
         _world(
             envvar="EDL_NODES",
-            metavar="[MIN:]MAX",
-            help="How many nodes may train together, as in 1:4; this command is one of them. "
-            "Default: as many as the launcher started, else 1.",
+            metavar="N|MIN:MAX",
+            help="How many nodes train together: exactly N, or MIN to MAX, as in 1:4; this command "
+            "is one of them. Default: as many as the launcher started, else 1.",
         ),
     ] = "",
     ranks_per_node: Annotated[int, _world(min=1, help="Student processes of this node.")] = 1,

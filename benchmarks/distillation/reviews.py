@@ -48,7 +48,7 @@ def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
     )
     data = encode(_texts(*paths))
     about = (
-        f"reviews: the teacher learns all {len(data.train_label):,} labels, each student"
+        f"the teacher learns all {len(data.train_label):,} labels, each student"
         f" {settings.labelled:,}; {len(data.test_label):,} held out"
     )
     # The self-test sends only the integers 0 and 1 (END and OTHER), which do not resemble a review.

@@ -255,10 +255,11 @@ def _contradiction(spec: TensorSpec, form: LabelForm | None, stated: SoftLabelIs
         return ""
     if not spec.kind or spec.kind in FITTING_KINDS[stated]:
         return ""
+    fitting = [each for each, kinds in FITTING_KINDS.items() if spec.kind in kinds]
+    change = f", or change soft_label_is and the loss to {fitting[0]}" if fitting else ""
     return (
         f"output {spec.name!r} is {spec.kind}, and soft_label_is says {stated}: serve a model that"
-        f" gives {stated}, or change soft_label_is and the loss to {spec.kind} (DistillLoss knows"
-        f" both kinds); if the output is {stated}, start the teacher with --output"
+        f" gives {stated}{change}; if the output is {stated}, start the teacher with --output"
         f" {spec.name}={stated}"
     )
 

@@ -67,8 +67,9 @@ PAUSE_S = 60.0
 #: Times of use are written once there are this many, in the order of keys, so that each page is
 #: written only once.
 USES_PER_WRITE = 100_000
-_NOT_KEPT = "not kept until it can be written"
-_NOT_READ = "requested from teachers until it can be read"
+_NOT_KEPT = "labels are not kept until it can be written"
+_NOT_READ = "labels are requested from teachers until it can be read"
+_NOT_USED = "this reader does not use it any more"
 #: Pages kept free for other writes than rows, and for estimates that were too low.
 _RESERVE_PAGES = 4
 
@@ -311,7 +312,8 @@ class LabelDatabase:
             self._failed_s[writing] = self._now()
             self._count(dropped=rows)
             if writing not in self._troubles:
-                log.warning("%s; labels are %s", error, _NOT_KEPT if writing else _NOT_READ)
+                retried = _NOT_KEPT if writing else _NOT_READ
+                log.warning("%s; %s", error, _NOT_USED if self._broken else retried)
             self._troubles[writing] = str(error)
             self.stats = replace(self.stats, trouble=str(error))
         else:

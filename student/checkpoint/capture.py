@@ -148,10 +148,12 @@ def _shape(tensor: Any) -> str:
 
 def _check_optimizer(step: int, name: str, details: Mapping[str, Any]) -> None:
     if details.get("class") != name:
+        known = "class" in details
         raise CheckpointMismatch(
             f"the checkpoint of step {step} has"
-            f" {'the optimizer ' + details['class'] if 'class' in details else 'no optimizer'}, the"
-            f" job has {name}. Use another place for checkpoints, or the checkpoint's optimizer"
+            f" {'the optimizer ' + details['class'] if known else 'no optimizer'}, the job has"
+            f" {name}. Use another place for checkpoints"
+            + (", or the checkpoint's optimizer" if known else "")
         )
 
 

@@ -116,7 +116,7 @@ def judge(count: int, seconds: Seconds) -> list[Goal]:
     gains = [online / edl for online, edl in zip(online_s, edl_s, strict=True)]
     expected = [(step + label) / step for step, label in zip(alone_s, label_s, strict=True)]
     deviation = Estimate.of_ratio(gains, expected)
-    title = f"{name}: EDL-Dist / Online, relative to the expected {statistics.median(expected):.3g}"
+    title = f"{name}: EDL-Dist / Online, of expected {statistics.median(expected):.3g}"
     return [
         Goal.judge(f"{name}: EDL-Dist / N-training", of_n, ">=", OF_N_TRAINING),
         Goal.judge(title, deviation, ">=", 1 - NEAR),
