@@ -4,7 +4,7 @@
 The caller does the probing.
 
 A foreign server (of another project) is registered and withdrawn by its sidecar, as `after_check`
-decides. A cheap check *asks* the server whether it is ready. A *test* has the server label a few
+decides. A cheap check *asks* the server whether it is ready. A *test* makes the server label a few
 samples and judges the labels, so it also finds servers that claim to be ready but hang or answer
 nonsense. Only a passed test registers a server. A wrong answer withdraws it at once, because wrong
 labels are worse than none. Silence withdraws it after `STRIKES` consecutive checks.

@@ -18,7 +18,8 @@ from .rates import rounded_up
 NO_BOUND = 100_000
 #: Relative rounding error of a price.
 _PRICE_ROUNDING = 1e-9
-#: Students that starve for at most this share of their time need no more teachers.
+#: Students that do not starve now, and starved for at most this share of their time, need no more
+#: teachers.
 TOLERATED = 0.05
 #: Labels are plentiful if students paused pulling for at least this share of their time.
 PLENTY = 0.25
@@ -77,9 +78,9 @@ class AutoscaleConfig:
                 )
         price, ceiling = self.price_per_teacher_hour, self.cost_ceiling_per_hour
         if not (isfinite(price) and price >= 0):
-            raise ValueError(f"a price must be 0 or more, not {price:g}")
+            raise ValueError(f"a price must be finite and 0 or more, not {price:g}")
         if ceiling is not None and not (isfinite(ceiling) and ceiling >= 0):
-            raise ValueError(f"a cost ceiling must be 0 or more, not {ceiling:g}")
+            raise ValueError(f"a cost ceiling must be finite and 0 or more, not {ceiling:g}")
 
     @property
     def affordable(self) -> int:

@@ -1,8 +1,8 @@
 """Waits before retries: exponential backoff with full jitter.
 
-The wait is uniform between 0 and a ceiling that doubles with each failure, so clients that lost a
-server at the same moment do not return at the same moment. A caller without competitors can wait
-for the ceiling itself (`ceiling_s`).
+The wait is random, up to a ceiling that doubles with each failure until it reaches a cap. So
+clients that lost a server at the same moment do not return at the same moment. A caller without
+competitors can wait for the ceiling itself (`ceiling_s`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RandomLike(Protocol):
 
 
 def ceiling_s(attempt: int, base_s: float, cap_s: float) -> float:
-    """Return min(cap_s, base_s * 2 ** attempt), the longest wait after `attempt` failures.
+    """Return min(cap_s, base_s * 2 ** attempt), the longest wait after failure `attempt` + 1.
 
     Raises:
         ValueError: `attempt`, `base_s` or `cap_s` is negative.

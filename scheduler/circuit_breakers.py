@@ -76,7 +76,7 @@ class CircuitBreaker:
         cause: cause of the ejection; None while it is closed.
         since: time of the latest ejection or readmission.
         pause_s: the latest pause before a probe.
-        failures: consecutive failures.
+        failures: consecutive failures; a readmission sets it to `FAILURES` - 1.
         ejections: number of ejections since they were last forgotten.
         silent_since: start of the current silence.
     """

@@ -18,8 +18,8 @@ class Pool:
     Attributes:
         capacity: amount of each resource, in its unit ("slots", "cpu", "gpu", "memory_bytes"); >=
             0.
-        reserved: amount that online services use or want back now; >= 0. Jobs make room for it,
-            below their minimum if necessary.
+        reserved: amount that online services use or want back now; >= 0. Jobs make room for it, and
+            stop if necessary.
     """
 
     capacity: Mapping[str, float]
@@ -88,7 +88,7 @@ class ElasticJob:
 def _check_amounts(field_name: str, amounts: Mapping[str, float]) -> None:
     for kind, amount in amounts.items():
         if not 0 <= amount < inf:
-            raise ValueError(f"{field_name} of {kind!r} must be 0 or more, got {amount}")
+            raise ValueError(f"{field_name} of {kind!r} must be finite and 0 or more, got {amount}")
 
 
 @dataclass(frozen=True, slots=True)

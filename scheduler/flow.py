@@ -43,7 +43,8 @@ STARVED_FOR_S = 0.3
 TOLERATED = 0.02
 #: At most this many seconds of waiting for the source are subtracted from later starvation.
 SOURCE_CREDIT_S = 1.0
-#: Seconds over which a surplus is measured before a teacher is returned.
+#: Seconds over which a surplus is measured before a teacher is returned. Also the seconds that a
+#: lower ratio must last before n falls, or before `FlowMemory.held` is released.
 SURPLUS_WINDOW_S = 15.0
 #: A teacher is returned if on average at least 1 + `SURPLUS_MARGIN` teachers idled.
 SURPLUS_MARGIN = 0.25
@@ -216,7 +217,7 @@ def decide(
         What to do now, and the memory for the next decision.
 
     Raises:
-        ValueError: a measured time is not positive and finite.
+        ValueError: a measured time is not positive and finite, or their ratio is not finite.
     """
     want_before, max_pull = wanted(memory, config), _batches_that_fit(view, config)
     pulling = memory.pulling

@@ -7,8 +7,8 @@ model that the store has seen last is assumed: this allows a run with all teache
 Rows are stored in the order of writing. A full store is swept from its head, so that whole pages
 become free. Rows there are evicted, except rows used later than the typical (median) row. These
 move to the end (a second chance, as in the CLOCK algorithm) while chances are left; each evicted
-row earns one. Sorting all rows by use would write at each read; to save more such writes, times of
-use have a resolution of `USE_STEP_S`.
+row earns one. Sorting all rows by use would need a write at each read. Recording the times of use
+needs writes too, so these times have a resolution of `USE_STEP_S`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Policy:
                 f"policy {self.name} needs a time to wait first, for example {GRACE_S:g} s"
             )
         if self.after_s is not None and not 0 <= self.after_s < inf:
-            raise ValueError(f"a wait is at least 0 s, not {self.after_s}")
+            raise ValueError(f"a wait is finite and at least 0 s, not {self.after_s}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class NoTeacherWait:
 
     Attributes:
         alone_since: since when the student waits without a usable teacher; None: it does not.
-        spent_s: seconds of earlier such waits since the latest used answer.
+        spent_s: seconds of earlier such waits since the clock was reset; see the module.
         answers_before: number of used answers when the first of these waits began; None: there was
             no such wait.
         answers_at_skip: number of used answers when the latest batch went without labels; None:

@@ -166,7 +166,8 @@ class GroupRates:
     """Teachers of one kind, as one student uses them.
 
     Attributes:
-        count: available teachers; a fraction: a teacher is shared with other students.
+        count: available teachers; it may be a fraction, as an average over time or a part of a
+            teacher that other students share.
         busy_s: seconds that a batch takes one teacher.
         link_s: seconds of a batch on a teacher's link, in the slower direction.
         transfer_s: seconds of transfer of a batch from the student to a teacher and back.
@@ -393,7 +394,7 @@ def predict(cluster: Cluster, job: Distillation, mesh: PlannedMesh) -> Predictio
 
     Raises:
         ValueError: a kind of devices is not in the cluster, or has no rate for its role; or there
-            is no teacher.
+            is no student or no teacher.
     """
     if not mesh.teams or min(team.count for team in mesh.teams) <= 0 or mesh.students < 1:
         raise ValueError("a mesh must have at least one student and one teacher")

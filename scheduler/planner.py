@@ -10,8 +10,8 @@ from .pipeline_model import STUDENT_BATCH_S, DeviceGroup, PlannedMesh, Predictio
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
-#: Up to this many devices of a kind, every number of teachers is evaluated. With more, only
-#: multiples of a stride are evaluated, fewer than twice this many.
+#: Up to this many devices of a kind, every number of teachers is evaluated. With more, multiples of
+#: a stride and the largest number are evaluated: fewer than twice this many.
 MOST_COUNTS = 128
 #: Fleets that can label this multiple of what the students train are large enough.
 PLENTY = 1.5
@@ -288,7 +288,7 @@ def _why_no_mesh(job: Distillation, teachers: int | None) -> str:
     if not job.teacher:
         return "the job has no rate of the teacher on any devices"
     if teachers is not None:
-        return f"the cluster has no {teachers} devices for teachers"
+        return f"the cluster does not have {teachers} devices for teachers"
     return "no devices can be its teachers"
 
 
@@ -319,7 +319,8 @@ def _store_estimate(
 def _needed(job: Distillation, mesh: PlannedMesh) -> int:
     """Return the `n` of Algorithm 1, line 1.
 
-    Each batch costs a fixed time besides that of its samples. A sample counts with its share of it.
+    Each batch costs a fixed time besides the time of its samples. The time of a sample includes its
+    share of this fixed time.
     """
     rows = mesh.rows
     times = [

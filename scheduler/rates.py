@@ -50,7 +50,7 @@ class LowQuantile:
 
 
 class RecentMedian(LowQuantile):
-    """The (lower) median of the last `size` measurements; half of them are enough to move it."""
+    """The (lower) median of the last `size` measurements; half of these must change to move it."""
 
     def __init__(self, size: int = 16) -> None:
         super().__init__(size, q=0.5)

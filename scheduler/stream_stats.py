@@ -151,8 +151,8 @@ class StreamStats:
     def t_s_s(self) -> float | None:
         """Seconds per sample that the student needs at full speed; None until measured.
 
-        It is the inverse of the samples per second of the training loop, without its waits for
-        labels, plus those of calls.
+        It is the inverse of a sum: the samples per second of the training loop without its waits
+        for labels, and the samples per second of calls.
         """
         step_s = self._steps.value
         if not self._called_per_s:

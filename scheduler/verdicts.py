@@ -15,7 +15,7 @@ EQUAL = 1.02
 #: Largest number of teachers at which a crossover is searched.
 MOST = 1 << 14
 #: N-training uses no teacher; Online runs the teacher on the student's device; with the offline
-#: store teachers label only the first epoch; in the mesh they label each epoch.
+#: store, Online or a mesh labels only the first epoch; in the mesh teachers label each epoch.
 Method = Literal["N-training", "Online", "offline store", "mesh"]
 #: What a plan optimises. Methods that break the deadline or the budget count only if all do.
 Aim = Literal["fastest", "cheapest"]
@@ -145,7 +145,7 @@ def _against_online(
             else [f"{speed}, needs {in_mesh.teachers} more devices, and costs {costs}"]
         )
     enough = crossover(cluster, job, mesh, online.samples_per_s)
-    speed = f"Online is {_percent(1 / speedup - 1)} faster than the mesh ({costs})"
+    speed = f"Online is {_percent(1 / speedup - 1)} faster than the mesh (the mesh costs {costs})"
     if enough is None:
         return [f"{speed}, and more teachers do not change that"]
     return [
