@@ -144,7 +144,7 @@ class ReaderCore:
         self._load: LedgerLoad | None = None  # None: the inputs of decisions may have changed
         self._times = SampleTimes(None, None)
         self._pace_s: float | None = None  # `StreamStats.pace_s` of these times
-        self._awaited = 0  # as the ledger knows it
+        self._awaited = 0  # number of teachers in the ledger's latest `Awaited`
         self._epoch_due = False  # `EpochDue` was emitted in this epoch
         self._looked_at = -inf
         self._reported: tuple[object, ...] = ()  # what a report contains, as last decided

@@ -88,7 +88,8 @@ class Delivery:
         self._without: dict[int, set[str]] = {}  # services that a batch goes without
         self._poison: dict[int, tuple[str, ...]] = {}  # reasons, by poison batch
         self._restored: set[int] = set()  # batches that an earlier engine has offered
-        #: Batches that are complete and not released, in order; None: an earlier engine offered it.
+        #: Batches that are complete and not released, in order, each with its offer; None: an
+        #: earlier engine has offered the batch.
         self._complete: dict[int, do.OfferBatch | do.OfferPoison | None] = {}
         self._released: set[int] = set()  # released and not taken
         self._batch_s = RecentMean(STEP_WINDOW)  # the loop's seconds per batch
@@ -370,9 +371,12 @@ class NoTeacherPolicy:
         if action == "wait" or head is None:
             return []
         self.loop_waits = False  # the batch is complete now
+        services = ", ".join(sorted(self._alone_since))
         return [
             do.LogMessage(
-                "warning", f"batch {head} is delivered without soft labels: no teacher is usable"
+                "warning",
+                f"batch {head} is delivered without soft labels:"
+                f" no teacher of {services} is usable",
             ),
             *(do.ForwardEvent(service, DeliverUnlabelled(head)) for service in self._ledgers),
             *(do.ForwardEvent(service, LoopWaiting(False)) for service in self._ledgers),

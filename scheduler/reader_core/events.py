@@ -113,7 +113,8 @@ class HandoffState:
     """State that a core hands to its successor when the engine restarts.
 
     Attributes:
-        content_id: as reported to the coordinator; empty if the student waited to be moved.
+        content_id: as reported to the coordinator; empty: unknown, or the student waited to be
+            moved.
         bound: the epoch keeps that content.
         assigned: the assignment that the core followed; while the student waited to be moved, the
             latest one. Its `lost` and `barred` are empty: the successor never had the lost

@@ -197,7 +197,7 @@ class _PoolView:
         limit_s = self._limit_s(teacher, expected_s)
         quiet_s = self._since(began(first.sent_at, teacher.answered_at))
         # The second limit is for a teacher that answers other requests and never this one. A
-        # request may wait until the whole window before it is answered.
+        # request may have to wait for all other requests of the window.
         if quiet_s < limit_s and self._since(first.sent_at) < teacher.window * limit_s:
             return "in time"
         longest_s = 2 * PATIENCE * self.times.stretch * expected_s
@@ -334,7 +334,7 @@ class Lateness:
             teachers, pacing.times, ledger.sent, ledger.head if waits else None, now
         )
         for request in hedges.paid - paid:
-            self._log("info", f"request {request} is late: it was sent to another teacher too", "")
+            self._log("info", f"request {request} is late: another teacher gets it too", "")
         if hedges.silent != silent:
             self._compare_at = now
         return [ev.Hedge(request) for request in late]

@@ -71,7 +71,8 @@ class TeacherLinks:
         self._links: dict[str, LinkState] = {}
         self._opened = 0
         self._barred: frozenset[str] = frozenset()  # assigned, but must not get requests
-        self._silent: set[str] = set()  # have not answered, or were ejected; until a probe succeeds
+        #: Did not answer, or were ejected for another cause than "failed"; until a probe succeeds.
+        self._silent: set[str] = set()
         self._refusing: set[str] = set()  # silent teachers that reject the reader's credentials
         self._useless: set[str] = set()  # have answered without labels, and sent no labels since
         self._failures: dict[str, int] = {}  # since the latest labels
@@ -84,8 +85,8 @@ class TeacherLinks:
     def unavailable(self) -> frozenset[str]:
         """Assigned teachers that give no labels.
 
-        They have not answered the latest request or probe, cannot be connected to, answer with
-        something other than labels, or must not get requests.
+        They do not answer, reject the reader, cannot be connected to, answer with something other
+        than labels, are ejected (for another cause than "failed"), or must not get requests.
         """
         failing = self._silent | self._useless | self.out_of_reach
         return self._barred | (failing & self.wanted.keys()) if failing else self._barred

@@ -4,10 +4,10 @@ A service moves to another *content* (model files, preprocessing) in one of two 
 epoch*: the coordinator announces the next content. A student that begins an epoch after that sends
 nothing to the old teachers, and waits until it is moved, so an epoch has labels of one content.
 *Now*: the content of the assignment changes. Batches that are not released are labelled again, so
-the stream changes over at one batch. A student is *bound* if it began its epoch before it learned
-that it should have been moved first, or because no coordinator answered. It keeps its content until
-the epoch ends or until no teacher of that content is left. In the latter case it changes within the
-epoch, because a stream must go on.
+the stream changes over at one batch. A student is *bound* in two cases: it learned too late that it
+should have been moved before this epoch, or no coordinator answered to move it. It keeps its
+content until the epoch ends or until no teacher of that content is left. In the latter case it
+changes within the epoch, because a stream must go on.
 
 A deterministic stream is *pinned* to one numerics_id (backend, precision, and all else that affects
 bits), because only teachers of one numerics_id produce equal bits. The pin is the most frequent

@@ -150,12 +150,12 @@ class RequestPacing:
         self.times = Turnarounds()
         self._windows = config
         self._rows = rows
-        self._usual_rows = 1
+        self._batch_rows = 1
         self._teachers: dict[str, _Teacher] = {}
 
     def record_batch(self, rows: int) -> None:
         """Record the rows of a batch of the student, for the first size of "auto"."""
-        self._usual_rows = rows
+        self._batch_rows = rows
 
     def joined(self, name: str, now: float, most_rows: int | None) -> ev.TeacherJoined:
         """Add a teacher with a model that takes `most_rows`; return the event for the ledger.
@@ -167,7 +167,7 @@ class RequestPacing:
         else:
             size, rows = None, self._rows
             if rows == "auto":
-                size = RequestSize.start(most_rows, self._usual_rows, now)
+                size = RequestSize.start(most_rows, self._batch_rows, now)
                 rows = size.rows
             window = Window.start(self._windows, now)
             known = self._teachers[name] = _Teacher(window, size, rows, most_rows)

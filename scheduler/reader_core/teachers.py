@@ -192,8 +192,8 @@ class TeacherStates:
     def _has_only_rested(self, name: str, most_rows: int | None) -> bool:
         """Whether a teacher that rested is still in the pool, with the same limit of rows.
 
-        If so, the ledger keeps the refusals of this teacher. If the teacher has labelled nothing,
-        it then gets all other batches before it gets a batch again that crashed its predictor.
+        If so, the ledger keeps the refusals of this teacher. A teacher that has labelled nothing
+        then gets all other batches first, before any batch that has crashed its predictor.
         """
         if name not in self._resting or self.breakers.is_open(name):
             return False

@@ -7,13 +7,13 @@ smaller setting may cost the same. After a step, the next one in the same direct
 once. When neither neighbour is better, the search rests. Each rest is twice as long as the last
 one, up to `LONGEST_REST_S`, and ends early if the cost changes.
 
-A *window* has the fewest requests that keep a teacher busy, at least two. With one request in
-flight a teacher idles while its answer travels; two requests hide the transfer if it is shorter
-than the computation. If the transfer is longer, or the teacher processes several requests at once,
-more requests are needed: the window grows while that brings more rows per second, and shrinks when
-the teacher has no room for a request. The measured cost is the time from one answer to the next,
-per row, while the window is full. If the window is the smallest and the device worked all of that
-time, the teacher is just busy, and no other window is tried.
+A *window* has the fewest requests that keep a teacher busy, by default at least two. With one
+request in flight a teacher idles while its answer travels; two requests hide the transfer if it is
+shorter than the computation. If the transfer is longer, or the teacher processes several requests
+at once, more requests are needed: the window grows while that brings more rows per second, and
+shrinks when the teacher has no room for a request. The measured cost is the time from one answer to
+the next, per row, while the window is full. If the window is the smallest and the device worked all
+of that time, the teacher is just busy, and no other window is tried.
 
 With `request_rows="auto"` the rows of a request are optimised too. A device labels more rows
 per second in larger requests until it is full; larger requests only take longer. So the smallest
@@ -39,15 +39,15 @@ TRIAL_S: Final = 20.0
 CHANGE: Final = 1.5
 #: Smallest window by default.
 SMALLEST_WINDOW: Final = 2
-#: A device that worked for this share of the time between answers processes one request at a time
-#: and never idles.
+#: A device that worked for `BUSY_FROM` to `BUSY_TO` of the time between answers processes one
+#: request at a time and never idles.
 BUSY_FROM: Final = 0.98
 BUSY_TO: Final = 1.02
 #: Weight of the newest answer in the busy share.
 GAIN: Final = 1 / 16
 #: A request filled to less than this share of its size is no measurement of the size.
 FILLED: Final = 0.9
-#: Largest tried request in rows, and its longest device time in seconds.
+#: With `request_rows="auto"`: largest tried request in rows, and longest device time of a request.
 MOST_ROWS: Final = 1024
 LONGEST_REQUEST_S: Final = 0.5
 

@@ -261,7 +261,7 @@ class TestNoTeacher:
         assert delivery.tick(100.0) == []
         news, *told = delivery.tick(110.0)
         assert news == do.LogMessage(
-            "warning", "batch 0 is delivered without soft labels: no teacher is usable"
+            "warning", "batch 0 is delivered without soft labels: no teacher of a, b is usable"
         )
         assert told == [
             *(do.ForwardEvent(name, ev.DeliverUnlabelled(0)) for name in "ab"),
