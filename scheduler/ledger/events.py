@@ -180,7 +180,7 @@ class TeacherGone:
 
 @dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """The teacher may have `window` requests in flight (>= 1); more that are in flight finish."""
+    """The teacher may have `window` requests in flight (>= 1); if it has more, they go on."""
 
     teacher: str
     window: int

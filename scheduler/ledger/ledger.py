@@ -57,7 +57,7 @@ class Ledger(LedgerView):
                 or a batch is released before it is labelled, or taken before it is released.
         """
         out: list[ev.Instruction] = []
-        match event:  # events of every batch come first
+        match event:  # the most frequent events come first
             case ev.Answered():
                 self._on_answered(event, out)
             case ev.Queued():
