@@ -3,9 +3,10 @@
 The rules, strongest first: no teacher idles while a student lacks one; every student has a first
 teacher before any has a second; the guaranteed `min` comes before priority; within a priority,
 power (relative speed, not the number of teachers) is shared evenly, and a job counts as having only
-what its slowest rank has. Students share teachers when students outnumber teachers, or when one
-teacher can feed several. Among equal teachers, one on the student's host is preferred. No student
-mixes labels of two contents (models). Moves are avoided where fairness allows it: see `repair.py`.
+what its slowest rank has. Students share teachers only when teachers are short: if one teacher can
+feed several of them, or if they outnumber the teachers. Among equal teachers, one on the student's
+host is preferred. No student mixes labels of two contents (models). Moves are avoided where
+fairness allows it: see `repair.py`.
 
 Assignments are advice for balance, never a lock. The rule is deterministic: from the same state and
 events, every leader computes the same assignments.

@@ -87,9 +87,9 @@ def _settled(
         plan: the contents of the service.
         served: contents that a teacher serves.
         between_epochs: it waits between two epochs, and sends nothing until it gets an answer.
-        recovering: a recovery is under way. A student with labels then moves only between epochs,
-            because it would lose its teachers. If no operator made the plan, such a student does
-            not move at all: members that return may still change the prevailing content.
+        recovering: a recovery is under way. A move takes a student's teachers away, so a student
+            with labels then moves only between epochs. If no operator made the plan, such a student
+            does not move at all: members that return may still change the prevailing content.
     """
     goal, at_once = plan.next or plan.current, bool(plan.next) and plan.at == "now"
     is_certain = plan.declared or bool(plan.next) or not recovering

@@ -257,7 +257,7 @@ class SpeedClass:
 
 
 def follow_speed(speed_class: SpeedClass, speed: float, anchor: float, now: float) -> SpeedClass:
-    """Apply a measured speed, in samples per second as is `anchor`, the reference teacher's."""
+    """Apply a measured speed; `speed` and `anchor` (see `power_class`) are samples per second."""
     speed_class = elapse_speed(speed_class, now)  # an earlier speed that lasted takes effect first
     if not (is_known(speed) and is_known(anchor)):
         return speed_class
