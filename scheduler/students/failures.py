@@ -13,7 +13,8 @@ Failed ranks are restarted, or their node is excluded, or the job stops. Restart
 accidents: a killed process, a device that dropped off the bus. A node is excluded if its ranks made
 two generations in a row fail, the second one came no further than the first, and the other nodes
 suffice. A step that failed three times is expected to fail always: the job stops and names the
-step. The job also stops after six generations without progress.
+step. The same holds for three failed starts from one checkpoint. The job also stops after six
+generations without progress, and at once if a retry cannot help (`RankFailure.is_final`).
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ FailureKind = Literal["crash", "killed", "hang", "lost", "adrift"]
 #: Kinds that are no evidence against the step or the reporting node.
 _BLAMELESS: Final = ("lost", "adrift")
 
-#: The job stops after this many failures of one step.
+#: The job stops after this many failures of one step, or failed starts from one checkpoint.
 SAME_STEP: Final = 3
 #: The job stops after this many generations in a row that came no further.
 NO_PROGRESS: Final = 6
@@ -238,8 +239,9 @@ def react_to_failures(
             failure.how not in _BLAMELESS
             and (times := _times_on_the_same_step(failure, failures)) >= SAME_STEP
         ):
+            what = "that step" if failure.step else "that start"
             return StopJob(
-                f"{failure.in_words()}; that step failed {times} times, so it is not tried again"
+                f"{failure.in_words()}; {what} failed {times} times, so it is not tried again"
             )
     if (generations := _without_progress(failures)) >= NO_PROGRESS:
         latest = _first_of_each_generation(failures)[-generations:]

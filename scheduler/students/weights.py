@@ -3,8 +3,8 @@
 The weight of a loss term is constant or follows a schedule over the steps of a training. A local
 batch that does not fit on a device is trained in pieces. The gradients of the mean loss of each
 piece, times the weights of the pieces, add up to the gradient of the mean loss over the rows of all
-ranks. So the total batch of a step is what the job says, in any world and on any device. The
-learning rate changes once each time the number of ranks changes.
+ranks. So the total batch of a step is what the job says, in any world and on any device. With a
+`RateScaling` other than "keep", the learning rate changes when the number of ranks changes.
 """
 
 from __future__ import annotations
