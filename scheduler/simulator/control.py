@@ -155,7 +155,7 @@ class SimulatedControl:
     # -- faults
 
     def _on_disconnect(self, teacher: str) -> None:
-        """Tell students with requests at a teacher at once that its process has ended."""
+        """Tell students at once that a teacher's process has ended, if they have requests there."""
         for student in self._present:
             student.reader.disconnected(teacher)
 
@@ -272,8 +272,8 @@ class SimulatedControl:
             self._progress = (batches, now)
         elif now - self._progress[1] >= self._patience_s():
             raise ValueError(
-                f"no student has trained anything since {self._progress[1]:.0f} s: add a teacher"
-                " for its service, or set duration_s"
+                f"no student has trained anything since second {self._progress[1]:.0f}: add"
+                " teachers to the students' services, or set duration_s"
             )
 
     def _patience_s(self) -> float:
