@@ -167,7 +167,8 @@ class NoTeacherAvailable(UnavailableError):
     """No teacher came within the stated time.
 
     Remedy: Start teachers of this service (`edl get teachers` shows which there are), raise
-    `Timeouts.wait_s`, or continue without soft labels by `no_teacher="hard_only"`.
+    `Timeouts.wait_s` (with `no_teacher="fail"`: `Timeouts.no_teacher_s`), or continue without
+    soft labels by `no_teacher="hard_only"`.
     """
 
 
@@ -267,7 +268,8 @@ class RetryableError(TeacherError):
 class RateLimited(RetryableError):
     """A limit of the server, for one peer or for all, is reached; the request may succeed later.
 
-    Remedy: Raise the teacher's `--slots`, add teachers, or lower `Limits.window_max`.
+    Remedy: If a teacher refuses, raise its `--slots`, add teachers, or lower `Limits.window_max`.
+    If a service manager refuses, send fewer requests with one credential.
 
     Attributes:
         retry_after_s: seconds after which a retry will likely succeed; None if unknown.
@@ -378,7 +380,7 @@ class EngineLost(EdlError):
 
 
 class ProcessFailed(EdlError):
-    """A child process did not start, or ended before it was ready.
+    """A child process or thread did not start or end in time, or ended too early.
 
     Remedy: Read the child's last output in the message.
     """
