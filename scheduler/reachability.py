@@ -170,11 +170,11 @@ def pause_s(
 ) -> float:
     """Return the seconds until a teacher is probed again.
 
-    The first retry after a failure is immediate. A full teacher that states when it will have room
-    is probed at that time, however often it was full before: being full is no failure.
+    A full teacher that states when it will have room is probed at that time, however often it was
+    full before: being full is no failure.
 
     Args:
-        failures: consecutive failures before this one.
+        failures: consecutive failures that lengthen the pause; 0: probe again at once.
         rng: jitters the retries.
         refused: the teacher rejects the reader; it is never probed before `REFUSED_PAUSE_S`.
         room_in_s: seconds until a full teacher expects to have room; None: unknown.
