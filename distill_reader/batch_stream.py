@@ -161,17 +161,17 @@ class BatchStream:
 
     # --- the epoch
 
-    def begin(self, *, empty: bool = False) -> int:
+    def begin(self, *, counts: bool = True) -> int:
         """Drop the current epoch and begin a new one; returns its number.
 
         Args:
-            empty: the new epoch gets no batches, and `data_epoch` stays the same.
+            counts: whether `data_epoch` counts the new epoch; if not, it gets no batches.
         """
         with self._lock:
             self._progress = self.progress
             self._last_taken = self.undelivered = None
             self.epoch += 1
-            self.data_epoch += not empty
+            self.data_epoch += counts
             self._waiting.clear()
             self._outcomes.clear()
             self._released.clear()

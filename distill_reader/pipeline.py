@@ -143,7 +143,7 @@ class Pipeline:
         """
         self._check_usable()
         with self._epoch_lock:
-            epoch = self._abandon(empty=False)
+            epoch = self._abandon(counts=True)
             self._puller.wait_until_idle(PULLER_GRACE_S)
             start = self._next_start()
             reading = self._source.begin(start.epoch, start.batches, start.mark)
@@ -156,7 +156,7 @@ class Pipeline:
         """Leave the current epoch; the next one begins at `progress`."""
         self._check_usable()
         with self._epoch_lock:
-            self._abandon(empty=True)
+            self._abandon(counts=False)
             self._begun = None
             self.stream.set_progress(progress)
 
@@ -164,7 +164,7 @@ class Pipeline:
         """Leave `epoch` and drop its batches; no effect if it is not the current one."""
         with self._epoch_lock:
             if self.stream.epoch == epoch and not self._closed:
-                self._abandon(empty=True)
+                self._abandon(counts=False)
 
     def next(self, epoch: int, step_s: float | None, convert: Convert | None = None) -> Any:
         """Return the next batch with its labels.
@@ -259,7 +259,7 @@ class Pipeline:
     def _begin_without_batches(self) -> None:
         with self._epoch_lock:
             if not self._closed:
-                self._abandon(empty=False)
+                self._abandon(counts=True)
 
     def stats(self) -> ReaderStats:
         """Return the statistics: complete at the end of an epoch, else at most 0.2 s old."""
@@ -288,7 +288,7 @@ class Pipeline:
             return
         self._closed = True  # a Ctrl-C may interrupt what follows: the next call repeats it all
         self.stream.fail(UsageError("this reader is closed"))
-        self.stream.begin(empty=True)
+        self.stream.begin(counts=False)
         self._puller.close()
         self.engine.close()
         self._puller.join(SOURCE_GRACE_S)
@@ -307,11 +307,11 @@ class Pipeline:
         """Call `close` in another thread; for finalizers."""
         self._tasks.submit(self.close)
 
-    def _abandon(self, *, empty: bool) -> int:
+    def _abandon(self, *, counts: bool) -> int:
         """Leave the current epoch as `BatchStream.begin` does; returns the new epoch's number."""
-        epoch = self.stream.begin(empty=empty)
+        epoch = self.stream.begin(counts=counts)
         self.engine.reset(epoch, self.stream.data_epoch, self.stream.pulled)
-        if empty:
+        if not counts:
             self.engine.request_stats()
         return epoch
 

@@ -1,4 +1,4 @@
-"""Emulated teachers and students of stated rates, for `edl bench mesh`, `plan` and others."""
+"""Emulated teachers and students of stated rates, for the benchmarks `mesh`, `plan` and others."""
 
 from __future__ import annotations
 

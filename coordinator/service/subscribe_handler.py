@@ -149,7 +149,9 @@ class SubscribeHandler:
             for stream, admitted in list(self._open.items()):
                 if admitted.revision is revision:
                     continue
-                student_id = ""  # not known yet: checked again when it is
+                student_id = (
+                    ""  # unknown without a report; the stream is checked again with its first
+                )
                 if stream.report is not None:
                     student_id, admitted.revision = stream.report.student_id, revision
                 try:

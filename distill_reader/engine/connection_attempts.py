@@ -19,7 +19,8 @@ _LOCAL_ERRORS: Final = (
     errno.ENFILE,
     errno.ENOBUFS,
     errno.ENOMEM,
-    errno.EADDRNOTAVAIL,
+    errno.EADDRNOTAVAIL,  # of an IPv6 address, if this machine has no IPv6 address
+    errno.EAFNOSUPPORT,  # of an IPv6 address, if the kernel has no IPv6
 )
 
 #: (family, address) pairs of a name, from `socket.getaddrinfo`.

@@ -115,7 +115,7 @@ class LabelCache:
 
     @property
     def calls(self) -> int:
-        """Number of queued batches of calls that are not in the ledger yet."""
+        """Number of batches of `TeacherPool` calls that are queued and not in the ledger yet."""
         return sum(queued.batch.is_call for queued in self._queued if not queued.in_ledger)
 
     @property
@@ -126,7 +126,7 @@ class LabelCache:
     # --- batches
 
     def queue(self, batch: BatchMetadata, now: float) -> None:
-        """Add a batch of the source, or of a call."""
+        """Add a batch of the source, or of a call of a `TeacherPool`."""
         self._queued.append(_QueuedBatch(batch, now))
 
     def holds(self, number: int) -> bool:
@@ -153,7 +153,10 @@ class LabelCache:
             self._queued = deque(sorted(queued, key=lambda queued: queued.batch.number))
 
     def enter_ledger(self) -> list[BatchMetadata]:
-        """Return the batches that must enter the ledger now, withheld until their lookup."""
+        """Mark all queued batches as in the ledger; return those that were not.
+
+        The caller adds them to the ledger, which withholds each until its lookup.
+        """
         entering = [queued for queued in self._queued if not queued.in_ledger]
         for queued in entering:
             queued.in_ledger = True
@@ -337,8 +340,8 @@ class LabelCache:
     def _keys_of(self, batch: BatchMetadata, model_id: ModelId) -> BatchKeys | None:
         """Return the keys of a batch; None if they cannot be made.
 
-        The memory of the batch may have been reused, as after an epoch that was left. Or the batch
-        does not fit the settings; this is reported.
+        The memory of the batch may have been reused, as after an epoch that the loop ended early.
+        Or the batch does not fit the settings; this is reported.
         """
         keys = self._keys.get(batch.number)
         if keys is None or keys.model_id != model_id:

@@ -1,9 +1,10 @@
 """Rows of a label store: their keys, their encoding, and which forms of a label cover others.
 
-A key is 16 bytes: a hash of a sample's inputs and of the id of the model. The hash is xxh3 with 128
-bits. Among a billion different samples, two collide with a probability below 2e-21. It is not
-cryptographic: collisions can be constructed, but only by someone who can write the training data.
-`edl bench store` measures the cost of hashing.
+A key is 16 bytes: a hash of the id of the model and of a sample's inputs, or of the user's ids of
+samples with the names, dtypes and shapes of the inputs. The hash is xxh3 with 128 bits. Among a
+billion different samples, two collide with a probability below 2e-21. It is not cryptographic:
+collisions can be constructed, but only by someone who can write the training data. `edl bench
+store` measures the cost of hashing.
 
 A store keeps no form of a label that another stored form covers. Form A covers form B if B, derived
 from A, equals what the teacher would have sent, bit for bit:

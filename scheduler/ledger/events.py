@@ -130,7 +130,7 @@ Instruction = (
 class TeacherJoined:
     """A teacher can get requests. A known one gets new settings, and no longer rests.
 
-    Refusals from before its first label are forgotten.
+    If it has labelled nothing yet, its refusals are forgotten, except those of poison batches.
 
     Attributes:
         teacher: its id.
@@ -405,7 +405,7 @@ class InvalidateBatch:
     """Label this labelled or poison batch again: none of its labels can be trusted.
 
     For batches with averaged labels of several services, which cannot be separated. No effect on a
-    batch that is unlabelled, released or forgotten.
+    batch that still waits for labels, or is released or forgotten.
     """
 
     batch: int

@@ -416,7 +416,7 @@ class Tables:
                 batch.refusals[teacher.name].counts = True
 
     def forget_refusals(self, name: str) -> None:
-        """Let the teacher get batches again that it refused before it labelled anything."""
+        """Forget the refusals of a teacher that has labelled nothing, except of poison batches."""
         for batch in self.batches.values():
             refusals = batch.refusals
             if refusals is None or name not in refusals or refusals[name].counts:

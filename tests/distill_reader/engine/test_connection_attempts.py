@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -110,15 +111,16 @@ def test_what_this_machine_lacks_says_nothing_of_a_teacher(
 
 
 @pytest.mark.parametrize("listens", [True, False])
+@pytest.mark.parametrize("code", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT])
 def test_an_address_that_this_machine_cannot_try_leaves_the_verdict_to_the_others(
-    world: World, listens: bool, monkeypatch: pytest.MonkeyPatch
+    world: World, listens: bool, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an IPv6 address without IPv6 here."""
 
     class NoIpv6(socket.socket):
         def connect(self, address: Any) -> None:
             if self.family == socket.AF_INET6:
-                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+                raise OSError(code, os.strerror(code))
             super().connect(address)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
