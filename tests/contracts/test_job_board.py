@@ -349,7 +349,7 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None
         lambda: begun.one.fill(JOB, 1, 0, [(0, 3)]),
         lambda: begun.one.lease(JOB, 1, 0, 0),
     ):
-        with pytest.raises(GenerationSuperseded, match=r"generation 1 .* generation 2 is"):
+        with pytest.raises(GenerationSuperseded, match=r"generation 1 .*\(generation 2 is"):
             old()
     assert not begun.one.report(JOB, 1, 0, {"step": 2})
     assert begun.one.reports(JOB) == []

@@ -262,7 +262,7 @@ class TestPlanner:
         assert plan(CLUSTER, JOB, teachers=56).way("mesh").teachers == 56
         made = plan(CLUSTER, JOB, teachers=57)
         assert made.mesh is None
-        assert "no 57 devices" in made.verdict.reasons[0]
+        assert "not have 57 devices" in made.verdict.reasons[0]
 
     @hypothesis.given(
         st.tuples(st.integers(1, 8), st.integers(1, 60), st.integers(1, 300)),

@@ -193,7 +193,7 @@ def test_answers_bear_the_numbers_of_their_requests(make: Make) -> None:
     ("data", "words"),
     [
         (request_frame(), "before an OPEN frame"),
-        (OPEN + b"GET / HTTP/1.1" + bytes(40), "no frame"),
+        (OPEN + b"GET / HTTP/1.1" + bytes(40), "not begin a frame"),
         (OPEN + frames.goaway_frame(), "readers send no frame"),
         (OPEN + request_frame(nbytes=X.nbytes + 1), "announced"),
         (OPEN + placed_frame(nbytes=1 << 63), "announces bytes"),
