@@ -42,7 +42,7 @@ TEACHERS: Final = 2
 STRAGGLER, TIMES_SLOWER = 0.95, 10
 #: Longest wait of a student when a teacher is suspended, and content of its buffer, in seconds.
 PAUSE_S, VOLUME_S = 1.5, 2.0
-#: Least rate of a student with all teachers that it needs, relative to N-training.
+#: Least rate of a student with all teachers that it needs, relative to one without teachers.
 N_TRAINING: Final = 0.97
 #: Greatest CPU time of a step with a reader, relative to a step without.
 STEP: Final = 1.03
@@ -88,14 +88,14 @@ def run(quick: bool) -> BenchmarkReport:
     if not quick:
         begin("two teachers fewer than needed at first, and the missing ones join")
         result = joined(0.1, needed=4, spares=2, window_s=0.4)
-        add("N-training, begun with n - 2", result, N_TRAINING)
+        add("begun with n - 2 teachers", result, N_TRAINING)
     begin("one teacher of 3 is suspended")
     pause_s = suspended(0.05, 3, 0.05, VOLUME_S, _SUSPENDED_S, times=1 if quick else 3)
     name = f"emulated, 1 of 3 suspended, volume {VOLUME_S:g} s: longest wait, s"
     goals.append(Goal.judge(name, pause_s, "<=", PAUSE_S))
     begin("a step of MobileNetV3-small, alternately with and without a reader")
     cost = step(rows=2 if quick else _STEP_ROWS, batches=1)
-    name = "MobileNetV3-small step: CPU with a reader, times that without"
+    name = "MobileNetV3-small step: CPU with a reader / without"
     goals.append(Goal.judge(name, cost, "<=", STEP))
     return BenchmarkReport(rows, goals)
 

@@ -6,9 +6,9 @@ model that the store has seen last is assumed: this allows a run with all teache
 
 Rows are stored in the order of writing. A full store is swept from its head, so that whole pages
 become free. Rows there are evicted, except rows used later than the typical (median) row. These
-move to the end (a second chance, as in the CLOCK algorithm) while chances are left; each evicted
-row earns one. Sorting all rows by use would need a write at each read. Recording the times of use
-needs writes too, so these times have a resolution of `USE_STEP_S`.
+move to the end (a second chance, as in the CLOCK algorithm) while the store has chances left: a
+moved row uses one up, an evicted row adds one. Sorting all rows by use would need a write at each
+read. Recording the times of use needs writes too, so these times have a resolution of `USE_STEP_S`.
 """
 
 from __future__ import annotations

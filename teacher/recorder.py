@@ -2,8 +2,8 @@
 
 Prometheus scrapes the metrics. The statistics are those of the Open Inference Protocol. The
 registry gets the requests in flight and the samples per second. The access log has a debug record
-for each call over any protocol, without credentials and tensors. Without debug logging, it costs a
-call only one check of the log level.
+for each call over any protocol, without credentials and tensors. Without debug logging, the access
+log adds only one check of the log level to each call.
 """
 
 from __future__ import annotations

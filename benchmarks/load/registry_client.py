@@ -100,7 +100,7 @@ class RegistryClient:
     def beat(self, name: str) -> None:
         """Renew the lease of a teacher as `RedisLeases` does, without waiting for the reply.
 
-        Full heartbeats carry changed facts, as those of a working teacher do.
+        Full heartbeats sent as commands carry changed facts, as those of a working teacher do.
         """
         at_s, redis_ms = self._full_beats.get(name, (0.0, 0))
         if not redis_ms:
@@ -159,7 +159,7 @@ class RegistryClient:
             self._fail(reply)
 
     def _numbers(self, reply: bytes | RedisUnavailable, count: int) -> list[int]:
-        """Return the integers of a reply; on an error set `error` and return `count` times 1."""
+        """Return the integers of a reply; on an error, set `error` and return a list of ones."""
         try:
             if isinstance(reply, RedisUnavailable):
                 raise reply

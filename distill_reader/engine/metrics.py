@@ -181,8 +181,14 @@ def _turnarounds(snapshot: MemberSnapshot) -> Iterator[Sample]:
 
 #: The stream and its waits.
 _STREAM: Final = (
-    _counter("batches_delivered", "Batches that the training loop has taken, and answered calls."),
-    _counter("samples_delivered", "Samples of the delivered batches and of answered calls."),
+    _counter(
+        "batches_delivered",
+        "Batches that the training loop has taken, plus answered calls of TeacherPool.",
+    ),
+    _counter(
+        "samples_delivered",
+        "Samples of the delivered batches and of answered calls of TeacherPool.",
+    ),
     _gauge("samples_per_second", "Samples delivered per second, over the last seconds."),
     _counter(
         "starved_seconds",

@@ -79,7 +79,7 @@ TITLES: dict[Mode, str] = {
 #: The weights of student s are initialized with seed FIRST_SEED + s.
 FIRST_SEED = 1000
 
-#: Called after each batch with the number of batches that `StudentTraining.run` has trained so far.
+#: Called with the number of batches trained so far; by `StudentTraining.run` after each batch.
 OnBatch = Callable[[int], None]
 
 
@@ -127,10 +127,10 @@ class StudentTraining:
 
     Args:
         mode: name of the mode.
-        batches: `settings.batches` tuples (image, label, number[, soft label]).
+        batches: tuples (image, label, number[, soft label]); there are `settings.batches`.
         loss: loss of the students.
         digits: data set with the test digits, on which the accuracy is measured.
-        settings: seeds and steps.
+        settings: steps and learning rate.
         network: makes a student.
         framework: framework of the student.
         predictor: the teacher, if `batches` are labelled in this process.

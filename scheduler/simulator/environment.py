@@ -196,8 +196,8 @@ class NetworkPort:
         """Book a transfer of `nbytes` that is sent now; return when it has arrived completely.
 
         The bytes leave this machine at its speed, after its earlier transfers. They enter `to` at
-        the speed of `to`, after the earlier transfers that `to` receives. The later end counts; the
-        greater latency of both machines is added to it.
+        the speed of `to`, after the earlier transfers to it. The transfer ends when both have
+        finished; then the greater latency of the two machines is added.
         """
         begins = max(now, self._out_free_at)
         passed = begins

@@ -1,6 +1,7 @@
 """A connection of a reader: its proof, its requests, and their answers in any order.
 
-Arrays are received directly into the memory that the predictors read. While
+Arrays are received directly into the memory that the predictors read, except for bytes that come
+together with the header of a request; these are copied. While
 `frames.REQUESTS_PER_CONNECTION` requests are in work, no more are read.
 """
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Size of the buffer for everything except arrays: headers, heads (shapes, locations), and JSON.
+#: Size of the buffer for headers, heads (shapes, locations), JSON, and first bytes of arrays.
 _STAGING_BYTES: Final = frames.HEADER.size + frames.MAX_JSON_BYTES
 _MAX_HEAD_BYTES: Final = frames.MAX_ARRAYS * (8 * frames.MAX_NDIM + frames.BUFFER_LOCATION.size)
 #: Size of a socket's buffer for answers.
@@ -57,7 +58,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         self._offered: PendingOffer | None = None  # named by the hello, perhaps not proved yet
         self._challenges = b"", b""  # the reader's, the teacher's
         self._session: TransportSession | None = None  # after the proof
-        self._call: AdmittedCall | None = None
+        self._call: AdmittedCall | None = None  # this connection, as one stream; after the proof
         self._incoming: FramedRequest | None = None  # its arrays are being received
         self._skip = 0  # bytes of a refused request that are still to be discarded
         self._tasks: dict[asyncio.Task[bytes], int] = {}  # task of each request -> its bytes
