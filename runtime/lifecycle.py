@@ -262,7 +262,7 @@ def run_cli(
                 flush=True,
             )
         except OSError:  # stderr is closed or its disk is full: only the exit code tells the error
-            _discard(sys.stderr)
+            discard_output(sys.stderr)
         sys.exit(code)
 
 
@@ -324,11 +324,11 @@ def _nobody_reads_stdout() -> bool:
     poller.register(sys.stdout.fileno(), 0)  # poll always reports errors
     if not poller.poll(0):
         return False
-    _discard(sys.stdout)
+    discard_output(sys.stdout)
     return True
 
 
-def _discard(stream: TextIO) -> None:
+def discard_output(stream: TextIO) -> None:
     """Discard what is written to a stream from now on, also by the flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

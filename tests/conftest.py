@@ -28,7 +28,7 @@ SYSTEM_FOLDERS = ("examples", "gpu", "hostile", "interop", "release", "system")
 SEED_VARIABLE = "EDL_TEST_SEED"
 # In the environment, so that the workers of a parallel run draw from the same seed.
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
-# Idle threads of OpenMP spin, which doubled the CPU time of tests that train with few cores.
+# Idle threads of OpenMP spin, which takes CPU time from other processes on few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 #: A file with one of these has tests for `make test-system`.
 SYSTEM_WORDS = re.compile(r"mark\.system|^(from|import) hypothesis", re.MULTILINE)

@@ -175,4 +175,6 @@ def _write(text: str) -> None:
     try:
         typer.echo(text)
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from ...runtime.lifecycle import discard_output
+
+        discard_output(sys.stdout)
