@@ -71,8 +71,7 @@ class TeacherLinks:
         self._links: dict[str, LinkState] = {}
         self._opened = 0
         self._barred: frozenset[str] = frozenset()  # assigned, but must not get requests
-        #: Did not answer, or were ejected for another cause than "failed"; until a probe succeeds.
-        self._silent: set[str] = set()
+        self._silent: set[str] = set()  # did not answer, or were ejected; until a probe succeeds
         self._refusing: set[str] = set()  # silent teachers that reject the reader's credentials
         self._useless: set[str] = set()  # have answered without labels, and sent no labels since
         self._failures: dict[str, int] = {}  # since the latest labels
@@ -86,7 +85,7 @@ class TeacherLinks:
         """Assigned teachers that give no labels.
 
         They do not answer, reject the reader, cannot be connected to, answer with something other
-        than labels, are ejected (for another cause than "failed"), or must not get requests.
+        than labels, are ejected, or must not get requests.
         """
         failing = self._silent | self._useless | self.out_of_reach
         return self._barred | (failing & self.wanted.keys()) if failing else self._barred
@@ -133,11 +132,12 @@ class TeacherLinks:
         self.unanswered.discard(name)
         return True
 
-    def probe_answered(self, name: str) -> None:
-        """Record an answered probe."""
+    def probe_answered(self, name: str, *, is_ejected: bool = False) -> None:
+        """Record an answered probe; an ejected teacher stays unavailable."""
         link = self._links[name]
         link.is_probing, link.failed_probes = False, 0
-        self._silent.discard(name)
+        if not is_ejected:
+            self._silent.discard(name)
         self._refusing.discard(name)
 
     def probe_failed(self, event: ProbeFailed, now: float) -> None:

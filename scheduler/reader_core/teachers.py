@@ -167,8 +167,9 @@ class TeacherStates:
 
     def _ready(self, event: Probed, now: float) -> None:
         name, links = event.teacher, self.links
-        links.probe_answered(name)
-        if (pause_s := self._pause_s(name, now)) > 0:
+        pause_s = self._pause_s(name, now)
+        links.probe_answered(name, is_ejected=pause_s > 0)
+        if pause_s > 0:
             links.connect(name, now, pause_s)  # it was ejected after the probe began
             return
         if not links.is_assigned(name):
@@ -292,8 +293,7 @@ class TeacherStates:
             others = len(self._answering - self.breakers.ejected.keys())
             counts = failure not in ("full", "shut out")
             if counts and self.breakers.failed(name, others, now):
-                self._apply(ev.Ejected(name))
-                self._judge(self.comparisons.left(name), now)
+                self._eject(name, f"failed: {reason}", now)
             links.retry(event, self._pause_s(name, now), now)
         self._judge(self.comparisons.ended(name, request), now)
         self.close_if_leaving(name, now)

@@ -8,6 +8,7 @@ import pytest
 
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.scheduler.canaries import CanaryConfig
+from edl.scheduler.circuit_breakers import PAUSE_S
 from edl.scheduler.flow import FlowConfig
 from edl.scheduler.reachability import ATTEMPT_S, SILENT_S
 from edl.scheduler.reader_core import CoreConfig, ReaderCore
@@ -107,6 +108,45 @@ def test_refusing_teachers_are_ejected_and_their_batches_are_labelled_by_others(
             world.fail("refused")
     assert world.core.ledger.labelled == 8
     assert set(world.core.teachers.breakers.ejected) == {"u", "v", "w"}
+
+
+@pytest.mark.parametrize("is_probed", [False, True])
+def test_a_teacher_that_is_ejected_for_failures_is_replaced_until_it_is_readmitted(
+    is_probed: bool,
+) -> None:
+    """`is_probed`: a probe is under way when the third failure ejects the teacher."""
+    world = World()
+    world.assign("a", "b")
+    world.tell(ev.Tick())
+    want = world.core.decision.want
+    probed = ev.Probed("a", world.links["a"])
+    for _ in range(4):
+        world.queue()
+
+    def fail() -> None:
+        world.asked.sort(key=lambda ask: ask.send.teacher == "b")
+        world.fail("failed")
+
+    fail()
+    world.tell(probed)
+    fail()
+    world.now += 1.0 if is_probed else 0.0
+    world.tell(ev.Tick())
+    fail()
+    if is_probed:
+        world.tell(probed)
+    world.now += LOOK_EVERY_S
+    assert do.ReportNow() in world.tell(ev.Tick())
+    assert world.core.teachers.breakers.ejected == {"a": "failed"}
+    assert (world.core.unavailable, world.core.decision.want) == (frozenset("a"), want + 1)
+    assert "as the test says" in world.core.teachers.links.last_trouble
+    world.probes.clear()
+    world.now += PAUSE_S["failed"]
+    world.tell(ev.Tick())
+    assert world.probes == ["a"]
+    world.tell(probed)
+    world.tell(ev.Tick())
+    assert (world.core.unavailable, world.core.decision.want) == (frozenset(), want)
 
 
 def test_a_lone_teacher_gets_a_batch_that_crashed_it_again_after_all_others() -> None:
