@@ -42,7 +42,7 @@ IN_WORDS: Final[dict[Cause, str]] = {
     "silent": "does not answer while others do",
     "wrong": "sent an answer that cannot be labels",
     "lied": "sent labels that contradict the other teachers",
-    "refused": "refuses requests and has labelled nothing",
+    "refused": "refuses requests, or its model does not fit",
 }
 
 #: First pause in seconds before a probe, by cause.
@@ -198,12 +198,14 @@ class CircuitBreakers:
         """
         return self._count_ejection(name, self._breaker(name).failed(others, now, self._rng))
 
-    def convict(self, name: str, cause: Literal["wrong", "lied", "refused"], now: float) -> bool:
+    def convict(
+        self, name: str, cause: Literal["wrong", "lied", "refused"], now: float, why: str = ""
+    ) -> None:
         """Eject a teacher for its answer, also if it is the last usable one.
 
-        Returns whether it was in the pool.
+        `why` is for the log; empty: the text of the cause.
         """
-        return self._count_ejection(name, self._breaker(name).open(cause, now, self._rng))
+        self._count_ejection(name, self._breaker(name).open(cause, now, self._rng), why)
 
     def record_silence(
         self, names: Iterable[str], silent: Collection[str], usable: Collection[str], now: float
@@ -250,9 +252,10 @@ class CircuitBreakers:
             breaker = self._breakers[name] = CircuitBreaker()
         return breaker
 
-    def _count_ejection(self, name: str, is_ejected: bool) -> bool:
+    def _count_ejection(self, name: str, is_ejected: bool, why: str = "") -> bool:
         cause = self._breakers[name].cause
         if is_ejected and cause is not None:
             self.ejections[cause] += 1
-            self._log("warning", f"teacher {name} is ejected: it {IN_WORDS[cause]}", name)
+            text = f"teacher {name} is ejected: it {why or IN_WORDS[cause]}"
+            self._log("warning", text, name)
         return is_ejected

@@ -207,10 +207,7 @@ class TeacherStates:
         """
         links = self.links
         links.probe_answered(name)
-        if self.breakers.convict(name, "refused", now):
-            self._log("warning", f"teacher {name} does not fit: {misfit}", name)
-        links.mark_useless(name)
-        self._eject(name, f"does not fit: {misfit}", now)
+        self._eject_useless(name, f"does not fit: {misfit}", now)
         if links.all_useless and not self._ledger.sent:
             self._emit(RefuseSettings(f"teacher {name}: {misfit}"))
 
@@ -275,9 +272,7 @@ class TeacherStates:
             self._apply(ev.Refused(name, request, reason))
             is_in = links.is_assigned(name) and not self.breakers.is_open(name)
             if is_in and self._ledger.is_useless(name):
-                self.breakers.convict(name, "refused", now)
-                links.mark_useless(name)
-                self._eject(name, f"has labelled nothing and refuses: {reason}", now)
+                self._eject_useless(name, f"has labelled nothing and refuses: {reason}", now)
         elif failure in ("bad answer", "lost"):
             if failure == "bad answer":
                 self.breakers.convict(name, "wrong", now)
@@ -304,6 +299,11 @@ class TeacherStates:
         self._apply(event)
         self._judge(self.comparisons.ended(event.teacher, event.request), now)
         self.close_if_leaving(event.teacher, now)
+
+    def _eject_useless(self, name: str, why: str, now: float) -> None:
+        self.breakers.convict(name, "refused", now, why)
+        self.links.mark_useless(name)
+        self._eject(name, why, now)
 
     def _eject(self, name: str, why: str, now: float) -> None:
         """Take a teacher out of the pool, and probe it after its pause."""

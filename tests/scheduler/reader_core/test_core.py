@@ -305,11 +305,10 @@ def usable(world: World) -> set[str]:
 def test_a_teacher_that_publishes_another_kind_of_output_does_not_label() -> None:
     world = labelled_as(World(), "a", "logits")
     world.assign("a", "b", "c", ready=False)
-    [said] = [
-        one for one in publish(world, "b", "probabilities") if isinstance(one, do.LogMessage)
-    ][-1:]
+    out = publish(world, "b", "probabilities")
+    [said] = [one for one in out if isinstance(one, do.LogMessage)]
     assert said.level == "warning"
-    assert "b does not fit: it publishes that output 'out' is probabilities" in said.text
+    assert "b is ejected: it does not fit: it publishes that output 'out' is prob" in said.text
     publish(world, "c", "log-probabilities")
     assert usable(world) == {"a", "c"}, "log-probabilities are valid logits"
     assert "--output out=KIND" in said.text
