@@ -140,7 +140,7 @@ class WorkingState:
         self.why[name] = f"teacher {name} serves"
         if known is not None and known.incarnation != event.incarnation:
             self.lost.add(name)
-            self.why[name] = f"teacher {name} was restarted"
+            self.why[name] = f"teacher {name} registered again"
         elif known is not None and known.content_id != event.content_id:
             self.why[name] = f"teacher {name} serves another content"
         self._mark_changed()

@@ -7,7 +7,7 @@ after growing pauses, and a full teacher at the time at which it expects to have
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 
 from .. import reachability
@@ -236,7 +236,7 @@ class TeacherLinks:
                 continue
             if peer is not None or name in assigned.lost:
                 lost.append(name)
-                self.drop(name, "its lease ran out" if peer is None else "it was restarted")
+                self.drop(name, "its lease ran out" if peer is None else _change(link.peer, peer))
             elif not link.leaves:
                 revoked.append(name)
                 link.leaves = True
@@ -318,3 +318,9 @@ class TeacherLinks:
         link = self._links[peer.teacher_id] = LinkState(self._opened, peer)
         self._emit(OpenConnection(link.number, peer))
         self._plan(link, now + pause_s)
+
+
+def _change(before: Peer, after: Peer) -> str:
+    names = [one.name for one in fields(Peer)]
+    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
+    return f"its registered facts changed: {', '.join(changed)}"

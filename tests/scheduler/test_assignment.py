@@ -42,11 +42,11 @@ class TestAssignment:
         service = Service(*up("ab"), wants("a/0", 1))
         assert service.told(StudentGone("a/0"), wants("a/0", 1, holding="a")) == ("a", "")
 
-    def test_restarted_teacher_is_a_loss_and_a_new_teacher(self) -> None:
+    def test_a_teacher_that_registers_again_is_a_loss_and_a_new_teacher(self) -> None:
         service = Service(TeacherUp("a", 1), TeacherUp("b", 1), wants("a/0", 1))
         change = service.see(TeacherUp("a", 2))["a/0"]
         assert (change.teachers, change.lost) == (("a",), ("a",))
-        assert change.reason == "teacher a was restarted; has 1 of 1 wanted"
+        assert change.reason == "teacher a registered again; has 1 of 1 wanted"
         assert service.see(TeacherUp("a", 2)) == {}
         service = Service(TeacherUp("a", 1), wants("a/0", 1))
         assert service.told(TeacherDown("a", lost=True), TeacherUp("a", 2)) == ("a", "a")

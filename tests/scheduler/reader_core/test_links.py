@@ -123,6 +123,8 @@ def test_a_teacher_that_is_started_anew_has_another_connection(world: World) -> 
     again = Peer("a", "a:2", "m", 2)
     assert world.assign(again) == (["a"], [])
     assert world.passes() == [CloseConnection(1), OpenConnection(2, again), Probe(2, "a")]
+    trouble = "teacher a was lost: its registered facts changed: address, incarnation"
+    assert world.links.last_trouble == trouble
     assert (world.links.record_message("a", 1), world.links.record_message("a", 2)) == (False, True)
 
 
