@@ -207,6 +207,9 @@ class SnapshotWriter:
         try:
             for key in keys:
                 self._slots.append(Slot(_open(key)))
+        except UsageError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise UsageError(

@@ -128,6 +128,13 @@ def test_memory_without_an_owner_is_refused() -> None:
             SnapshotWriter(wrong)
 
 
+def test_a_writer_that_refuses_one_key_keeps_no_slot_open(owner: SnapshotOwner) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(UsageError, match="is not a key of memory"):
+        SnapshotWriter([owner.keys[0], "x"])
+    assert os.listdir("/proc/self/fd") == before
+
+
 @contextlib.contextmanager
 def no_file_grows_beyond(limit_bytes: int) -> Iterator[None]:
     """The system refuses to write more, as a disk without room does."""
