@@ -42,7 +42,7 @@ def plan(settings: TrainSettings) -> Iterator[str]:
     ordered = sample_order(feed, settings)
     batch, total = settings.total_batch, None
     if ordered is not None:
-        batch, total = batch or ordered.batch_size, ordered.total(0)
+        batch, total = ordered.total_batch, ordered.total(0)
         ordered.close()
     assembly = assemble(spec, steps_of(settings, batch, lambda epoch: total))
     count = sum(math.prod(parameter.shape) for parameter in assembly.model.parameters())

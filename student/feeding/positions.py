@@ -38,18 +38,25 @@ class SampleOrder:
     Args:
         feed: a `DataLoader` of Paddle or PyTorch over a map-style data set, or a `Batched`.
         seed: seed of the order; equal on all ranks.
+        total_batch: rows of one step, of all ranks together; None: those of the feed's own batches.
 
     Attributes:
-        batch_size: rows of the feed's own batches; None: unknown.
+        total_batch: rows of one step, of all ranks together.
+
+    Raises:
+        UsageError: the number of rows is unknown.
     """
 
-    def __init__(self, feed: Any, seed: int) -> None:
+    def __init__(self, feed: Any, seed: int, total_batch: int | None = None) -> None:
         loader = loader_of(feed)
         assert loader is not None, "call `reason_not_shardable` before"
         self._loader: BatchLoader = loader
         self._seed = seed
         self._drawn: tuple[int, list[Any]] = (-1, [])  # latest epoch, and its ids in order
-        self.batch_size: int | None = getattr(loader.batch_sampler, "batch_size", None)
+        rows: int | None = total_batch or getattr(loader.batch_sampler, "batch_size", None)
+        if rows is None:
+            raise UsageError("the feed has no batch size: give --total-batch ROWS")
+        self.total_batch = rows
 
     def identity(self) -> dict[str, Any]:
         """Return sampler, seed and number of samples.

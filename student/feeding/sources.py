@@ -72,9 +72,7 @@ def source_for(
         state = None if saved is None else saved["ranks"][rank]
         return UnshardedSource(feed, seed=settings.seed, rank=rank, world=world, saved=state)
     check_fits(saved, ShardedSource.kind, order.identity(), world)
-    total_batch = settings.total_batch or order.batch_size
-    if total_batch is None:
-        raise UsageError("the feed has no batch size: give --total-batch ROWS")
+    total_batch = order.total_batch
     leases: PositionLeases = BoardLeases(link, world, total_batch, settings.shard_rows)
     if settings.deal == "static":
         leases = sizes = StaticLeases(total_batch, rank, world)
@@ -92,7 +90,8 @@ def sample_order(feed: Any, settings: TrainSettings) -> SampleOrder | None:
     """Return the order of a feed's samples; None if ranks cannot share them by position.
 
     Raises:
-        UsageError: the feed does not fit the settings, for example because ranks may come and go.
+        UsageError: the batch size is unknown, or the feed does not fit the settings, for example
+            because ranks may come and go.
     """
     if is_dataset(feed):
         if settings.total_batch is None:
@@ -102,7 +101,7 @@ def sample_order(feed: Any, settings: TrainSettings) -> SampleOrder | None:
             )
         feed = Batched(feed, settings.total_batch, shuffle=True)
     if not (reason := reason_not_shardable(feed)):
-        return SampleOrder(feed, settings.seed)
+        return SampleOrder(feed, settings.seed, settings.total_batch)
     least, most = settings.nodes
     if least != most:
         raise UsageError(f"--nodes {least}:{most} lets ranks come and go, but {reason}")

@@ -47,10 +47,10 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
     feed = spec.feed("train")
     order = sample_order(feed, settings)
     identity = {} if order is None else order.identity()
-    own_batch = getattr(feed, "batch_size", None) if order is None else order.batch_size
-    steps = settings.steps
+    total_batch, steps = settings.total_batch or getattr(feed, "batch_size", None), settings.steps
     if order is not None:
-        steps = steps_of(settings, settings.total_batch or own_batch, order.total)
+        total_batch = order.total_batch
+        steps = steps_of(settings, total_batch, order.total)
     seed_all(framework, settings.seed)
     assembly = assemble(spec, steps)
     framework.precision(settings.amp, device)  # raises if the device does not support it
@@ -66,7 +66,7 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         "seed": settings.seed,
         "rows": identity.get("samples"),
         "sampler": identity.get("sampler"),
-        "total_batch": settings.total_batch or own_batch,
+        "total_batch": total_batch,
         "sharding": settings.deal,
         "shard_rows": settings.shard_rows if settings.deal == "dynamic" else None,
         "precision": settings.amp,

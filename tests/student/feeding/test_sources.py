@@ -384,3 +384,13 @@ def test_a_data_set_needs_a_total_batch() -> None:
         read += numbers[:, 0].astype(int).tolist()
         mine.trained(0, positions)
     assert sorted(read) == list(range(10)) != read
+
+
+def test_a_sampler_without_a_batch_size_needs_a_total_batch() -> None:
+    feed = batched(10, 4)
+    feed.batch_sampler = [[0, 1], [2]]  # type: ignore[assignment]
+    with pytest.raises(UsageError, match="no batch size: give --total-batch ROWS"):
+        sample_order(feed, settings_of())
+    order = sample_order(feed, settings_of(3))
+    assert order is not None
+    assert (order.total_batch, order.total(0)) == (3, 3)

@@ -571,3 +571,19 @@ def test_a_plan_without_teachers_fails_before_the_model_is_made(tmp_path: Path) 
     lines = plan(rank_settings(job_file=str(job), epochs=1))
     with pytest.raises(UsageError, match="the job distils: give --redis"):
         next(lines)
+
+
+def test_a_plan_refuses_a_feed_of_unknown_batch_size(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(
+        "from edl.distill_reader import Batched\n"
+        'FRAMEWORK = "paddle"\n'
+        "model = loss = optimizer = lambda *given: None\n"
+        "def feed(split):\n"
+        "    batches = Batched(range(8), 4)\n"
+        "    batches.batch_sampler = [[0, 1], [2]]\n"
+        "    return batches\n"
+    )
+    lines = plan(rank_settings(job_file=str(job), epochs=1))
+    with pytest.raises(UsageError, match="no batch size: give --total-batch ROWS"):
+        list(lines)
