@@ -306,12 +306,14 @@ def _store_estimate(
     first = min(possible, key=lambda way: way.epoch_s)
     total_s = first.epoch_s + (job.epochs - 1) * replayed.epoch_s
     labelling = first.cost_per_hour * first.epoch_s / 3600
+    cost = labelling + replayed.cost_per_hour * (total_s - first.epoch_s) / 3600
     return replace(
         replayed,
         samples_per_s=job.epochs * job.samples / total_s,
         epoch_s=total_s / job.epochs,
         total_s=total_s,
-        cost=labelling + replayed.cost_per_hour * (total_s - first.epoch_s) / 3600,
+        cost_per_hour=cost / total_s * 3600,
+        cost=cost,
         teachers=first.teachers,
     )
 

@@ -36,9 +36,9 @@ class MethodEstimate:
         samples_per_s: rate in the steady state; for the store, the mean over all epochs.
         epoch_s: mean time of an epoch.
         total_s: time of all epochs.
-        cost_per_hour: price of all devices in use; for the store, after the first epoch.
+        cost_per_hour: price of all devices in use; for the store, the mean over all epochs.
         cost: price of all epochs.
-        teachers: number of devices that label.
+        teachers: number of devices that label; for the store, in the first epoch only.
     """
 
     method: Method

@@ -86,9 +86,12 @@ def comparison_table(plan: MeshPlan) -> Table:
     for way in plan.ways:
         if way.why_not:
             continue
+        teachers = str(way.teachers or "-")
+        if way.method == "offline store" and way.teachers:
+            teachers += " in epoch 1"
         table.add_row(
             way.method,
-            str(way.teachers or "-"),
+            teachers,
             format_rate(way.samples_per_s),
             format_duration(way.epoch_s),
             format_duration(way.total_s),

@@ -208,6 +208,14 @@ class TestPlanner:
         assert made.verdict.take == "offline store"
         assert alone.cost < store.cost < mesh.cost
         assert store.total_s <= mesh.total_s * 1.001
+        for epochs in (1, 90):
+            made = plan(CLUSTER, replace(fixed, epochs=epochs))
+            store, mesh, alone = (made.way(way) for way in ("offline store", "mesh", "N-training"))
+            assert store.teachers == mesh.teachers
+            teachers_per_hour = mesh.cost_per_hour - alone.cost_per_hour
+            mean = alone.cost_per_hour + teachers_per_hour * mesh.epoch_s / store.total_s
+            assert store.cost_per_hour == pytest.approx(mean)
+            assert store.cost == pytest.approx(store.cost_per_hour * store.total_s / 3600)
         assert "inputs change" in plan(CLUSTER, JOB).way("offline store").why_not
 
     def test_budget_and_deadline(self) -> None:
