@@ -42,7 +42,9 @@ Out = Annotated[
 class DeviceKeys:
     """Keys of `--student-on` and of `--teacher-on`."""
 
-    kind: Annotated[str, Key("kind of its device in the cluster file.")] = "here"
+    kind: Annotated[
+        str, Key("name of its rate, a kind of device in the cluster file; it selects no device.")
+    ] = "here"
     device: Annotated[str, Key("cpu, cpu:CORES to bind it to cores, or, for a teacher, gpu:N.")] = (
         "cpu"
     )
@@ -117,7 +119,12 @@ def profile(
         bench = _time_teacher(model, rows, limits.seconds, teacher.device, backend_keys)
     result = _profile(timings, bench, rows, (student.kind, teacher.kind))
     write(out, result, "measured by `edl profile`; a job description names it under `profiles`")
-    for line in _lines(result):
+    devices = {}
+    if timings is not None:
+        devices["student"] = timings.device
+    if bench is not None:
+        devices["teacher"] = bench["device"]
+    for line in _lines(result, devices):
         typer.echo(line)
     typer.echo(f"profile written: {out}", err=True)
 
@@ -155,7 +162,8 @@ def _profile(timings: Any, bench: Any, rows: int | None, kinds: tuple[str, str])
     measured = {"machine": platform.processor() or platform.machine()}
     result = Profile(batch=rows, measured=measured)
     if timings is not None:
-        measured["student"] = f"{len(timings.whole_s)} steps of {timings.rows} rows, the median"
+        steps = f"{len(timings.whole_s)} steps of {timings.rows} rows on {timings.device}"
+        measured["student"] = f"{steps}, the median"
         if timings.left_out:
             measured["left out"] = f"hints: {', '.join(timings.left_out)}"
         result = replace(
@@ -173,7 +181,7 @@ def _profile(timings: Any, bench: Any, rows: int | None, kinds: tuple[str, str])
     return result
 
 
-def _lines(result: Profile) -> list[str]:
+def _lines(result: Profile, devices: Mapping[str, str]) -> list[str]:
     from ...scheduler.rates import teachers_needed
 
     lines, rows = [], result.batch or 1
@@ -187,7 +195,8 @@ def _lines(result: Profile) -> list[str]:
             at = f", micro-batch {rate.micro_batch}" if rate.micro_batch else f", batch {rows}"
             lines.append(
                 f"{symbol} {1000 * times[role]:.4g} ms/sample"
-                f" ({1 / times[role]:.4g} samples/s) of the {role} on {kind}{at}"
+                f" ({1 / times[role]:.4g} samples/s) of the {role}{at}: the rate of {kind!r},"
+                f" measured here on {devices[role]}"
             )
     if len(times) == 2:
         needed = teachers_needed(times["teacher"], times["student"])

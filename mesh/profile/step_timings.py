@@ -46,6 +46,7 @@ class StepTimings:
         sample_bytes: bytes of a sample that are sent to teachers.
         left_out: outputs of the teacher for hints, which are not timed, as they need a real
             teacher.
+        device: where the steps ran, in words.
     """
 
     rows: int
@@ -55,6 +56,7 @@ class StepTimings:
     samples: int
     sample_bytes: float
     left_out: tuple[str, ...]
+    device: str
 
 
 def time_steps_in_child(
@@ -123,6 +125,7 @@ def time_steps(
         samples=student.samples(rows),
         sample_bytes=sample_bytes,
         left_out=student.left_out,
+        device=student.device,
     )
 
 
@@ -144,11 +147,12 @@ class _JobSteps:
     Attributes:
         name: name of the source of batches, for messages.
         left_out: outputs of the teacher for hints, which are not timed.
+        device: name of the device.
     """
 
     def __init__(self, job: str, batch_size: int | None, steps: int) -> None:
         spec = load_job(job)
-        spec.framework.set_device(0)
+        self.device = spec.framework.set_device(0)
         self._parts = assemble(spec, steps_total=2 * (steps + WARM_UP))
         self._parts.model.train()
         self.name = f"feed('train') of {spec.path}"
@@ -219,6 +223,7 @@ class _FunctionSteps:
 
     def __init__(self, name: str) -> None:
         self.name = f"{name}()"
+        self.device = f"the device that {self.name} uses"
         pair = import_named(name)()
         if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
             raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def distill():
 
 
 def steps(whole_s: tuple[float, ...], half_s: tuple[float, ...]) -> StepTimings:
-    return StepTimings(10, whole_s, half_s, (0.02,), 100, 64.0, ())
+    return StepTimings(10, whole_s, half_s, (0.02,), 100, 64.0, (), "cpu")
 
 
 def test_what_is_fixed_per_batch_is_told_from_what_a_sample_adds() -> None:
@@ -77,7 +78,9 @@ def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
     student = ("--job", job, "--out", out, "--measure", "6,seconds=0.5")
     teacher = ("--model", "edl.benchmarks.teachers.models:cheap", "--backend", "paced,rate=1000")
     pace = ("--teacher-on", "p4")
-    output_of(command_line("profile"), "profile", *student, *teacher, *pace)
+    text = output_of(command_line("profile"), "profile", *student, *teacher, *pace)
+    assert re.search(r"of the student, batch 8: the rate of 'here', measured here on (c|g)pu", text)
+    assert re.search(r"of the teacher, .*: the rate of 'p4', measured here on .*emulated", text)
     found = read(out, Profile)
     assert (found.batch, found.samples, found.sample_bytes) == (8, 24, 256)
     assert found.teacher["p4"].sample_s > 0.9e-3  # a busy machine may be slower
@@ -113,9 +116,10 @@ def test_any_training_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "mine.py").write_text(STEP)
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "profile.yaml"
-    output_of(
+    text = output_of(
         command_line("profile"), "profile", "--step", "mine:training", "--out", out, "--measure", 6
     )
+    assert "measured here on the device that mine:training() uses" in text
     found = read(out, Profile)
     assert (found.batch, found.samples, found.sample_bytes) == (8, 24, 64 + 8)
     assert 1e-6 < found.student["here"].batch_s(8) < 1
