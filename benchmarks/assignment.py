@@ -20,8 +20,8 @@ SPEEDS: Final = (20.0, 20.0, 80.0)
 RANKS: Final = 4
 #: Changes that are timed together in one round.
 CHANGES: Final = 10
-#: Wanted slow teachers for each teacher of the pool. A fast teacher counts as four slow ones.
-WANT_PER_TEACHER: Final = 1.5
+#: Demand as a multiple of the pool's speed: above 1, so that each change alters assignments.
+OVERBOOKED: Final = 1.5
 
 
 def run(
@@ -66,6 +66,9 @@ class Service:
 
     Methods ending in `_s` return CPU seconds: `rebuild_s` of one rebuild, the others the mean of
     `CHANGES` changes.
+
+    Attributes:
+        state: the state after the latest change.
     """
 
     def __init__(self, teachers: int, students: int) -> None:
@@ -73,18 +76,19 @@ class Service:
         self._now = 0.0
         self._names = [f"teacher-{number}" for number in range(teachers)]
         self._new_names = (f"new-{number}" for number in itertools.count())
-        self._want = max(round(WANT_PER_TEACHER * teachers / students), 1)
+        slow_teachers = teachers * sum(SPEEDS) / len(SPEEDS) / min(SPEEDS)
+        self._want = max(round(OVERBOOKED * slow_teachers / students), 1)
         self._students = [f"job-{n // RANKS}/{n % RANKS}" for n in range(students)]
         self._initial_events: list[rule.AssignmentEvent] = [
             self._teacher_up(name) for name in self._names
         ]
         self._initial_events += [rule.StudentReported(name, self._want) for name in self._students]
-        self._state = rule.AssignmentState()
+        self.state = rule.AssignmentState()
         self.rebuild_s()
 
     def rebuild_s(self) -> float:
         """Time the assignment of all original teachers and students from an empty state."""
-        self._state = rule.AssignmentState()
+        self.state = rule.AssignmentState()
         self._names = [
             event.teacher_id for event in self._initial_events if isinstance(event, rule.TeacherUp)
         ]
@@ -117,5 +121,5 @@ class Service:
         began = time.process_time()
         for events in batches:
             self._now += 0.05
-            self._state, _ = rule.reduce(self._state, events, self._now)
+            self.state, _ = rule.reduce(self.state, events, self._now)
         return (time.process_time() - began) / len(batches)

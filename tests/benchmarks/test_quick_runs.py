@@ -17,6 +17,7 @@ import pytest
 
 from edl.benchmarks import (
     accuracy,
+    assignment,
     cli,
     codec,
     demo,
@@ -58,6 +59,14 @@ def check_form(report: BenchmarkReport, *columns: str, goals: int) -> None:
 
 
 # --- in this process
+
+
+def test_students_of_the_assignment_benchmark_want_more_than_there_is() -> None:
+    service = assignment.Service(60, 6)
+    service.want_s()
+    students = service.state.students.values()
+    assert {name for entry in students for name in entry.teachers} == service.state.teachers.keys()
+    check_form(assignment.run(quick=True, teachers=100, students=10), "cpu_s", goals=4)
 
 
 @pytest.mark.parametrize(
