@@ -96,7 +96,7 @@ class _Agent:
         self._host.start()
         try:
             self._check_lending()
-            self._join()
+            self._join(self._report(leaving=False))
             say(
                 f"machine {self._settings.machine_id} lends {','.join(self._settings.devices)} "
                 "to the mesh"
@@ -159,7 +159,7 @@ class _Agent:
             return
         self._beat_due_s = now + self._settings.beat_s
         try:
-            self._send_beat(report if report != self._sent_report else None)
+            self._send_beat(report)
             if not self._redis_answers:
                 log.info("Redis answers again")
             self._redis_answers = True
@@ -168,21 +168,21 @@ class _Agent:
                 log.warning("%s; the teacher keeps running; retrying", error)
             self._redis_answers = False
 
-    def _send_beat(self, report: Report | None) -> None:
-        settings = self._settings
-        order = self._board.beat(settings.machine_id, self._incarnation, settings.ttl_s, report)
+    def _send_beat(self, report: Report) -> None:
+        settings, changed = self._settings, report if report != self._sent_report else None
+        order = self._board.beat(settings.machine_id, self._incarnation, settings.ttl_s, changed)
         if order is None:
-            self._join()
+            self._join(report)
             return
-        self._sent_report = report or self._sent_report
+        self._sent_report = report
         # Order number 0 means no order: Redis is empty, or no manager has been leader yet.
         if order.number and order != self._order:
             self._order = order
             log.info("order %d: %s", self._order.number, _describe(self._order))
             self._changed.set()
 
-    def _join(self) -> None:
-        report, settings = self._report(False), self._settings
+    def _join(self, report: Report) -> None:
+        settings = self._settings
         self._board.join(settings.machine_id, self._incarnation, report, settings.ttl_s)
         self._sent_report, self._beat_due_s = report, 0.0
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from edl.coordinator.machines import MachineBoard, Report
 from edl.mesh.agent.agent import run_agent
 from edl.mesh.agent.agent_directory import AgentDirectory, running_agents, wait_until_yielded
 from edl.mesh.agent.cli import default_name, parse_time
@@ -113,6 +114,34 @@ def test_a_teacher_that_ends_when_the_machine_shuts_down_was_not_drained(
     settings = AgentSettings("memory://drained", "m", ("cpu",), tmp_path)
     run_agent(settings, stop, lambda _: stop.request())
     assert directory.yield_left_s() == (None if shut_down else math.inf)
+
+
+def test_an_agent_that_leaves_says_so_if_it_must_register_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, joined, join = Stop(), list[tuple[MachineBoard, int, Report]](), MachineBoard.join
+
+    def record(
+        board: MachineBoard, machine_id: str, incarnation: int, report: Report, ttl_s: float
+    ) -> None:
+        join(board, machine_id, incarnation, report, ttl_s)
+        joined.append((board, incarnation, report))
+
+    class Host(TeacherHost):
+        def stop(self) -> None:
+            wait_until(lambda: len(joined) == 2)
+            super().stop()
+
+    def stop_without_lease(_: str) -> None:
+        board, incarnation, _report = joined[0]
+        board.leave("m", incarnation)  # as if Redis were emptied
+        stop.request()
+
+    monkeypatch.setattr(MachineBoard, "join", record)
+    monkeypatch.setattr("edl.mesh.agent.agent.TeacherHost", Host)
+    settings = AgentSettings("memory://leaving", "m", ("cpu",), tmp_path)
+    run_agent(settings, stop, stop_without_lease)
+    assert [report.leaving for _, _, report in joined] == [False, True]
 
 
 def test_times_are_read() -> None:
