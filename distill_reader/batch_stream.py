@@ -125,8 +125,9 @@ class BatchStream:
             it. The training loop sets this to None once it has the object. It does so by an
             assignment, because Ctrl-C could interrupt a call.
         epoch: number of the current epoch; only `begin` changes it.
-        data_epoch: number of epochs begun for batches. An epoch that begins only to drop the
-            batches of the previous one does not count.
+        data_epoch: number of epochs begun to read the source, or to send calls to teachers of a new
+            content. An epoch that begins only to drop the batches of the previous one does not
+            count.
         delivered: batches taken, over all epochs.
         samples_delivered: rows of the batches taken.
         unlabelled: batches taken without soft labels.
@@ -165,7 +166,7 @@ class BatchStream:
         """Drop the current epoch and begin a new one; returns its number.
 
         Args:
-            counts: whether `data_epoch` counts the new epoch; if not, it gets no batches.
+            counts: whether `data_epoch` counts the new epoch.
         """
         with self._lock:
             self._progress = self.progress
@@ -195,7 +196,7 @@ class BatchStream:
         with self._lock:
             if self._last_taken is None or self.undelivered is not None:
                 return self._progress
-            return self._progress.delivered(*self._last_taken)
+            return self._progress.with_delivery(*self._last_taken)
 
     # --- the puller's side
 
@@ -256,7 +257,7 @@ class BatchStream:
         with self._lock:
             if self.epoch != epoch or position.ordinal not in self._progress.ahead:
                 return False
-            self._progress = self._progress.delivered(position, samples=0)
+            self._progress = self._progress.with_delivery(position, samples=0)
             return True
 
     def end(self, epoch: int, error: BaseException | None, mark: Mark | None = None) -> bool:

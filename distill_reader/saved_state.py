@@ -30,7 +30,7 @@ class StreamPosition(NamedTuple):
 
     Attributes:
         ordinal: number of batches of this rank before it in the epoch.
-        mark: the source's position after it.
+        mark: the source's mark after it.
     """
 
     ordinal: int
@@ -42,11 +42,12 @@ class StreamProgress(NamedTuple):
 
     Attributes:
         epoch: its number, from 0.
-        batches: number of batches delivered without a gap from the start of the epoch.
-        samples: rows of all delivered batches.
-        mark: the source's position after those `batches`; None: the start of the epoch.
-        ahead: marks of batches delivered beyond a gap, as with `ordered=False`, by ordinal. None
-            instead of a mark: the batch was delivered before the state was saved.
+        batches: number of batches delivered without a gap from the start of the epoch, or since the
+            number of ranks last changed in it.
+        samples: rows of all batches delivered since then.
+        mark: the source's mark after those `batches`; None: the start of the epoch.
+        ahead: marks of batches delivered beyond a gap, as with `ordered=False`, by ordinal. The
+            mark is None for batches that a loaded state lists as delivered.
     """
 
     epoch: int = 0
@@ -55,7 +56,7 @@ class StreamProgress(NamedTuple):
     mark: Mark | None = None
     ahead: Mapping[int, Mark | None] = _NO_MARKS
 
-    def delivered(self, position: StreamPosition, samples: int) -> Self:
+    def with_delivery(self, position: StreamPosition, samples: int) -> Self:
         """Return the progress after another delivery.
 
         Args:
@@ -81,6 +82,7 @@ class StreamProgress(NamedTuple):
 log = logging.getLogger(__name__)
 
 FORMAT = "edl-reader-1"
+#: A saved state of a reader, as JSON values.
 State = Mapping[str, Any]
 
 
@@ -103,12 +105,12 @@ class _SavedState:
     epoch: int
     batches: int
     samples: int
-    mark: State | None
+    mark: Mark | None
     ahead: tuple[int, ...]
     rank: int
     world_size: int
-    source: State
-    labels: State
+    source: Mapping[str, Any]
+    labels: Mapping[str, Any]
 
 
 def to_state(
@@ -197,13 +199,18 @@ def _resharded(
             f" load_state_dict([rank 0's, rank 1's, ...]); these are of the ranks {sorted(by_rank)}"
         )
     in_order = [by_rank[rank] for rank in range(former_ranks)]
+    if any(state.ahead for state in in_order):
+        raise UsageError(
+            f"to resume {change}, no rank may have delivered batches out of order (ordered=False):"
+            " keep the number of ranks, or begin the epoch anew"
+        )
     epoch = min(state.epoch for state in in_order)
     in_epoch = [state for state in in_order if state.epoch == epoch]
     mark = next((state.mark for state in in_epoch if state.mark is not None), None)
     if mark is None and len(in_epoch) == former_ranks:
         return StreamProgress(epoch)
     with reading_mark():
-        delivered = None if mark is None else _delivered_by_all(mark, in_order, epoch, source)
+        delivered = None if mark is None else _delivered_in_total(mark, in_order, epoch, source)
     if mark is None or delivered is None:
         raise UsageError(
             f"to resume {change}, all ranks must have stopped at the same step; they have delivered"
@@ -211,20 +218,23 @@ def _resharded(
         )
     return (
         StreamProgress(epoch + 1)
-        if delivered == mark["of"]
+        if delivered == mark["of"]  # the number of batches of the epoch
         else StreamProgress(epoch, mark={**mark, "start": delivered})
     )
 
 
-def _delivered_by_all(
-    mark: State, states: Sequence[_SavedState], epoch: int, source: ResumableSource
+def _delivered_in_total(
+    mark: Mark, states: Sequence[_SavedState], epoch: int, source: ResumableSource
 ) -> int | None:
-    """Count the epoch's batches that the ranks delivered in total; None: their steps differ."""
+    """Count the epoch's batches that the ranks delivered in total.
+
+    None: their steps differ, or the number of ranks last changed at different steps.
+    """
     total, start, uneven = mark["of"], mark["start"], source.identity()["uneven"]
     delivered = []  # batches by rank
     for rank, state in enumerate(states):
         ended = state.epoch == epoch + 1 and state.batches == 0
-        if state.ahead or not (ended or state.epoch == epoch):
+        if not (ended or state.epoch == epoch):
             return None
         if ended:
             delivered.append(steps_of_rank(total, start, RankShard(rank, len(states), uneven)))

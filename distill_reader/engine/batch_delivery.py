@@ -84,19 +84,18 @@ def mean_layout(
     Raises:
         UsageError: labels of different shapes, or labels that are not floats.
     """
-    layouts = {
-        service: [(label.shape, label.dtype.kind in "fV") for label in by_name.values()]
-        for service, by_name in labels.items()
+    shapes = {
+        service: [label.shape for label in by_name.values()] for service, by_name in labels.items()
     }
-    (first, expected), *others = layouts.items()
-    for service, layout in others:
-        if layout != expected:
+    (first, expected), *others = shapes.items()
+    for service, differing in others:
+        if differing != expected:
             raise UsageError(
-                f"labels of {first!r} and {service!r} cannot be averaged: shapes"
-                f" {[shape for shape, _ in expected]} and {[shape for shape, _ in layout]}; name"
-                " outputs of equal shapes by fetches=[...]"
+                f"labels of {first!r} and {service!r} cannot be averaged: shapes {expected} and"
+                f" {differing}; name outputs of equal shapes by fetches=[...]"
             )
-    if not all(is_float for _, is_float in expected):
+    all_labels = [label for by_name in labels.values() for label in by_name.values()]
+    if not all(label.dtype.kind in "fV" for label in all_labels):
         raise UsageError(
             "labels that are no floats cannot be averaged: name other outputs by fetches"
         )

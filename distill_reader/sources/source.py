@@ -63,7 +63,8 @@ def freeze_garbage_in_forks() -> None:
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
 
 
-#: A position in a source as JSON values, from which the source can resume.
+#: JSON values from which a source can resume, together with the number of batches delivered in the
+#: epoch. If that number suffices, all marks of an epoch may be equal.
 Mark = Mapping[str, Any]
 
 
@@ -93,15 +94,15 @@ class SourceIterator(Protocol):
 
     @property
     def start(self) -> Mark | None:
-        """The position before the first batch; None: where the source begins by default."""
+        """The mark before the first batch; None: where the source begins by default."""
 
     def __next__(self) -> Any: ...
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
-        """Return the position after the latest batch, which has these arrays."""
+        """Return the mark after the latest batch, which has these arrays."""
 
     def end(self) -> Mark | None:
-        """Return the position after the epoch, where the next epoch starts.
+        """Return the mark after the epoch, where the next epoch starts; None: by default.
 
         Called after the last batch.
         """
@@ -137,8 +138,8 @@ class ResumableSource(Protocol):
         Args:
             epoch: its number, from 0.
             taken: batches of this rank that were delivered before.
-            mark: the position after these, or after the previous epoch; None: where the source
-                begins by default.
+            mark: the mark after these, or after the previous epoch; None: where the source begins
+                by default.
 
         Raises:
             UsageError: the mark is not of this source.

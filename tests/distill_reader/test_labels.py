@@ -285,3 +285,5 @@ def test_labels_that_do_not_go_together_are_told_apart() -> None:
         mean_layout({"a": {"y": ten}, "b": {"y": five}})
     with pytest.raises(UsageError, match="no floats"):
         mean_layout({"a": {"y": ten.astype(np.int64)}})
+    with pytest.raises(UsageError, match="no floats"):
+        mean_layout({"a": {"y": ten}, "b": {"y": ten.astype(np.int64)}})
