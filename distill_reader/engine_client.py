@@ -1,9 +1,9 @@
 """The trainer's client of its engine: starts it, exchanges messages, restarts it when it dies.
 
 The engine is a separate process (ADR-0021). Its state can be rebuilt from the ring: the next engine
-receives every batch that has no labels yet. Labels that arrived before the death remain valid, in
-the arena of the engine that wrote them. The format of messages may change in any version, because
-both processes run the same code, and nothing stores messages.
+receives every batch that the training loop has not taken. Labels that arrived before the death
+remain valid, in the arena of the engine that wrote them. The format of messages may change in any
+version, because both processes run the same code, and nothing stores messages.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ class EngineClient:
         """Number a call, and tell the engine of it.
 
         Raises:
+            ProcessFailed: the system refuses a thread.
             EdlError: the engine labels nothing any more; the error says why.
         """
         with self._lock:
@@ -343,7 +344,7 @@ class EngineClient:
         labels = outcome if isinstance(outcome, BatchLabels) else BatchLabels({})
         return {
             **message,
-            "kind": "held",
+            "kind": "restored",
             "released": ring_batch.number in snapshot.released,
             "labels_nbytes": 0 if labels.record is None else labels.record.nbytes,
             "makers": labels.makers,

@@ -1,8 +1,9 @@
 """The engine: passes the trainer's batches to its members, and their labels to the trainer.
 
 A member has batches labelled by the teachers of one service. Its `ReaderCore` decides which rows go
-to which teacher, when to pull or pause, and how many teachers are wanted. The engine works in one
-thread; other threads, as of rosters, links and the label cache, post calls to its inbox.
+to which teacher, when to pull or pause, and how many teachers are wanted. A *call* is a batch that
+a `TeacherPool` wants labelled; it is not part of the training loop's stream. The engine works in
+one thread; other threads, as of rosters, links and the label cache, post tasks to its inbox.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Engine:
         if config.trace:
             self._timeline = Timeline(TraceFile(Path(config.trace.path), config.trace.max_bytes))
         listener = MemberListener(
-            self._on_settled,
+            self._on_label_change,
             self._on_outcome,
             self._on_failed,
             self._on_call_failed,
@@ -98,7 +99,7 @@ class Engine:
         self._pulled = 0  # batches of the source, over all epochs
         self._allowed = 0  # batches that the trainer may pull, over all epochs
         self._stream_epoch = 0
-        self._epoch_due_in = -1  # stream epoch in which "epoch_due" was sent last
+        self._epoch_due_sent_in = -1  # stream epoch in which "epoch_due" was sent last
         self._sequence = -1  # of the latest message with a sequence number
 
     def run(self) -> None:
@@ -111,15 +112,15 @@ class Engine:
         for member in self.members:
             member.start()
         decided_at = 0.0
-        while (calls := self._inbox.next(TICK_S)) is not None:
+        while (tasks := self._inbox.next(TICK_S)) is not None:
             now = time.monotonic()
-            if not calls and now - decided_at < BUSY_TICK_S:
+            if not tasks and now - decided_at < BUSY_TICK_S:
                 continue  # a socket has sent or received a part of a message
             with self._channel.together:
-                for call in calls:
-                    call()
-                for call in (self._inbox.next(0.0) or ()) if calls else ():
-                    call()  # arrived meanwhile: make one decision for all calls
+                for task in tasks:
+                    task()
+                for task in (self._inbox.next(0.0) or ()) if tasks else ():
+                    task()  # arrived meanwhile: make one decision after all tasks
                 decided_at = time.monotonic()
                 self.decide(decided_at)
         if self._timeline is not None:
@@ -154,8 +155,8 @@ class Engine:
                 # Release the batch now: if its labels were revoked before the release, teachers
                 # would label it again.
                 self._call_delivery.execute(self._call_delivery.delivery.release())
-            case "held":
-                self._on_held(message)
+            case "restored":
+                self._on_restored(message)
             case "waiting":
                 self.batch_delivery.delivery.wait()
                 for member in self.members:
@@ -192,12 +193,12 @@ class Engine:
             for member in self.members:
                 member.drop_call(number)
 
-    def _on_held(self, message: Message) -> None:
-        """Add a batch that an earlier engine has offered to the trainer."""
+    def _on_restored(self, message: Message) -> None:
+        """Add a batch with an outcome that the trainer got from an earlier engine."""
         batch = self._batches.add(message)
         for member in self.members:
             makers = message["makers"].get(member.config.service, ())
-            member.hold(batch, message["labels_nbytes"], makers)
+            member.restore(batch, message["labels_nbytes"], makers)
         self.batch_delivery.execute(
             self.batch_delivery.delivery.restore(batch.number, released=message["released"])
         )
@@ -236,22 +237,22 @@ class Engine:
 
     # --- the members
 
-    def _on_settled(self, member: EnsembleMember, settled: do.BatchSettled) -> None:
-        match settled:
+    def _on_label_change(self, member: EnsembleMember, change: do.LabelChange) -> None:
+        match change:
             case do.BatchLabelled(number) | do.GoesUnlabelled(number):
                 self._reporter.report_before_batch()
                 if self._timeline is not None:
                     self._timeline.batches.labelled(number)
             case do.LabelsRevoked(number) if self._timeline is not None:
                 self._timeline.batches.unlabelled(number)
-        batch, delivery = self._batches.get(settled.batch), self.batch_delivery
+        batch, delivery = self._batches.get(change.batch), self.batch_delivery
         if batch is not None and batch.is_call:
             delivery = self._call_delivery
-            if isinstance(settled, do.Poison):
+            if isinstance(change, do.Poison):
                 self._without_labels[batch.number] = "failed"
-            elif isinstance(settled, do.LabelsRevoked):
+            elif isinstance(change, do.LabelsRevoked):
                 self._without_labels.pop(batch.number, None)
-        delivery.execute(delivery.delivery.handle(member.config.service, settled))
+        delivery.execute(delivery.delivery.handle(member.config.service, change))
 
     def _on_released(self, numbers: Sequence[int]) -> None:
         self._channel.send("release", numbers=numbers)
@@ -277,11 +278,11 @@ class Engine:
         self._reporter.give_up(self._stream_epoch)
 
     def _on_outcome(
-        self, member: EnsembleMember, teacher: str, outcome: Outcome, now: float, is_used: bool
+        self, member: EnsembleMember, teacher: str, outcome: Outcome, now: float, is_valid: bool
     ) -> None:
         if self._timeline is not None:
             self._timeline.on_outcome(teacher, outcome, now)
-        if is_used and isinstance(outcome, RequestDone) and self._reporter.exporter is not None:
+        if is_valid and isinstance(outcome, RequestDone) and self._reporter.exporter is not None:
             self._reporter.exporter.answered(member, teacher, outcome)
 
     def _on_failed(self, error: errors.EdlError, in_every_epoch: bool) -> None:
@@ -289,14 +290,14 @@ class Engine:
         self._reporter.fail(error, None if in_every_epoch else self._stream_epoch)
 
     def _on_epoch_due(self) -> None:
-        if self._epoch_due_in != self._stream_epoch:  # else it was sent for another member
-            self._epoch_due_in = self._stream_epoch
+        if self._epoch_due_sent_in != self._stream_epoch:  # else it was sent for another member
+            self._epoch_due_sent_in = self._stream_epoch
             self._channel.send("epoch_due")
 
     # --- decisions
 
     def decide(self, now: float) -> None:
-        """Make the decisions that depend on time, and send those that concern the trainer."""
+        """Make the decisions that follow from events and time; send the trainer those for it."""
         for member in self.members:
             member.tick(now)
         limit = self._pulled + min([member.core.decision.pull for member in self.members])

@@ -1,7 +1,8 @@
 """The driver of one service's `ReaderCore`: passes events to it and executes its instructions.
 
-An engine has a member for each service, and averages the labels of several members. All methods
-belong to the engine's thread; the roster and the links post calls to that thread's inbox.
+An engine has a member for each service, so one if there is no ensemble, and averages the labels of
+several members. All methods belong to the engine's thread; the roster and the links post tasks to
+that thread's inbox.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class MemberListener:
     """Callbacks of a member into its engine, in the engine's thread.
 
     Attributes:
-        on_settled: a batch has labels, goes without them, must be labelled again, or is poison.
+        on_label_change: a batch has labels, goes without them, must be labelled again, or is
+            poison.
         on_outcome: a teacher's link has posted an outcome. Called with the member, the teacher, the
             outcome, the time, and whether the outcome has valid labels from an open link.
         on_failed: the stream has failed. Called with the error, and with True if it fails in every
@@ -66,7 +68,7 @@ class MemberListener:
         on_epoch_due: teachers of another content wait for the next epoch.
     """
 
-    on_settled: Callable[[EnsembleMember, do.BatchSettled], None]
+    on_label_change: Callable[[EnsembleMember, do.LabelChange], None]
     on_outcome: Callable[[EnsembleMember, str, Outcome, float, bool], None]
     on_failed: Callable[[errors.EdlError, bool], None]
     on_call_failed: Callable[[int, errors.EdlError], None]
@@ -87,7 +89,8 @@ class EnsembleMember:
 
     Attributes:
         config: settings with this service only.
-        core: makes all decisions; other objects only read it.
+        core: makes all decisions. Other objects only read it, but the label cache may pin
+            `core.numerics`.
         ledger: the core's ledger, with the state of each row.
         roster: source of the teachers.
         labels: the label records.
@@ -217,7 +220,7 @@ class EnsembleMember:
         else:
             self.handle(ev.Queued(number, nbytes, rows, missing, row_nbytes, kind, batch.is_call))
 
-    def hold(self, batch: BatchMetadata, labels_nbytes: int, makers: Sequence[str]) -> None:
+    def restore(self, batch: BatchMetadata, labels_nbytes: int, makers: Sequence[str]) -> None:
         """Add a batch that an earlier engine has offered to the trainer, labelled by `makers`."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
         # Batches enter the ledger in order: first those in the label cache.
@@ -238,7 +241,7 @@ class EnsembleMember:
     def drop_call(self, number: int) -> None:
         """Stop labelling the batch of a call that was cancelled, is late, or has failed."""
         if self.label_cache is not None and self.label_cache.remove(number):
-            self._listener.on_settled(self, do.GoesUnlabelled(number))
+            self._listener.on_label_change(self, do.GoesUnlabelled(number))
         else:
             self.handle(ev.DeliverUnlabelled(number))
 
@@ -396,7 +399,7 @@ class EnsembleMember:
                 case do.BatchLabelled(number):
                     if log.isEnabledFor(logging.DEBUG):
                         log.debug("batch %d has its labels", number, extra={"batches": [number]})
-                    self._listener.on_settled(self, instruction)
+                    self._listener.on_label_change(self, instruction)
                 case do.KeepAnswer(request, name):
                     assert done is not None
                     self._kept.keep(request, name, done.labels)
@@ -435,11 +438,11 @@ class EnsembleMember:
                     if self.label_cache is not None:
                         self.label_cache.remove(number)
                     if number not in self._unfit:
-                        self._listener.on_settled(self, instruction)
+                        self._listener.on_label_change(self, instruction)
                 case do.LabelsRevoked(number, whole):
                     self.relabelled += 1
                     self.labels.withdraw(number, whole=whole)
-                    self._listener.on_settled(self, instruction)
+                    self._listener.on_label_change(self, instruction)
                 case do.LookUp(number):
                     assert self.label_cache is not None
                     self.label_cache.requeue(self._batches[number], time.monotonic())
@@ -447,7 +450,7 @@ class EnsembleMember:
                     self.poisoned += 1
                     if self.label_cache is not None:
                         self.label_cache.forget(number)
-                    self._listener.on_settled(self, instruction)
+                    self._listener.on_label_change(self, instruction)
                 case do.RefuseSettings(reason):
                     self._on_fatal(errors.UsageError(reason))
 

@@ -1,4 +1,4 @@
-"""The queue of calls for the engine's thread, and its polling of sockets."""
+"""The queue of tasks for the engine's thread, and its polling of sockets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Final, Protocol
 from ...proto.channel import Channel, Message
 from ...runtime.errors import WireError
 
-Call = Callable[[], None]
-#: Maximum number of calls that `Inbox.next` returns; they take some milliseconds.
-MAX_CALLS: Final = 32
+Task = Callable[[], None]
+Handler = Callable[[], None]
+#: Maximum number of tasks that `Inbox.next` returns; they take some milliseconds.
+MAX_TASKS: Final = 32
 
 
 class HasFileno(Protocol):
@@ -26,19 +27,19 @@ class HasFileno(Protocol):
 
 
 class Inbox:
-    """Calls for the engine's thread, in order of arrival.
+    """Tasks for the engine's thread, in order of arrival.
 
     Other threads may call `post` and `stop`. The engine's thread itself reads the trainer's channel
     and all watched sockets, because separate threads would cost context switches.
     """
 
     def __init__(self) -> None:
-        self._calls: deque[Call | None] = deque()
+        self._tasks: deque[Task | None] = deque()
         self._ended = False
         self._asleep = False
-        self._watched: dict[int, Call] = {}
-        self._on_writable: dict[int, Call] = {}
-        self._deferred: list[Call] = []
+        self._watched: dict[int, Handler] = {}
+        self._on_writable: dict[int, Handler] = {}
+        self._deferred: list[Task] = []
         self._poll = select.poll()  # for a dozen sockets, twice as fast as a selector
         self._wake_reader, self._wake_writer = os.pipe()
         for fd in (self._wake_reader, self._wake_writer):
@@ -47,33 +48,33 @@ class Inbox:
 
     def post(self, handler: Callable[..., None], *args: object) -> None:
         """Have `handler(*args)` called by the engine's thread; any thread may post."""
-        self._calls.append(partial(handler, *args))
+        self._tasks.append(partial(handler, *args))
         if self._asleep:
             self._wake()
 
     def stop(self) -> None:
-        """Make `next` return None after the earlier calls; a signal handler may call this."""
-        self._calls.append(None)
+        """Make `next` return None after the earlier tasks; a signal handler may call this."""
+        self._tasks.append(None)
         if self._asleep:
             self._wake()
 
-    def next(self, timeout_s: float) -> list[Call] | None:
-        """Wait for posted calls, and meanwhile handle the sockets that are ready.
+    def next(self, timeout_s: float) -> list[Task] | None:
+        """Run the deferred tasks, wait for posted ones, and handle the sockets that are ready.
 
         Args:
-            timeout_s: seconds to wait; 0: do not wait.
+            timeout_s: seconds to wait; 0: do not wait, and leave the deferred tasks.
 
         Returns:
-            At most `MAX_CALLS` calls, perhaps none; None once stopped.
+            At most `MAX_TASKS` posted tasks for the caller to run, perhaps none; None once stopped.
         """
         if self._ended:
             return None
         if timeout_s and self._deferred:
             deferred, self._deferred = self._deferred, []
-            for call in deferred:
-                call()
+            for task in deferred:
+                task()
         self._asleep = True  # before the queue is checked: every later post wakes this thread
-        ready = self._poll.poll(0.0 if self._calls else math.ceil(timeout_s * 1e3))
+        ready = self._poll.poll(0.0 if self._tasks else math.ceil(timeout_s * 1e3))
         self._asleep = False
         for fd, events in ready:
             if events & select.POLLOUT and (send := self._on_writable.get(fd)) is not None:
@@ -81,17 +82,17 @@ class Inbox:
             # An earlier handler may have removed this one.
             if events & ~select.POLLOUT and (handler := self._watched.get(fd)) is not None:
                 handler()
-        calls: list[Call] = []
-        while self._calls and len(calls) < MAX_CALLS:
-            if (posted := self._calls.popleft()) is None:
-                self._ended = True  # after the calls that were posted before
+        tasks: list[Task] = []
+        while self._tasks and len(tasks) < MAX_TASKS:
+            if (posted := self._tasks.popleft()) is None:
+                self._ended = True  # after the tasks that were posted before
             else:
-                calls.append(posted)
-        return calls
+                tasks.append(posted)
+        return tasks
 
-    def defer(self, call: Call) -> None:
-        """Run `call` before the next wait; for the engine's thread."""
-        self._deferred.append(call)
+    def defer(self, task: Task) -> None:
+        """Run `task` before the next wait; for the engine's thread."""
+        self._deferred.append(task)
 
     def listen(self, channel: Channel, handler: Callable[[Message], None]) -> None:
         """Queue a call of `handler` for each message of the trainer.
@@ -101,11 +102,11 @@ class Inbox:
         self.watch(channel, partial(self._receive, channel, handler))
         self._receive(channel, handler)  # messages that the channel has read already
 
-    def watch(self, connection: HasFileno, handler: Call) -> None:
+    def watch(self, connection: HasFileno, handler: Handler) -> None:
         """Call `handler` in the engine's thread when the connection is readable."""
         self._watch(connection.fileno(), handler)
 
-    def watch_room(self, connection: HasFileno, handler: Call | None) -> None:
+    def watch_room(self, connection: HasFileno, handler: Handler | None) -> None:
         """Call `handler` whenever a watched connection has room to send; None: no longer."""
         fd = connection.fileno()
         if handler is not None:
@@ -127,7 +128,7 @@ class Inbox:
         os.close(self._wake_reader)
         os.close(self._wake_writer)
 
-    def _watch(self, fd: int, handler: Call) -> None:
+    def _watch(self, fd: int, handler: Handler) -> None:
         self._watched[fd] = handler
         self._poll.register(fd, select.POLLIN)
 
@@ -140,7 +141,7 @@ class Inbox:
             if message["kind"] == "stop":
                 messages = None
                 break
-            self._calls.append(partial(handler, message))
+            self._tasks.append(partial(handler, message))
         if messages is None:
             self.unwatch(channel)
             self.stop()

@@ -222,7 +222,7 @@ def _by_layout(rows: Sequence[LabelRow | None]) -> dict[Layout, list[int]]:
 WRITE_ROWS = 1024
 WRITE_AFTER_S = 0.5
 #: Seconds that `LabelCacheThread.close` waits.
-END_S = 3.0
+CLOSE_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +352,7 @@ class LabelCacheThread:
     def close(self) -> None:
         """Flush and end; bounded by a few seconds."""
         self._commands.put(None)
-        self._thread.join(END_S)
+        self._thread.join(CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
             log.warning("the label store %s is still being written", self._settings.path)
 

@@ -347,14 +347,14 @@ _STORE: Final = (
 FAMILIES: Final = (*_STREAM, *_BATCHES, *_TEACHERS, *_EACH_TEACHER, *_STORE)
 
 
-LABELS: Final = ("service", "student")
+LABEL_NAMES: Final = ("service", "student")
 #: Buckets in seconds: requests take from some milliseconds to minutes.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 #: How calls of `TeacherPool` end.
 OUTCOMES: Final = ("answered", "failed", "late", "cancelled")
 
-#: Help texts of metrics of the whole reader, with the label service="a+b".
+#: Help texts of metrics of the whole reader; of an ensemble, with the label service="a+b".
 _CALLS: Final = "Calls of `TeacherPool` by outcome: answered, failed, late, cancelled."
 _CALLS_WAITING: Final = "Calls of `TeacherPool` that wait for labels."
 _PARTLY: Final = "Batches with labels of only some services of the ensemble."
@@ -384,7 +384,7 @@ class Exporter:
         self._seconds = Histogram(
             "edl_reader_request_seconds",
             "Time from sending a request to receiving its labels.",
-            LABELS,
+            LABEL_NAMES,
             registry=self.registry,
             buckets=BUCKETS,
         )
@@ -459,7 +459,7 @@ def _make_metric(
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     make = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-    metric = make(f"edl_reader_{name}", what, labels=(*LABELS, *label_names))
+    metric = make(f"edl_reader_{name}", what, labels=(*LABEL_NAMES, *label_names))
     for config, samples_of_member in samples:
         for labels, value in samples_of_member:
             metric.add_metric((*_label_values(config), *labels), float(value))
@@ -467,5 +467,5 @@ def _make_metric(
 
 
 def _label_values(config: ReaderConfig) -> tuple[str, str]:
-    """Return the values of `LABELS`."""
+    """Return the values of the labels `LABEL_NAMES`."""
     return config.service, config.student_id

@@ -135,7 +135,7 @@ class TrainerReporter:
     Attributes:
         calls: number of calls that have ended, by outcome.
         exporter: exporter of metrics; None: not configured.
-        epoch_failed: the training loop gets an error in this epoch, and no more batches.
+        epoch_failed: the training loop gets an error in this epoch, and pulling has ended.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class TrainerReporter:
     def fail(self, error: errors.EdlError, epoch: int | None) -> None:
         """Have the training loop raise `error` in `epoch`; None: in every epoch.
 
-        Only the first failure of an epoch is reported.
+        Of the failures of one epoch, only the first is reported.
         """
         if self.epoch_failed and epoch is not None:
             return
@@ -243,7 +243,7 @@ class TrainerReporter:
         self._channel.send("story", batch=batch, lines=lines)
 
     def _report_to_trainer(self, now: float) -> list[pb.StudentReport]:
-        """Send the trainer stats; return the members' reports, which contain most of them."""
+        """Send the trainer the stats; return the members' reports, which most stats come from."""
         reports = [student_report(member, now) for member in self._members]
         fields = stats_fields(self._members, reports, self._batch_delivery)
         self._answered = self._request

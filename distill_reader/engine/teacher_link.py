@@ -87,7 +87,7 @@ class PendingRequest(NamedTuple):
         template: template of the request.
         message: the request as sent.
         sent_at: time of sending, by the monotonic clock.
-        deadline: by the monotonic clock.
+        deadline: by the monotonic clock; infinite if a thread sends, whose client has a timeout.
         in_flight: requests in flight at the time of sending, this one included. A request of the
             pool counts those of the pool; a request of a thread counts those of threads.
     """
@@ -322,7 +322,7 @@ class TeacherLink:
             self._send_by_thread(request)
 
     def check_deadlines(self, now: float) -> None:
-        """Fail overdue requests."""
+        """Fail overdue requests of the pool."""
         if self._pool is not None:
             self._pool.check_deadlines(now)
 

@@ -108,7 +108,7 @@ class LinkFailure:
 Outcome = TeacherReady | RequestDone | LinkFailure
 
 
-#: Causes by class of error. The first class that fits decides; the cause of others is "lost".
+#: Causes by class of error. The first class that fits decides; if none fits, the cause is "lost".
 _CAUSES: Final[tuple[tuple[type[EdlError], FailureCause], ...]] = (
     (errors.InputsOverwritten, "overwritten"),
     (errors.RequestRefused, "refused"),

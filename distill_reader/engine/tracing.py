@@ -336,7 +336,7 @@ FLUSH_EVERY_S: Final = 0.2
 
 
 class Timeline:
-    """Traces the work of the engine's thread into a file. For the engine's thread.
+    """Traces a reader's work and waiting into a file. For the engine's thread.
 
     Attributes:
         batches: traces the batches.

@@ -132,10 +132,10 @@ class Delivery:
 
     # ------------------------------------------------------------------------------ the services
 
-    def handle(self, service: str, settled: do.BatchSettled) -> list[do.StreamInstruction]:
+    def handle(self, service: str, change: do.LabelChange) -> list[do.StreamInstruction]:
         """Handle an instruction of a service's ledger about a batch."""
-        batch = settled.batch
-        match settled:
+        batch = change.batch
+        match change:
             case do.LabelsRevoked():
                 return self._relabelled(service, batch)
             case do.Poison(_, reasons):
@@ -144,7 +144,7 @@ class Delivery:
             return [do.DropBatch(batch)]
         if (lacking := self._lacking.get(batch)) is None:
             return []
-        if isinstance(settled, do.GoesUnlabelled):
+        if isinstance(change, do.GoesUnlabelled):
             self._without.setdefault(batch, set()).add(service)
         lacking.discard(service)
         return [] if lacking else self._offer(batch)

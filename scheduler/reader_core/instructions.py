@@ -140,9 +140,9 @@ class LogMessage:
 
 #: A batch has all its labels, is delivered without labels, must be labelled again, or is replaced
 #: by an error.
-BatchSettled = BatchLabelled | GoesUnlabelled | LabelsRevoked | Poison
+LabelChange = BatchLabelled | GoesUnlabelled | LabelsRevoked | Poison
 Instruction = (
-    BatchSettled
+    LabelChange
     | SendRequest
     | Accept
     | Discard

@@ -233,10 +233,12 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
     engines.die()
     wait_until(lambda: side.engine.restarts == 1)
     said = engines.hear_until("resumed")
-    known = [("held", second), ("batch", third), ("held", fourth)]
+    known = [("restored", second), ("batch", third), ("restored", fourth)]
     assert said[:5] == [("start",), *known, ("resumed",)]
-    held = [message["released"] for message in engines.heard if message["kind"] == "held"]
-    assert held == [True, False]
+    were_released = [
+        message["released"] for message in engines.heard if message["kind"] == "restored"
+    ]
+    assert were_released == [True, False]
     side.take()
     side.do_what_is_left()
     told = [one for one in [*said[5:], *engines.hear()] if one[0] == "taken"]
@@ -288,7 +290,7 @@ def test_nobody_waits_for_a_new_engine_to_read(engines: Engines, side: Side) -> 
     loop.start()
     loop.join(DEADLINE_S)
     assert not loop.is_alive(), "the training loop stands still"
-    told = [("start",), ("held", 0), *(("batch", number) for number in range(1, batches))]
+    told = [("start",), ("restored", 0), *(("batch", number) for number in range(1, batches))]
     behind = [("resumed",), ("stats_request", 0), ("taken", 0), ("waiting",)]
     assert engines.hear_until("waiting") == told + behind
 

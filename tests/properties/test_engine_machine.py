@@ -67,7 +67,7 @@ class EngineMachine(EngineWorld):
         for number in list(self.untaken):
             if (outcome := self.outcomes.get(number)) is not None:
                 told = {"makers": outcome.get("makers", {}), "released": number in released}
-                self.say("held", labels_nbytes=8, **told, **self.described(number))
+                self.say("restored", labels_nbytes=8, **told, **self.described(number))
             else:
                 self.announce(number)
         told = {"epoch": self.epoch, "data_epoch": self.epoch, "handoff_states": {}}

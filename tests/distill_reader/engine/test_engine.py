@@ -595,7 +595,9 @@ def test_an_engine_that_resumes_looks_up_what_came_before_finished_batches(tmp_p
     with closing(Bench(store=LabelStore(tmp_path / "s", 1 << 24), ordered=False)) as bench:
         bench.batch(0)
         for number, released in ((1, True), (2, False)):
-            bench.batch(number, "held", labels_nbytes=32, makers={"s": ["a"]}, released=released)
+            bench.batch(
+                number, "restored", labels_nbytes=32, makers={"s": ["a"]}, released=released
+            )
         bench.batch(3)
         told = {"epoch": 0, "data_epoch": 0, "handoff_states": {}, "pulled": 4}
         bench.say("resumed", ended=False, waiting=True, **told)

@@ -138,7 +138,7 @@ def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both(
     answer(two, "a", "b")
     two.take(0)
     makers = {"a": ["liar"], "b": ["b"]}
-    two.batch(1, "held", labels_nbytes=32, makers=makers, released=released)
+    two.batch(1, "restored", labels_nbytes=32, makers=makers, released=released)
     two.tell_ledger(ev.InvalidateTeacher("liar"))
     assert len(two.told("withdraw")) == (not released)
     assert len(two.requests("a", "a")) == len(two.requests("b", "b")) == (not released)

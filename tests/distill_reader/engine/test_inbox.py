@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edl.distill_reader.engine.inbox import MAX_CALLS, Inbox
+from edl.distill_reader.engine.inbox import MAX_TASKS, Inbox
 from edl.proto.channel import Channel, Message
 from edl.tests.waiting import DEADLINE_S
 
@@ -43,12 +43,12 @@ def work(inbox: Inbox, timeout_s: float = DEADLINE_S) -> bool:
 
 def test_calls_are_made_in_the_order_they_were_posted(inbox: Inbox) -> None:
     made: list[int] = []
-    for number in range(MAX_CALLS + 1):
+    for number in range(MAX_TASKS + 1):
         inbox.post(made.append, number)
     assert work(inbox)
-    assert made == list(range(MAX_CALLS))
+    assert made == list(range(MAX_TASKS))
     assert work(inbox)
-    assert made == list(range(MAX_CALLS + 1))
+    assert made == list(range(MAX_TASKS + 1))
     assert inbox.next(0.0) == []
 
 

@@ -203,7 +203,7 @@ class Worker:
 
 @pytest.fixture
 def start_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Worker]]:
-    monkeypatch.setattr(label_cache_thread, "END_S", DEADLINE_S)
+    monkeypatch.setattr(label_cache_thread, "CLOSE_TIMEOUT_S", DEADLINE_S)
     with ExitStack() as stack:
         yield lambda: stack.enter_context(closing(Worker(tmp_path)))
 
