@@ -77,7 +77,7 @@ class ReaderConfig:
         priority: priority of the job among the jobs that share a service; see `DistilReader`.
         no_teacher: what to do while there is no teacher; see `scheduler.no_teacher`.
         timeouts: timeouts of requests, and of waiting for teachers.
-        ensemble: the services of an ensemble; None: there is one service.
+        ensemble: the services of an ensemble; None: the user named one service, without a weight.
         canaries: how labels of two teachers are compared; None: they are not compared.
         store: label store; None: labels are not stored.
         shared_memory: let teachers on this host read batches from shared memory.

@@ -52,7 +52,7 @@ class LabelForms:
         """Convert the user's values. Each is for all outputs, or a dict by output; None: no value.
 
         Raises:
-            UsageError: a value, or the name of an output, is of a wrong type.
+            UsageError: a value is invalid, or a value or the name of an output is of a wrong type.
         """
         forms = tuple(
             (name, text("label_form", value)) for name, value in _pairs("label_form", form)

@@ -143,7 +143,7 @@ def explain_former_parameters(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @dataclass(frozen=True, slots=True)
 class CanaryPolicy(CanaryConfig):
-    """How often, and with which tolerance, the labels of two teachers are compared.
+    """How often, and with which tolerance, two teachers' labels of the same batches are compared.
 
     Attributes:
         share: share of the requests that a second teacher labels, too. A teacher that joins is
@@ -249,7 +249,7 @@ def services_of(
 
     Returns:
         A name for all services ("a+b"), the addresses of all teachers, and the ensemble (None if
-        there is one service).
+        `service` is a name).
 
     Raises:
         UsageError: values of a wrong type, or that contradict each other.
@@ -277,7 +277,7 @@ def services_of(
         by_service = teachers
     elif teachers:
         raise UsageError(
-            "with several services, name the teachers of each, as in"
+            "if service is a dict, name the teachers of each service, as in"
             f" teachers={ {name: ['host:port'] for name in service} }"
         )
     addresses_by_service = tuple(

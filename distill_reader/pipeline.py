@@ -34,22 +34,22 @@ from .trace_file import begin as begin_trace
 
 log = logging.getLogger(__name__)
 
-#: Interval of log messages that explain a wait for labels.
+#: Interval of log messages that explain why the training loop waits.
 EXPLAIN_EVERY_S = 5.0
 #: Seconds that a new epoch waits until the source returns from the previous epoch; after that, a
 #: warning is logged.
-PULLER_GRACE_S = 5.0
+NEW_EPOCH_GRACE_S = 5.0
 #: Shorter waits of the training loop are not reported to the engine.
 MOMENT_S = 0.001
 #: Seconds that `Pipeline.close` waits for a source that does not return.
-SOURCE_GRACE_S = 2.0
+CLOSE_GRACE_S = 2.0
 
 #: Converts a batch for the training loop.
 Convert = Callable[[Any], Any]
 
 
 class TaskThread:
-    """Runs tasks of callers that must not block: finalizers and the training loop.
+    """Runs tasks of callers that must not block, such as finalizers and the training loop.
 
     Python runs finalizers during any call, in any thread, with any lock held. So a finalizer only
     queues a task, without taking a lock. The tasks run in order.
@@ -80,7 +80,8 @@ class TaskThread:
 class Pipeline:
     """Puller, ring, stream and engine of one reader.
 
-    One thread, the training loop's, calls `next`; the other methods are thread-safe.
+    One thread, the training loop's, calls `next`; the other methods are thread-safe. Finalizers may
+    call only `abandon_soon` and `close_soon`.
 
     Args:
         config: settings of the reader.
@@ -109,7 +110,7 @@ class Pipeline:
         self._pid = os.getpid()
         self._source = source
         self._begun: int | None = None  # the source's latest epoch; None: none since `resume`
-        self._epoch_lock = threading.Lock()  # held to begin or leave an epoch; not in finalizers
+        self._epoch_lock = threading.Lock()  # held to begin or leave an epoch, except in `close`
         open_standard_fds()
         with ExitStack() as undo:  # also after a Ctrl-C while the engine starts
             try:
@@ -143,8 +144,8 @@ class Pipeline:
         """
         self._check_usable()
         with self._epoch_lock:
-            epoch = self._abandon(counts=True)
-            self._puller.wait_until_idle(PULLER_GRACE_S)
+            epoch = self._begin_stream_epoch(counts=True)
+            self._puller.wait_until_idle(NEW_EPOCH_GRACE_S)
             start = self._next_start()
             reading = self._source.begin(start.epoch, start.batches, start.mark)
             self._begun = start.epoch
@@ -156,7 +157,7 @@ class Pipeline:
         """Leave the current epoch; the next one begins at `progress`."""
         self._check_usable()
         with self._epoch_lock:
-            self._abandon(counts=False)
+            self._begin_stream_epoch(counts=False)
             self._begun = None
             self.stream.set_progress(progress)
 
@@ -164,7 +165,7 @@ class Pipeline:
         """Leave `epoch` and drop its batches; no effect if it is not the current one."""
         with self._epoch_lock:
             if self.stream.epoch == epoch and not self._closed:
-                self._abandon(counts=False)
+                self._begin_stream_epoch(counts=False)
 
     def next(self, epoch: int, step_s: float | None, convert: Convert | None = None) -> Any:
         """Return the next batch with its labels.
@@ -179,7 +180,7 @@ class Pipeline:
         Raises:
             StopIteration: the epoch has ended, or another one has begun.
             UsageError: the reader was made in another process, or `convert` raised StopIteration.
-            BaseException: what the source, `convert` or the engine raised.
+            BaseException: what the source, `convert`, a callback or the engine raised.
         """
         self._check_process()
         undelivered = self.stream.undelivered
@@ -196,7 +197,7 @@ class Pipeline:
                 self.engine.request_stats()  # `stats` then includes the whole epoch
                 raise
             waited_s += time.monotonic() - called_at
-            # Make the batch before `take`: if that raises, the next call returns the same batch.
+            # Make the batch before `take`: if that fails, the next call makes the same batch again.
             batch, ring_batch = labelled.batch(), labelled.ring_batch
             if convert is not None:
                 try:
@@ -224,7 +225,7 @@ class Pipeline:
             UsageError: the reader is closed, or was made in another process.
             BatchError: the batch cannot be sent.
             LabelTimeout: there was no room until the deadline.
-            MemoryRefused: the system refuses more shared memory.
+            MemoryRefused, ProcessFailed: the system refuses shared memory, or a thread.
             EdlError: the engine labels nothing any more; the error says why.
         """
         self._check_usable()
@@ -248,18 +249,18 @@ class Pipeline:
             raise
         return future
 
-    def serve_calls_only(self) -> None:
+    def begin_epochs_when_due(self) -> None:
         """From now on, begin an epoch whenever teachers of a new model content wait for one.
 
-        No training loop begins epochs here. In a new epoch, waiting calls are sent again, so that
-        each gets labels of one content.
+        For a pipeline without a training loop, which would begin epochs. In a new epoch, waiting
+        calls are sent again, so that each gets labels of one content.
         """
         self.engine.on_epoch_due = partial(self._tasks.submit, self._begin_without_batches)
 
     def _begin_without_batches(self) -> None:
         with self._epoch_lock:
             if not self._closed:
-                self._abandon(counts=True)
+                self._begin_stream_epoch(counts=True)
 
     def stats(self) -> ReaderStats:
         """Return the statistics: complete at the end of an epoch, else at most 0.2 s old."""
@@ -291,7 +292,7 @@ class Pipeline:
         self.stream.begin(counts=False)
         self._puller.close()
         self.engine.close()
-        self._puller.join(SOURCE_GRACE_S)
+        self._puller.join(CLOSE_GRACE_S)
         self.ring.close()
         self._tasks.close()
         self._callbacks.close()
@@ -307,8 +308,8 @@ class Pipeline:
         """Call `close` in another thread; for finalizers."""
         self._tasks.submit(self.close)
 
-    def _abandon(self, *, counts: bool) -> int:
-        """Leave the current epoch as `BatchStream.begin` does; returns the new epoch's number."""
+    def _begin_stream_epoch(self, *, counts: bool) -> int:
+        """Leave the current epoch and begin a new one, as `BatchStream.begin` does."""
         epoch = self.stream.begin(counts=counts)
         self.engine.reset(epoch, self.stream.data_epoch, self.stream.pulled)
         if not counts:

@@ -78,7 +78,7 @@ class TeacherPool:
         self._reader = DistilReader(
             (), service=service, coordinator=coordinator, teachers=teachers, job=job, **options
         )
-        self._reader._pipeline.serve_calls_only()
+        self._reader._pipeline.begin_epochs_when_due()
         self._owns_reader, self._closed = True, False
 
     @classmethod
@@ -113,6 +113,7 @@ class TeacherPool:
             UsageError: the batch does not fit the model, the pool is closed or was made in another
                 process, or the caller is a callback of a future: labels would arrive only after
                 the callback returns.
+            MemoryRefused, ProcessFailed: the system refuses shared memory, or a thread.
             EdlError: the pool can label nothing any more; the error says why.
         """
         if self._reader._pipeline.engine.calls.is_in_callback:

@@ -67,7 +67,7 @@ class ReaderStats:
         waiting_for: describes what the stream waits for; empty: nothing.
         unlabelled: batches delivered without soft labels, because there was no teacher.
         partly_labelled: batches without the labels of a service that had no teacher.
-        weights: (service, weight) pairs of the latest batch, if there are several services.
+        weights: (service, weight) pairs of the latest batch with averaged labels.
         engine_restarts: times that the engine process was restarted.
         calls: calls of `TeacherPool` that got labels.
         calls_failed: calls that got an error.

@@ -35,11 +35,19 @@ StorePath = Annotated[
 class FormKeys:
     """Keys of `--form`."""
 
-    form: Annotated[str, Key("float32, bfloat16, float16 or topk:K. Default: as stored.")] = ""
+    form: Annotated[
+        str,
+        Key(
+            "float32, bfloat16, float16 or topk:K. "
+            "Default: float32 with a temperature, else as stored."
+        ),
+    ] = ""
     temperature: Annotated[
         float | None, Key("convert logits to their softmax at this temperature.")
     ] = None
-    dense: Annotated[bool, Key("write top-k labels with all classes, in float32.")] = False
+    dense: Annotated[
+        bool, Key("write labels as float32, top-k with all classes; not those in the model's form.")
+    ] = False
 
 
 FORM: Final = StructuredOption("--form", FormKeys, first="form")
@@ -52,8 +60,8 @@ def inspect(
         bool,
         typer.Option(
             "--verify",
-            help="Only check every row and the pages of the file; exit code 65 if any is damaged. "
-            "Readers may drop new labels meanwhile.",
+            help="Check every row and the pages of the file, and show no content; exit code 65 if "
+            "any is damaged. Meanwhile, readers may be unable to store new labels.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -85,7 +93,11 @@ def inspect(
 def disown(
     path: StorePath,
     teacher: Annotated[
-        str, typer.Argument(metavar="TEACHER", help="Id or address of the teacher.")
+        str,
+        typer.Argument(
+            metavar="TEACHER",
+            help="Id of the teacher; for one named by teachers=[...], its address.",
+        ),
     ],
 ) -> None:
     """Delete all rows that a teacher has labelled, alone or with others.
@@ -96,7 +108,7 @@ def disown(
     from .database import Database
     from .store import LabelDatabase
 
-    Database(path).close()  # raises if there is no store, as `LabelDatabase` would create one
+    Database(path).close()  # raises if there is no store; `LabelDatabase` would create one
     with LabelDatabase(LabelStore(path, NO_LIMIT_BYTES)) as store:
         store.disown(teacher)
         stats = store.stats
@@ -114,7 +126,9 @@ def export(
     content: Annotated[
         str,
         typer.Option(
-            metavar="ID", help="content_id of the model; required if the store has several."
+            metavar="ID",
+            help="content_id of the model, or the name that `edl store inspect` shows if several "
+            "have that content_id. Default: the only model.",
         ),
     ] = "",
     form: Annotated[
@@ -143,7 +157,8 @@ def export(
     if as_json:
         typer.echo(json.dumps(exported, indent=2))
     else:
-        typer.echo(f"{exported['rows']} rows to {folder}, {exported['skipped']} skipped")
+        skipped = f"{exported['skipped']} skipped (damaged, or not available in this form)"
+        typer.echo(f"{exported['rows']} rows to {folder}, {skipped}")
 
 
 @contextmanager

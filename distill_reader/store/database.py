@@ -136,7 +136,7 @@ class Database:
                 raise
 
     @property
-    def page_bytes(self) -> int:
+    def file_bytes(self) -> int:
         """Bytes of all pages of the file."""
         with translated(self.path):
             return self._page_bytes * self._pragma("page_count")

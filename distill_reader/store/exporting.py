@@ -172,13 +172,13 @@ def find_model_id(inventory: Inventory, name: str) -> ModelId:
 
 @dataclass(slots=True)
 class LabelExport:
-    """Writes all labels of one model to numpy files.
+    """Writes the labels of one model to numpy files, without damaged or inconvertible rows.
 
     Attributes:
         folder: folder for the files; created if missing.
         model_id: which model made the labels.
         form: form of the labels; None: as stored.
-        dense: export top-k as dense float32.
+        dense: export labels in a form as dense float32; the model's own form is not changed.
         rows_per_file: maximum rows of a file.
     """
 

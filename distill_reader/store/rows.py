@@ -308,7 +308,7 @@ def derived(
 def merged(old: LabelRow, new: LabelRow) -> LabelRow:
     """Merge two rows of one sample into one that covers both, without redundant forms.
 
-    Of equal forms the old one is kept, so a stored label never changes.
+    Of equal forms, the old one is kept.
     """
     # Drop each entry that another entry covers; of two that cover each other, keep the first.
     entries = _entries(old) + _entries(new)

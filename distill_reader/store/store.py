@@ -265,7 +265,7 @@ class LabelDatabase:
 
     def _fit(self) -> None:
         """Shrink the file if it is larger than the budget."""
-        if self._database.page_bytes <= self._settings.max_bytes:
+        if self._database.file_bytes <= self._settings.max_bytes:
             return
         more = True
         while more:

@@ -397,7 +397,7 @@ def test_the_engine_is_killed_and_the_stream_goes_on(teacher: ScriptedTeacher) -
 def test_close_leaves_hung_source(
     teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "SOURCE_GRACE_S", 0.2)
+    monkeypatch.setattr(pipeline, "CLOSE_GRACE_S", 0.2)
     never = threading.Event()
 
     class Hung(Batches):

@@ -171,7 +171,7 @@ def test_a_log_that_cannot_be_read_is_no_bare_error_of_sqlite(settings_: LabelSt
         with pytest.raises(LabelStoreUnavailable):
             other.shrink()
         with pytest.raises(LabelStoreUnavailable):
-            _ = other.page_bytes
+            _ = other.file_bytes
 
 
 def test_locks_that_others_keep_are_no_damage() -> None:
