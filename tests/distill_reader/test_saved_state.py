@@ -144,7 +144,11 @@ def test_ranks_must_agree_on_step() -> None:
     behind = state_of(rows(10), StreamProgress(1, 1, 2, mark), rank=0, world_size=2)
     with pytest.raises(UsageError, match=r"same step.*\[\[1, 1\], \[2, 0\]\]"):
         load([behind, ended], rows(10), world_size=3)
-    out_of_order = state_of(rows(), StreamProgress(1, 2, 6, MARK, {4: MARK}))
+
+
+@pytest.mark.parametrize(("batches", "mark"), [(2, MARK), (0, None)])
+def test_batches_delivered_out_of_order_need_the_same_ranks(batches: int, mark: Any) -> None:
+    out_of_order = state_of(rows(), StreamProgress(1, batches, 6, mark, {4: MARK}))
     with pytest.raises(UsageError, match="out of order"):
         load(out_of_order, rows(), world_size=2)
 
