@@ -39,7 +39,8 @@ def drain(
     Raises:
         UsageError: neither or both of `teacher_id` and `host` are given, or no such service or
             teacher is registered; the message has similar names.
-        RedisUnavailable: the registry does not answer.
+        RedisUnavailable: the registry does not answer. WrongKeyType: the teachers of a service
+            cannot be read, and no other teacher was asked to drain.
     """
     if bool(teacher_id) is bool(host):
         raise UsageError("name either a teacher or a host whose teachers are to drain")
@@ -86,9 +87,9 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
         Text: what happens now, and what is still missing.
 
     Raises:
-        UsageError: there is no such service, `at` is invalid, or no or several contents match. Or
-            the service has this content, or moves to it already at the same `at`, or it moves from
-            one other content to another.
+        UsageError: there is no such service; `at` is invalid; no content or several contents match;
+            the service has this content already; it moves to this content already at the same `at`;
+            or it moves between two other contents.
         RetryableError: others keep changing the plan.
         RedisUnavailable: the registry does not answer.
     """
@@ -125,7 +126,7 @@ def _next_plan(present: Plan, service: str, content_id: str, at: str) -> Plan:
 
 
 def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Member]) -> str:
-    serving = sum(
+    registered = sum(
         member.facts.get("content_id") == plan.next_content_id and not member.draining
         for member in teachers
     )
@@ -135,8 +136,8 @@ def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Me
     moves = {0: "it has no student now", 1: f"its one student {when}"}
     move = moves.get(students, f"each of its {students} students {when}")
     summary = f"service {service} moves{origin} to content {plan.next_content_id}: {move}"
-    if serving:
-        return f"{summary}; teachers that serve it: {serving}"
+    if registered:
+        return f"{summary}; teachers registered to serve it: {registered}"
     return (
         f"{summary}. No teacher of content {plan.next_content_id} serves yet: students stay until "
         "one does"
@@ -232,13 +233,13 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
     def checked(present: Deployment | None) -> Deployment:
         if present and not present.withdrawn and present.content_id != deployment.content_id:
             raise UsageError(
-                f"service {name} is deployed with content {present.content_id}: students of one "
-                f"service are labelled by one content, so delete it first ('edl delete service "
-                f"{name}'), or deploy the other content under another name"
+                f"service {name} is deployed with content {present.content_id}, which a deployment "
+                f"cannot change: delete the service first ('edl delete service {name}'), or deploy "
+                "the other content under another name"
             )
         return deployment
 
-    _deploy(board, name, checked)
+    _change_deployment(board, name, checked)
     machines = board.machines()
     number = str(deployment.min)
     if deployment.max != deployment.min:
@@ -276,15 +277,15 @@ def undeploy(board: MachineBoard, service: str) -> str:
             )
         return present.withdrawal
 
-    _deploy(board, service, withdrawn)
+    _change_deployment(board, service, withdrawn)
     count = sum(machine.order.service == service for machine in board.machines())
     return f"service {service} gives its machines back: {count}; their teachers drain"
 
 
-def _deploy(
+def _change_deployment(
     board: MachineBoard, service: str, change: Callable[[Deployment | None], Deployment]
 ) -> None:
-    """Replace the present deployment by `change(present)`; repeat if it changed meanwhile."""
+    """Write `change(present)` as the deployment; repeat if the present one changed meanwhile."""
     for _ in range(_ATTEMPTS):
         deployments = (known for known in board.deployments() if known.service == service)
         present = next(deployments, None)

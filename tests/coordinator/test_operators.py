@@ -308,7 +308,7 @@ def test_upgrades_are_planned_one_at_a_time_and_taken_back(teachers: Registry) -
     with pytest.raises(errors.UsageError, match="on its way"):
         upgrade(teachers, "resnet", C2, "epoch")
     register(teachers, "new", C2)
-    assert upgrade(teachers, "resnet", C2, "now").endswith("teachers that serve it: 1")
+    assert upgrade(teachers, "resnet", C2, "now").endswith("teachers registered to serve it: 1")
     assert plan(teachers) == ("c1", C2, "now")
     assert f"from {C2} to content c1" in upgrade(teachers, "resnet", "c1", "now")
     assert plan(teachers) == (C2, "c1", "now")
