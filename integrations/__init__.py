@@ -1,1 +1,1 @@
-"""Soft labels in the trainers that people use; a module of a library's name needs that library."""
+"""Soft labels in the trainers that people use; a module named after a library needs the library."""

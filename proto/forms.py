@@ -203,8 +203,9 @@ def kind_of(arrays: Sequence[Array]) -> OutputKind:
 
     Returns:
         "probabilities" if all numbers are from 0 to 1 and each row sums to 1; "log-probabilities"
-        if this is true of the exponentials; "other" for integers, for fewer than two classes, and
-        if all numbers are from 0 to 1 but rows do not sum to 1 (as of a sigmoid); else "logits".
+        if this is true of the exponentials; "other" for integers, without rows, for fewer than two
+        classes, and if all numbers are from 0 to 1 but rows do not sum to 1 (as of a sigmoid); else
+        "logits".
     """
     if not all(a.ndim > 1 and a.shape[-1] > 1 and a.dtype.kind in "fV" for a in arrays):
         return "other"

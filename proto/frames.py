@@ -262,7 +262,7 @@ def layouts_of(
     """Return dtypes and shapes of arrays; check that the arrays take `nbytes` in all.
 
     Raises:
-        WireError: the arrays take another number of bytes.
+        WireError: the arrays take another number of bytes, or a shape is impossible.
     """
     layouts, total_bytes = [], 0
     for tensor, shape in zip(tensors, shapes, strict=True):

@@ -42,7 +42,7 @@ from .tensors import InferRequest, ReadBuffer, SlowToDecode, array_in_buffer
 
 JsonObject = Mapping[str, Any]
 
-#: The deepest nesting of a message; numpy has at most 64 dimensions.
+#: The deepest nesting of a message; an array needs at most `MAX_DIMENSIONS` levels of it.
 _MAX_NESTING: Final = 80
 _ALL_BUT_BRACKETS_AND_QUOTES: Final = bytes(set(range(256)) - set(b'[]{}"'))
 #: The JSON types that are allowed as elements of an array, by the kind of its dtype.

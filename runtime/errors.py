@@ -1,4 +1,4 @@
-"""The errors of the package, in one tree below `EdlError`.
+"""The errors of the package, in one tree below `EdlError`; a few modules have further subclasses.
 
 A message states in one sentence what is wrong and, if useful, in another what to do. In the
 docstring of an error that users see, the paragraph "Remedy:" states what they can do about the

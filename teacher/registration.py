@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 
 from .. import __version__
 from ..coordinator.registry import Registry, with_patience
-from ..proto.security.instance import CHALLENGE, INCARNATION, INSTANCE, PROOF, new_key, prove
+from ..proto.security.instance import CHALLENGE, INCARNATION, PROOF, TEACHER_ID, new_key, prove
 from ..runtime.addresses import advertised_host, is_ipv6, is_wildcard, join_address
 from ..runtime.errors import RequestRefused, UsageError, WrongInstance
 from ..runtime.lifecycle import Stop
@@ -61,7 +61,7 @@ class InstanceIdentity:
         """
         if CHALLENGE not in metadata:
             return ()
-        self.check({"teacher_id": metadata.get(INSTANCE, self.teacher_id)})
+        self.check({"teacher_id": metadata.get(TEACHER_ID, self.teacher_id)})
         try:
             proof = prove(
                 self.key,

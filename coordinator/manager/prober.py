@@ -187,7 +187,7 @@ class GrpcProber:
         _, call = _method(channel, "ServerMetadata").with_call(
             pb.ServerMetadataRequest().SerializeToString(),
             timeout=self._answer_s,
-            metadata=((instance.CHALLENGE, challenge), (instance.INSTANCE, member.member)),
+            metadata=((instance.CHALLENGE, challenge), (instance.TEACHER_ID, member.member)),
         )
         metadata = {name: str(value) for name, value in call.trailing_metadata() or ()}
         if metadata.get(instance.INCARNATION, "") == str(member.incarnation) and instance.verify(

@@ -1,9 +1,9 @@
 """Proof that a server at an address is the instance that registered there.
 
-A teacher creates a key when it starts and writes the key to the registry, where only managers read
-it. A manager sends a challenge to the registered address; only the owner of the key can answer with
-the right proof. The key itself is not sent to that address. The proof does not exclude a relay
-between manager and teacher; TLS does.
+A teacher creates a key when it starts and writes the key to the registry. There, managers and the
+Redis users of the service's teachers and of agents can read it. A manager sends a challenge to the
+registered address; only an owner of the key can answer with the right proof. The key itself is not
+sent to that address. The proof does not exclude a relay between manager and teacher; TLS does.
 
 A foreign server does not know this scheme. Its sidecar answers instead, at its own address, and the
 proof includes the address of the server that the sidecar attests.
@@ -16,9 +16,11 @@ import hmac
 import secrets
 from typing import Final
 
-#: Metadata keys of `ServerMetadata`: the challenge of a manager, and the teacher's answer.
+#: Metadata keys of a call of `ServerMetadata`: the manager's challenge, and the id of the teacher
+#: that it expects.
 CHALLENGE: Final = "edl-challenge"
-INSTANCE: Final = "edl-instance"
+TEACHER_ID: Final = "edl-instance"
+#: Metadata keys of the answer: the teacher's proof and its incarnation.
 PROOF: Final = "edl-proof"
 INCARNATION: Final = "edl-incarnation"
 
