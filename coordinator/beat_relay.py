@@ -106,7 +106,8 @@ class _PendingBeat:
         ttl_s: TTL of its lease, in seconds.
         until_s: time of the host's monotonic clock until which the teacher waits for the reply.
         beat: the heartbeat.
-        answer: gets the reply of Redis; None: the relay could not send the heartbeat.
+        answer: gets the reply of Redis; None: the relay could not send the heartbeat. After
+            `until_s` it gets nothing.
     """
 
     service: str

@@ -130,7 +130,8 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
         AccessError: Redis refuses the user or password of its URL.
         AddressInUse: one of the ports is taken.
         UsageError: no Redis is named, and there is no program to start one; `host` is no address of
-            this machine; a credential cannot be used; a package for the page is not installed.
+            this machine; a credential cannot be used; a package for the page is not installed; or
+            other machines could read the page or the metrics without a token.
         ProcessFailed: a server did not start, or the gRPC server ended by itself.
     """
     check_free(config.host, config.port)
@@ -336,9 +337,9 @@ def autoscale_page(registry: Registry, path: str) -> bytes | None:
     `{"service", "desired_teachers", "reason", "since_ms", "at_ms"}`, times by the registry's clock.
 
     Raises:
-        UsageError: no number is known, perhaps because there is no such service. A reply such as 0
-            would make an autoscaler end all teachers.
-        UnavailableError: the registry does not answer.
+        UsageError: the name is invalid, or no number is known, perhaps because there is no such
+            service. A reply such as 0 would make an autoscaler end all teachers.
+        UnavailableError, AccessError: the registry does not answer or refuses.
     """
     if not path.startswith(_AUTOSCALE_PATH):
         return None

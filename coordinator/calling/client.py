@@ -84,7 +84,8 @@ def drain(
         "service/teacher_id" of the teachers that drain now.
 
     Raises:
-        UsageError: there is no such service, teacher or host; the message has similar names.
+        UsageError: neither or both of `teacher_id` and `host` are given, or there is no such
+            service, teacher or host; the message has similar names.
         EdlError: as `fetch_status`.
     """
     request = pb.DrainRequest(service=service, teacher_id=teacher_id, host=host)

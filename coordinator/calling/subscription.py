@@ -94,9 +94,9 @@ class Subscription:
 
     It retries without limit: while Redis or all managers are unreachable, the student keeps its
     teachers, and `why` has the reason. Only these end the subscription and set `error`: a newer
-    incarnation of the student, a manager that refuses its reports, refused credentials, and an
-    invalid `url` or `security`. After the first assignment, refused credentials only cause retries,
-    because the token may be about to be replaced.
+    incarnation of the student, a manager that refuses its reports or has another version of the
+    protocol, refused credentials, and an invalid `url` or `security`. After the first assignment,
+    refused credentials only cause retries, because the token may be about to be replaced.
 
     Students are spread over the managers by rendezvous hashing; any manager can serve any
     student. The methods may be called from any thread.

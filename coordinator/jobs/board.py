@@ -216,7 +216,7 @@ class JobBoard:
 
         Raises:
             GenerationSuperseded: `generation` is not the current one.
-            UsageError: `epoch` is out of range, or shards overlap or one is empty.
+            UsageError: `epoch` is out of range, or shards are empty, overlap or are out of range.
         """
         _check_shards(shards)
         free, filled = job_key(job, "shards"), job_key(job, "filled")
@@ -357,7 +357,7 @@ def _check_epoch(epoch: int) -> int:
 
 
 def _check_shards(shards: Sequence[Range]) -> None:
-    """Raise UsageError if shards overlap or one is empty."""
+    """Raise UsageError if shards are empty, overlap or are out of range."""
     end = 0
     for start, stop in sorted(shards):
         if start < end or stop <= start or stop > _EPOCH_ROWS:

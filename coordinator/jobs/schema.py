@@ -85,7 +85,7 @@ class GenerationRecord:
 
     Attributes:
         number: counts from 1.
-        body: what its leader wrote: nodes, ranks, checkpoint and reason.
+        body: what its leader wrote, except the number and the history; see `Generation`.
         at_ms: when it was published, in milliseconds since 1970 by the store's clock.
         history: history of the job's checkpoints; {}: unknown.
     """

@@ -47,7 +47,7 @@ from .schema import (
     order_from,
 )
 
-#: Seconds for which orders and deployments stay after the last renewal by a leader.
+#: Seconds for which orders and deployments stay after the last write, or renewal by a leader.
 _ORDERS_KEEP_S: Final = 86_400.0
 _DEPLOYMENTS_KEEP_S: Final = 30 * 86_400.0
 

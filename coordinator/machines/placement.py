@@ -15,8 +15,8 @@ from typing import Final
 #: Seconds for which a new deployment has its least number of teachers without a student, so that
 #: the operator sees it work. Equal to the default of autoscaling's idle_to_zero_s.
 FRESH_S: Final = 120.0
-#: For this many seconds, a new leader takes no teacher from a service without a number from
-#: autoscaling: the service's own leader and students may not have returned yet.
+#: For this many seconds under a new leader, a service without a number from autoscaling demands at
+#: least the teachers that it has: its own leader and its students may not have returned yet.
 HOLD_S: Final = 60.0
 
 #: Value of a machine for its service, in the order in which machines are taken: it is free; it is

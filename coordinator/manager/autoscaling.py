@@ -26,7 +26,7 @@ from ...scheduler.autoscale import (
 )
 from ..registry import LogEntry, Registry
 from ..store.records import Leads, Member
-from .messages import number_of
+from .messages import parse_number
 from .service_state import ServiceState
 
 log = logging.getLogger(__name__)
@@ -176,22 +176,22 @@ class Autoscaler:
 def _waits_of(member: Member) -> _StudentWaits:
     facts = member.facts
     starved_s, blocked_s = facts.get("starved_seconds"), facts.get("blocked_seconds")
-    waits = WaitTotals(number_of(starved_s), number_of(blocked_s), _is_cut_off(facts))
+    waits = WaitTotals(parse_number(starved_s), parse_number(blocked_s), _is_cut_off(facts))
     return _StudentWaits(member.incarnation, waits)
 
 
 def _is_cut_off(facts: Mapping[str, str]) -> bool:
     """Return whether a student reaches none of its teachers; then its `want` is unreliable."""
-    return number_of(facts.get("cut_off")) > 0
+    return parse_number(facts.get("cut_off")) > 0
 
 
 def _student_load(facts: Mapping[str, str]) -> StudentLoad:
     return StudentLoad(
-        want=number_of(facts.get("want")),
-        t_t_s=number_of(facts.get("t_t_seconds")),
-        t_s_s=number_of(facts.get("t_s_seconds")),
+        want=parse_number(facts.get("want")),
+        t_t_s=parse_number(facts.get("t_t_seconds")),
+        t_s_s=parse_number(facts.get("t_s_seconds")),
         starves=facts.get("state") == "starved",
-        unreachable=number_of(facts.get("unreachable")),
+        unreachable=parse_number(facts.get("unreachable")),
         cut_off=_is_cut_off(facts),
     )
 

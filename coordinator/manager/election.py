@@ -33,7 +33,7 @@ class ElectionState:
     Attributes:
         holder: our name as a holder, new after each resignation.
         answer: answer of the registry.
-        asked_s: clock before the call.
+        asked_s: time before the call, by the election's clock.
         answering_since_s: since when the Redis process of `answer` has answered without a gap.
     """
 
@@ -172,7 +172,7 @@ class Election:
         return None if until_ms is None else SweepPermit(watch.registry_id, until_ms)
 
     def campaigns_for(self, service: str) -> bool:
-        """Return whether it campaigns for a service: the service recently had members."""
+        """Return whether it campaigns for a service, which was recently listed or requested."""
         return service in self._listed or service in self._states
 
     def renew(self) -> None:

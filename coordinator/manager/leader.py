@@ -217,7 +217,7 @@ class Leader:
         teachers = self._changes("teachers", state.teachers.cache, now)
         students = self._changes("students", state.students.cache, now)
         is_compare_due = now - self._compared_s >= self._ttl_s / rule.BEATS_PER_TTL
-        if is_compare_due or state.recovery_is_over(now):
+        if is_compare_due or state.recovery_may_end(now):
             self._compared_s = now
             names = registry.names("teachers", service), registry.names("students", service)
         return ServiceEvents(teachers, students, names, plan)

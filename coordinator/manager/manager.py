@@ -336,6 +336,6 @@ class _ErrorGuard:
             self.answering = False
             log.debug("the thread of the %s goes on without the registry: %s", self._name, error)
         except Exception as error:
-            if repr(error) != self._last_error:  # the same error may recur 20 times a second
+            if repr(error) != self._last_error:  # it may recur many times a second
                 log.exception("the thread of the %s failed at one step and goes on", self._name)
             self._last_error = repr(error)

@@ -49,7 +49,7 @@ def report_from(member: Member) -> pb.StudentReport:
 def _filled(message: _M, facts: Mapping[str, str]) -> _M:
     """Set the fields of a message from facts; skip invalid facts.
 
-    Any user of Redis can write facts, and no fact may stop a manager.
+    Other processes write facts, and no fact may stop a manager.
     """
     for field in message.DESCRIPTOR.fields:
         text = facts.get(field.name)
@@ -85,7 +85,7 @@ def event_message(service: str, entry: LogEntry) -> pb.Event:
     )
 
 
-def number_of(text: str | None) -> float:
+def parse_number(text: str | None) -> float:
     """Parse a fact that is a number, 0 or greater; 0 if it is missing or invalid."""
     try:
         value = float(text or 0)

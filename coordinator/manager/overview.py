@@ -14,7 +14,7 @@ from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import RedisUnavailable
 from ..registry import DesiredCount, LogEntry, Plan, Registry, Row, Table
 from ..store.records import Member, WrongKeyType
-from .messages import number_of, report_from, teacher_from
+from .messages import parse_number, report_from, teacher_from
 from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Overview:
         now = self._clock()
         cache.apply(registry.changes("teachers", name, cache.cursor_at(now)), now)
         cache.compare(registry.names("teachers", name), now)
-        cache.overdue(now)
+        cache.drop_overdue(now)
         admitted = registry.admitted(name)
         any_pending = any(
             admitted.get(member.member) not in (0, member.incarnation)
@@ -188,7 +188,7 @@ class _ServiceRecords:
 
 
 def _refusals(log: Iterable[LogEntry]) -> dict[str, str]:
-    """Return the latest reason for refusal by teacher."""
+    """Return teacher id -> latest reason for its refusal."""
     return {entry.subject: entry.text for entry in log if entry.kind == "refused"}
 
 
@@ -221,7 +221,7 @@ def _sorted_students(records: _ServiceRecords) -> list[str]:
 
     def rank(member: Member) -> tuple[int, str]:
         have = len(records.table.rows.get(member.member, Row()).teachers)
-        want = number_of(member.facts.get("want"))
+        want = parse_number(member.facts.get("want"))
         problems = (want > 0 and have == 0, member.facts.get("state") == "starved", have < want)
         return problems.index(True) if True in problems else len(problems), member.member
 
@@ -326,4 +326,4 @@ def _state(records: _ServiceRecords, member: Member) -> str:
 
 
 def _sum(members: Iterable[Mapping[str, str]], name: str) -> float:
-    return sum(number_of(facts.get(name)) for facts in members)
+    return sum(parse_number(facts.get(name)) for facts in members)

@@ -13,7 +13,7 @@ from ...scheduler.debounce import StarvationLog
 from ..registry import Epoch, LogEntry, Row
 from ..registry.schema import GIVEN_UP
 from ..store.records import DRAIN, Changes, Member
-from .messages import number_of, report_from
+from .messages import parse_number, report_from
 from .watch_cache import WatchCache
 
 #: Reason for the loss of a teacher that sends no more heartbeats.
@@ -234,7 +234,7 @@ class TeacherRoster:
         """
         for name in [n for n, at in self.gone_s.items() if now - at > self._grace_s]:
             del self.gone_s[name]
-        for name in self.cache.overdue(now):
+        for name in self.cache.drop_overdue(now):
             self._remove(name, now, lost=True, text="lost: it has not come back in time")
         if recovered:
             for name in [n for n in self._remembered if n not in self.cache.members]:
@@ -348,7 +348,7 @@ class StudentRoster:
         if self._reported.pop(name, None) is not None:
             self._pending.events.append(rule.StudentGone(name))
 
-    def pass_time(self, now: float) -> None:
+    def log_starvation(self, now: float) -> None:
         """Log students that have starved, or have been steady, for long enough."""
         for name, starved in self._starvation.lasting(now):
             kind = "starved" if starved else "steady"
@@ -357,13 +357,13 @@ class StudentRoster:
 
     def remove_missing(self, now: float) -> None:
         """Remove students that were missing for too long."""
-        for name in self.cache.overdue(now):
+        for name in self.cache.drop_overdue(now):
             self._remove(name, "it has not come back in time")
 
 
 def _teacher_up(member: Member) -> rule.TeacherUp:
     facts = member.facts
-    t_t_s, lanes = number_of(facts.get("t_t_seconds")), number_of(facts.get("lanes")) or 1.0
+    t_t_s, lanes = parse_number(facts.get("t_t_seconds")), parse_number(facts.get("lanes")) or 1.0
     return rule.TeacherUp(
         member.member,
         member.incarnation,

@@ -294,13 +294,13 @@ class ServiceState:
             self.teachers.apply(events.teachers, now)
         if events.students is not None:
             self.students.apply(events.students, self._rows.rows, now)
-        recovered = self.recovery_is_over(now)
+        may_end = self.recovery_may_end(now)
         if events.names is not None:
             self._compare(*events.names, now)
         refused = self.teachers.answered(events.answers, now)
         solved = self._decide(now)
         plan = None
-        if events.plan is not None or (recovered and not self.recovering):
+        if events.plan is not None or (may_end and not self.recovering):
             plan = content_plan.next_plan(
                 self._stored_plan, self.plan, self._assignment, self.recovering
             )
@@ -327,7 +327,7 @@ class ServiceState:
         self.students.cache.compare(students, now)
         self.teachers.remove_missing(now)
         self.students.remove_missing(now)
-        if self.recovery_is_over(now):
+        if self.recovery_may_end(now):
             self.teachers.remove_missing(now, recovered=True)
             self._recovering_until_s, self.students.recovering = None, False
             self._pending.events.append(rule.RecoveryEnded())
@@ -335,7 +335,7 @@ class ServiceState:
 
     def _decide(self, now: float) -> bool:
         """Apply pending changes to the assignment; return whether there were any."""
-        self.students.pass_time(now)
+        self.students.log_starvation(now)
         pending = self._pending
         if self._due_s is not None and now >= self._due_s:
             pending.events.append(rule.Ticked())
@@ -400,7 +400,7 @@ class ServiceState:
         """Whether students lose no teacher, because missing members may still register again."""
         return self._recovering_until_s is not None
 
-    def recovery_is_over(self, now: float) -> bool:
+    def recovery_may_end(self, now: float) -> bool:
         """Whether the recovery has lasted long enough to end, once all ids were compared."""
         return self._recovering_until_s is not None and now >= self._recovering_until_s
 

@@ -50,7 +50,7 @@ class HubView:
         students: state -> number of students.
         wanted: number of teachers that they want, summed over students.
         assigned: number of teachers that are assigned to them, summed over students.
-        samples_per_second: samples that they train per second, summed over students.
+        samples_per_second: samples that they take per second, summed over students.
         starved_s, blocked_s, source_wait_s: sums of the times that they have reported.
         pushed: assignments sent since the manager was started.
         refresh_s: seconds that the last call of `SubscriptionHub.refresh` took.
@@ -236,7 +236,7 @@ class SubscriptionHub:
         if now - self._compared_s >= self._ttl_s / rule.BEATS_PER_TTL:
             self._compared_s = now
             self._teachers.compare(self._registry.names("teachers", self.service), now)
-            if self._teachers.overdue(now):
+            if self._teachers.drop_overdue(now):
                 self._note_changes((), {})
         self._refresh_s = time.perf_counter() - began_s
 

@@ -97,7 +97,7 @@ class WatchCache:
         self._missing = dict.fromkeys(self._missing, now)
         self.cursor = 0
 
-    def overdue(self, now: float) -> tuple[str, ...]:
+    def drop_overdue(self, now: float) -> tuple[str, ...]:
         """Drop and return members whose grace period is over. Do not call it during an outage."""
         late = [
             name

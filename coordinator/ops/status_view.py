@@ -322,7 +322,7 @@ def service_details(service: pb.ServiceStatus) -> RenderableType:
         "desired": _desired_text(service),
         "students": _counted(service.student_count, service.student_states),
         "assigned": f"{service.assigned} of {service.wanted} wanted",
-        "labelled": f"{service.samples_per_second:,.0f} samples/s",
+        "delivered": f"{service.samples_per_second:,.0f} samples/s",
         "students waited": f"{service.starved_seconds:,.1f} s for labels, "
         f"{service.source_wait_seconds:,.1f} s for their source; "
         f"pulling was paused {service.blocked_seconds:,.1f} s",

@@ -63,7 +63,7 @@ _KEPT_S: Final = {
 }
 #: Number of events kept, and of row changes; a reader that missed more changes reads all rows.
 _KEPT: Final = 10_000
-#: A service without keys is forgotten this many seconds after its last registration or event.
+#: A service without keys is forgotten this many seconds after its last recorded use.
 _FORGET_AGE_S: Final = 60.0
 
 

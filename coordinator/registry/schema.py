@@ -5,7 +5,7 @@ together. The managers' keys share the slot of `edl:managers` in the same way.
 
 | key | type | holds |
 |---|---|---|
-| `edl:services` | zset | service -> time of its last registration or event (ms, Redis time) |
+| `edl:services` | zset | service -> time of its last recorded use (ms, Redis time) |
 | `edl:managers` | zset, expires | manager address -> deadline (ms, Redis time) |
 | `edl:{edl:managers}:manager:<address>` | hash, expires | facts of a manager |
 | `edl:{edl:managers}:managers:changes` | zset, expires | manager address -> change number |

@@ -149,9 +149,7 @@ class SubscribeHandler:
             for stream, admitted in list(self._open.items()):
                 if admitted.revision is revision:
                     continue
-                student_id = (
-                    ""  # unknown without a report; the stream is checked again with its first
-                )
+                student_id = ""  # unknown before the first report: checked again until it comes
                 if stream.report is not None:
                     student_id, admitted.revision = stream.report.student_id, revision
                 try:

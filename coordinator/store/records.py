@@ -81,7 +81,7 @@ class Member:
     Attributes:
         member: its id within the set.
         facts: its reported facts, with `incarnation`, a decimal number; {}: they are unknown.
-        remaining_s: seconds until its deadline; negative after it.
+        remaining_s: seconds until its deadline; negative after it, 0 without a deadline.
     """
 
     member: str

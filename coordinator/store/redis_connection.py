@@ -68,8 +68,8 @@ class Call:
 class RedisConnection:
     """A client that is safe to use from several threads, with a pool of connections.
 
-    `run` and `run_many` raise RedisUnavailable, Unauthenticated or Forbidden. Use `timed` and
-    `client` within `translated`.
+    `run` and `run_many` raise RedisUnavailable, Unauthenticated or Forbidden. Use
+    `with_server_time` and `client` within `translated`.
 
     Args:
         url: any URL that `redis_url.parse` accepts.
@@ -129,7 +129,7 @@ class RedisConnection:
                     pipe.evalsha(digest, *keys, *call.args)
             return list(pipe.execute(raise_on_error=False))
 
-    def timed(self, command: Any) -> tuple[float, Any]:
+    def with_server_time(self, command: Any) -> tuple[float, Any]:
         """Return the server time in ms and the answer of a command, in one round trip.
 
         `command` gets the pipeline and adds the command to it.

@@ -200,7 +200,7 @@ class RedisLeases:
     def members(self, leases: LeaseSet) -> list[Member]:
         """Return the members whose deadline has not passed, sorted by id."""
         with self._connection.translated():
-            now_ms, scored = self._connection.timed(
+            now_ms, scored = self._connection.with_server_time(
                 lambda pipe: pipe.zrange(leases.deadlines, 0, -1, withscores=True)
             )
             living = [
@@ -310,7 +310,7 @@ class RedisLeases:
 
     def _look_up(self, leases: LeaseSet, names: Sequence[str]) -> list[tuple[Member, bool]]:
         """Return each named member, with {} for missing facts, and whether it has a lease."""
-        now_ms, deadlines = self._connection.timed(
+        now_ms, deadlines = self._connection.with_server_time(
             lambda pipe: pipe.zmscore(leases.deadlines, names)
         )
         return [

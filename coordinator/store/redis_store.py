@@ -134,7 +134,7 @@ class RedisStore:
     def leader(self, key: str) -> Leadership | None:
         """Return the leader with its facts and the time left; None: there is none."""
         with self._connection.translated():
-            now_ms, fields = self._connection.timed(lambda pipe: pipe.hgetall(key))
+            now_ms, fields = self._connection.with_server_time(lambda pipe: pipe.hgetall(key))
         left_ms = number(fields.get("until_ms", "")) - now_ms
         if left_ms <= 0 or not fields.get("holder"):
             return None

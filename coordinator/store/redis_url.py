@@ -84,7 +84,7 @@ def parse(url: str) -> RedisUrl:
     """Parse a URL.
 
     Raises:
-        UsageError: the URL is invalid, or names a parameter or file that does not exist.
+        UsageError: the URL is invalid, or names an unknown parameter or an unusable file.
     """
     shown = masked(url)
     try:

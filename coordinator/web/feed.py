@@ -100,7 +100,7 @@ class Feed:
         self._events: deque[Message] = deque(maxlen=_EVENTS_KEPT)
         self._seen: dict[str, str] = {}  # service -> id of its last read event
         self._unreadable: set[str] = set()  # services whose log could not be read
-        #: Messages for each viewer, and whether it has the whole mesh.
+        # queue of messages for a viewer -> whether the viewer was sent the whole mesh
         self._viewers: dict[asyncio.Queue[str | None], bool] = {}
         self._has_viewers = asyncio.Event()
         self._last_bug = ""
@@ -262,7 +262,7 @@ class Picture:
             if event.kind in ("lost", "left"):
                 cause = now, event.time_ms, event.kind
                 self._causes[f"{event.service} {event.subject}"] = cause
-        document = draw(status)
+        document = document_of(status)
         for key, (_, time_ms, _) in self._causes.items():
             if time_ms > status.redis_time_ms:  # the status is cached, and older than the log
                 document["teachers"].pop(key, None)
@@ -294,7 +294,7 @@ class Picture:
             teachers[key] = departed | ({"state": cause[2]} if cause else {})
 
 
-def draw(status: pb.MeshStatus) -> Document:
+def document_of(status: pb.MeshStatus) -> Document:
     """Return the document of a status."""
     document: Document = {table: {} for table in TABLES}
     document["mesh"][""] = {"managers": sorted(status.managers)}

@@ -284,20 +284,20 @@ def test_a_lease_that_no_sweep_takes_out_does_not_begin_the_time_of_grace_anew()
     assert known.add_missing("dead", 0.0)
     for second in (2.0, 4.0, 6.0):
         known.compare({"a", "dead"}, second)  # its lease has run out, and nobody may sweep yet
-        assert known.overdue(second) == ()
+        assert known.drop_overdue(second) == ()
         assert known.cursor == 0
         known.apply(full("a"), second)
     known.compare({"a"}, 8.0)
-    assert known.overdue(8.0) == ("dead",)
+    assert known.drop_overdue(8.0) == ("dead",)
 
 
 def test_a_member_that_came_back_unseen_is_read_before_it_is_given_up() -> None:
     known = mirror("a", "b")
     known.compare({"a"}, 0.0)
     known.compare({"a", "b"}, GRACE_S + 1)
-    assert known.overdue(GRACE_S + 1) == ()
+    assert known.drop_overdue(GRACE_S + 1) == ()
     known.apply(full("a", "b"), GRACE_S + 1)
-    assert known.overdue(9 * GRACE_S) == ()
+    assert known.drop_overdue(9 * GRACE_S) == ()
 
 
 ME = StudentOwner("me", "mine")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edl.coordinator.web.feed import DEPARTED_S, Document, Picture, difference, draw
+from edl.coordinator.web.feed import DEPARTED_S, Document, Picture, difference, document_of
 from edl.proto import coordinator_pb2 as pb
 
 from .scripted_mesh import ScriptedMesh
@@ -42,7 +42,7 @@ def event(kind: str, subject: str) -> pb.Event:
     ],
 )
 def test_teacher_states(fields: dict[str, str], assigned: tuple[str, ...], state: str) -> None:
-    document = draw(mesh(teacher("t", **fields), assigned=assigned))
+    document = document_of(mesh(teacher("t", **fields), assigned=assigned))
     assert document["teachers"][f"{S} t"]["state"] == state
 
 
@@ -63,7 +63,7 @@ def test_rows_name_hosts_of_foreign_servers_and_teachers_that_students_complain_
             disputed=["u", "t"],
         )
     )  # fmt: skip
-    document = draw(status)
+    document = document_of(status)
     shown, plain, hosted = document["teachers"].values()
     assert (shown["protocol"], shown["voucher"], shown["host"]) == ("oip", "node:2", "node")
     assert (plain["host"], hosted["host"]) == ("node", "rack-7")
@@ -76,7 +76,7 @@ def test_a_lease_that_was_not_prolonged_is_no_change() -> None:
     before = mesh(teacher("t", lease_remaining_s=5.0))
     later = mesh(teacher("t", lease_remaining_s=3.0))
     later.redis_time_ms += 2000
-    assert "teachers" not in difference(draw(before), draw(later))
+    assert "teachers" not in difference(document_of(before), document_of(later))
 
 
 def test_a_lost_teacher_fades_and_then_goes_or_comes_back() -> None:
