@@ -51,7 +51,7 @@ def report_console() -> Console:
 
 def format_duration(seconds: float) -> str:
     """Format a duration with at most two units."""
-    if seconds < 1:
+    if seconds < 0.9995:  # from here on, .3g would write "1e+03 ms"
         return f"{1000 * seconds:.3g} ms"
     if seconds < 120:
         return f"{seconds:.3g} s"

@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from edl.mesh.files import read, write
+from edl.mesh.output import format_duration
 from edl.mesh.plan import cli
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
 from edl.mesh.plan.report import format_bytes
@@ -76,6 +77,10 @@ def test_values_of_one_figure() -> None:
 )  # fmt: skip
 def test_bytes_have_no_exponent(size_bytes: float, text: str) -> None:
     assert format_bytes(size_bytes) == text
+
+
+def test_durations_have_no_exponent() -> None:
+    assert [format_duration(seconds) for seconds in (0.9994, 0.9996)] == ["999 ms", "1 s"]
 
 
 def test_a_plot_that_cannot_be_drawn_is_refused_before_any_plan(
