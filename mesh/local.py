@@ -13,7 +13,7 @@ from ..runtime.supervise import Command, Process, python_command, start, stop_al
 
 COORDINATOR_READY = r"coordinator ready: (\S+) manager (\S+)"
 TEACHER_READY = r"teacher ready: (\S+) (\S+) on (\S+)"
-#: Seconds that a teacher started by an agent has to load its model.
+#: Seconds within which a teacher started by an agent must be ready.
 TEACHER_START_S: Final = 900.0
 
 
@@ -77,7 +77,7 @@ class LocalMesh:
 
     Args:
         log_dir: folder for the output of each process; None: only the last lines are kept.
-        start_timeout_s: seconds within which each process must be ready.
+        start_timeout_s: seconds to wait until a process is ready.
         check: called about every 0.1 s while a process starts; its exception ends the wait.
         redis: URL of a running Redis; None: the coordinator starts one.
         coordinator_options: further arguments of `edl coordinator serve`.

@@ -333,7 +333,7 @@ def yield_(
 ) -> None:
     """Give this machine back: its teacher is drained.
 
-    Returns when no teacher of an agent runs here any more. Needs neither coordinator nor Redis; run
+    Waits until the teacher has ended, at most for --wait. Needs neither coordinator nor Redis; run
     it as the user of the agent.
     """
     from .agent_directory import running_agents, wait_until_yielded

@@ -114,7 +114,7 @@ class _Download:
                 copied += len(block)
                 if copied > max_bytes:
                     raise ModelUnavailable(
-                        f"{path} is larger than its stated size, or than the free space in"
+                        f"{path} is larger than its stated size, or than the room in"
                         f" {self._into.parent} ({max_bytes:,} bytes)"
                     )
                 target.write(block)

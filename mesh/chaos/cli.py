@@ -34,7 +34,7 @@ Logs = Annotated[
     Path | None,
     typer.Option(
         file_okay=False,
-        show_default="a temporary folder, kept if an invariant breaks",
+        show_default="a temporary folder, kept if the run fails",
         help="New folder for the output of every process and the records of received samples.",
     ),
 ]

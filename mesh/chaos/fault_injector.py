@@ -90,7 +90,7 @@ class FaultInjector:
                 self._record_healed(fault)
 
     def heal_all(self) -> None:
-        """Undo all faults, and start no more processes, at the end of the run."""
+        """Undo all faults that last until they are undone, and start no more processes."""
         with self._lock:
             self._closing = True
         for injected in self.injected:

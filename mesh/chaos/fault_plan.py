@@ -125,7 +125,7 @@ class FaultKind:
         max_duration_s: longest duration; 0 if nothing has to be undone.
         settle_s: seconds after the fault in which the plan still counts the target as faulty; the
             invariants count it as healthy.
-        cooldown_s: minimum seconds between the starts of two faults of the same target.
+        cooldown_s: minimum seconds from its start to the start of the target's next fault.
         outlives_ttl: add the TTL of leases to the duration.
         weight: relative frequency of the kind.
         needs_comparison: no check of a single response can detect the fault.

@@ -99,11 +99,11 @@ class InjectedFault:
     Attributes:
         fault: the planned fault.
         at_s: start.
-        healed_s: time when it was undone or the killed process was ready again; None: not in this
-            run.
+        healed_s: time when it was undone or skipped, or the killed process was ready again; None:
+            not in this run.
         skipped: reason why it was not injected; empty: it was injected.
         effects: amount of affected traffic, in `FaultKind.effect_unit`; None: a fault of a process,
-            or not healed yet.
+            skipped, or not healed yet.
         trouble: error while it was carried out; empty: none.
     """
 

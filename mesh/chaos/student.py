@@ -59,7 +59,7 @@ class StudentConfig:
         folder: folder for its files.
         teachers: least number of teachers that it asks for.
         step_s: seconds of its training step per sample.
-        upper_bytes: ut of its reader.
+        upper_bytes: upper threshold of its reader's buffer.
         shared_memory: let teachers read its batches from shared memory.
         compared: share of its requests that two teachers label.
     """

@@ -79,7 +79,7 @@ TITLES: dict[Mode, str] = {
 #: The weights of student s are initialized with seed FIRST_SEED + s.
 FIRST_SEED = 1000
 
-#: Called with the number of batches trained so far; by `StudentTraining.run` after each batch.
+#: Called with the number of batches trained since `StudentTraining.run` began.
 OnBatch = Callable[[int], None]
 
 

@@ -75,7 +75,7 @@ class NodeGroup:
         return [node for node in self.all if not node.leaving]
 
     @property
-    def leaving(self) -> int:
+    def leaving_count(self) -> int:
         """Number of nodes that were sent SIGTERM and have not ended."""
         return sum(node.leaving for node in self.all)
 
@@ -151,7 +151,7 @@ class NodeGroup:
     def pass_lines(self, most: int, write: Callable[[list[str]], object]) -> None:
         """Pass the latest `most` lines to `write`, after a note if older lines are left out.
 
-        All lines are removed. If `write` raises EdlError, they are kept for the next call.
+        Removes all lines. If `write` raises EdlError, they are kept for the next call instead.
         """
         with self._lock:
             lines, dropped = list(self._lines), self._dropped
@@ -255,7 +255,7 @@ class JobRun:
         endings: how nodes of the job have ended.
         target: wanted number of nodes.
         reason: reason of the target.
-        training: progress of the training.
+        training: progress of the training; of a `command`: unknown and steady.
         not_before_s: monotonic time before which no node is started, because a node has failed.
         reported: progress that the queue has; None: the progress must be sent.
         replaced: whether the queue has a new job of this name, which starts when these nodes have
@@ -308,7 +308,7 @@ class JobRun:
             self.target
             if self.endings.may_start_nodes
             else min(self.target, len(self.nodes.staying)),
-            self.nodes.leaving,
+            self.nodes.leaving_count,
             priority=self.spec.priority,
             submitted_s=self._submitted_s,
             progress=self.training.progress,
@@ -342,7 +342,7 @@ class JobRun:
         Args:
             now_ms: time in milliseconds by the queue's clock.
         """
-        staying, leaving = len(self.nodes.staying), self.nodes.leaving
+        staying, leaving = len(self.nodes.staying), self.nodes.leaving_count
         least, _ = self.limits
         if not self._first_ms and staying >= least:
             self._first_ms = now_ms

@@ -199,7 +199,7 @@ class NodeScaler:
     ) -> None:
         slots = len(self._config.cores)
         reserved = min(slots, sum(one.slots for one in reservations))
-        leaving = sum(one.nodes.leaving for one in jobs if one.name not in views)
+        leaving = sum(one.nodes.leaving_count for one in jobs if one.name not in views)
         # Nodes of stopping jobs still use slots. They count as leaving nodes of a dummy job, which
         # needs too many slots to get a node.
         stopping_job = ElasticJob(

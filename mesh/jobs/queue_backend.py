@@ -127,7 +127,7 @@ def hold_slots(
         board: job queue of the fleet.
         name: name of the reservation.
         slots: number of slots.
-        for_s: duration in seconds; None: until `stop`.
+        for_s: duration in seconds, including the wait for the slots; None: until `stop`.
         stop: ends the reservation.
         say: called with a line of text when the slots are free, and when the reservation ends.
 

@@ -257,8 +257,8 @@ class Client:
     def apply(self, kind: Kind, body: Mapping[str, Any]) -> Object:
         """Create an object, or set the fields in `body` (server-side apply).
 
-        The operator then owns these fields, even if others owned them. Fields that it applied
-        before and that are not in `body` are removed.
+        The operator then owns these fields, even if another field manager owned them. Fields that
+        the operator applied before and that are not in `body` are removed.
         """
         meta = body["metadata"]
         path = self._path(kind, meta.get("namespace"), meta["name"])

@@ -118,7 +118,7 @@ def drain(
 ) -> None:
     """Let a teacher, or all teachers of a machine, finish requests and leave; no label is lost.
 
-    They get no new requests from this moment, and their processes end within their grace period. If
+    Students soon send them no new requests, and their processes end within their grace period. If
     the mesh has tokens, this needs a token of the role admin.
     """
     for drained in _resources(kind, context).drain(name, service):
@@ -257,7 +257,12 @@ def reserve(
     name: Annotated[str, typer.Option(help="Name of the reservation.")] = "service",
     for_: Annotated[
         float | None,
-        typer.Option("--for", metavar="SECONDS", min=0.1, help="How long. Default: until Ctrl-C."),
+        typer.Option(
+            "--for",
+            metavar="SECONDS",
+            min=0.1,
+            help="How long, including the wait for the slots. Default: until Ctrl-C.",
+        ),
     ] = None,
     context: Mesh = None,
 ) -> None:

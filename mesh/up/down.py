@@ -44,6 +44,7 @@ def stop_mesh(
 
     Raises:
         ProcessFailed: a killed process does not end, or the process that holds the lock is unknown.
+        UsageError: the pid file cannot be written.
     """
     start_s = time.monotonic()
 

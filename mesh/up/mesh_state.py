@@ -248,14 +248,14 @@ def decide(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
 
 
 def _finished(mesh: MeshState) -> bool:
-    """Whether all students have ended, or a coordinator or teacher has failed."""
+    """Whether all students have ended, unless `keep`; or a coordinator or teacher has failed."""
     students = mesh.with_role("student")
     all_ended = bool(students) and all(process.phase in ("done", "failed") for process in students)
     return mesh.broken is not None or (all_ended and not mesh.keep)
 
 
 def _may_start(mesh: MeshState, spec: ProcessSpec) -> bool:
-    """Whether the processes that `spec` depends on are ready."""
+    """Whether the coordinator is ready and, for a student, a teacher or fleet of each service."""
     if spec.role == "coordinator":
         return True
     if not any(process.phase == "running" for process in mesh.with_role("coordinator")):
