@@ -36,7 +36,8 @@ PODS: Final = "pods"
 #: still run.
 SILENT_S: Final = 30
 #: State of a pod's machine. "counted": in the pool; "closed": ready, but takes no new pods
-#: (cordoned or tainted); "silent": not ready or removed; "none": the pod is not scheduled yet.
+#: (cordoned or tainted); "silent": all others, also removed ones; "none": the pod is not scheduled
+#: yet.
 MachineState = Literal["counted", "closed", "silent", "none"]
 #: Upper bound of a request; Kubernetes has no larger quantity.
 _LARGEST: Final = 2.0**63

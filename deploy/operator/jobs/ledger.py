@@ -24,8 +24,8 @@ class NodePod:
         number: number of the node, unique within the job.
         deleting: the pod is being deleted.
         ended: its program has ended, or will never run.
-        code: exit code of its program; None: the program has not ended or never ran, or the cluster
-            ended it (evicted, machine lost), which is not the job's fault.
+        code: exit code of its program, or 1 if an init container failed; None: not ended, or the
+            cluster ended or never started it (evicted, machine lost): not the job's fault.
         runs: its program runs.
         ready: its program runs and is ready.
         machine: state of its machine.

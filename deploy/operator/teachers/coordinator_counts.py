@@ -27,7 +27,7 @@ class CoordinatorCounts:
     def of(self, url: str, service: str) -> int | None:
         """Return the number of teachers that the operator should run for a service; None: unknown.
 
-        The coordinator's number includes teachers that the operator did not start. They are
+        The coordinator's number includes teachers that no operator or fleet started. They are
         subtracted.
         """
         poller = self._pollers.get((url, service))
