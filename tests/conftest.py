@@ -1,7 +1,6 @@
 """Rules for all tests: they leave nothing behind, and their random choices can be repeated.
 
-Tiers (`tests/run.py`): a test marked `system`, or in one of SYSTEM_FOLDERS, runs in
-`make test-system`; all others run in `make test`.
+Tiers (`tests/run.py`): `make test` leaves out tests marked `system` and those in SYSTEM_FOLDERS.
 """
 
 from __future__ import annotations

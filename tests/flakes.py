@@ -42,7 +42,7 @@ if not any(word in " ".join(sys.orig_argv) for word in ("pytest", "stdin.readlin
     sys.settrace(called)
 """
 STALL_S = (0.3, 3.0)
-PAUSE_S = (0.5, 3.0)
+BETWEEN_STALLS_S = (0.5, 3.0)
 HEADER = "| tier | conditions | seed | seconds | result |\n|---|---|---|---|---|\n"
 
 
@@ -150,7 +150,7 @@ def _stalls(root: int, rng: random.Random) -> Iterator[None]:
     done = threading.Event()
 
     def inject() -> None:
-        while not done.wait(rng.uniform(*PAUSE_S)):
+        while not done.wait(rng.uniform(*BETWEEN_STALLS_S)):
             _stall_one(root, rng, done)
 
     thread = threading.Thread(target=inject)

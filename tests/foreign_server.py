@@ -137,7 +137,7 @@ class ForeignHttp(ForeignServer):
         super().__init__(behaviour)
         self.binary = binary
         self.kind = "http" if binary else "json"
-        self.status = 200  # of the answers to all batches; others have `headers`
+        self.status = 200  # of the answers to all batches; if it is not 200, they have `headers`
         self.headers: dict[str, str] = {}
         self.heads: list[str] = []  # content types of received batches
         self.sockets: list[socket.socket] = []  # of all accepted connections

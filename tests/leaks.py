@@ -1,7 +1,7 @@
 """Find what a test left behind: threads, child processes, named shared memory.
 
-The test process is a subreaper: orphaned descendants become its children. So its list of children
-has all processes of a test, and reading it takes less than a millisecond.
+The test process is a subreaper: orphaned descendants become its children. So each process that a
+test leaves is a child or a child's descendant. Reading the children takes less than a millisecond.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Count files and calls of our own Python on a path: of a batch, of a heartbeat, of a step.
 
-    python tests/measure_path.py [--of batch|heartbeat|step] [--cpu] [CHECKOUT ...]
+    python tests/measure_path.py [--of batch|heartbeat|step] [--functions | --cpu] [CHECKOUT ...]
 
 - batch: to a teacher and back. Trainer, engine and teacher run as processes, with batches of 4.8 MB
   and an instant model.
@@ -42,7 +42,7 @@ WAYS = {"batch": ("remote", "same host"), "heartbeat": ("heartbeat",), "step": (
 OFTEN = 0.5  # least calls per batch or step for which a file or function counts
 EACH = 0.9  # least calls of a function per heartbeat: the periodic work of a manager has fewer
 READY_S = 60.0
-TOLD_S = 10.0  # most seconds to wait until all live processes have written their counts
+WRITTEN_WITHIN_S = 10.0  # most seconds to wait until all live processes have written their counts
 #: Part of a command line -> name of the process; without any of them it is the driver.
 PROCESSES = {
     ".predictor": "predictor", ".engine": "engine", " teacher ": "teacher",
@@ -313,7 +313,7 @@ def drive_steps() -> None:
 
 
 def _wait_for_counts(folder: Path) -> None:
-    deadline = time.monotonic() + TOLD_S  # an old checkout has no helper for this
+    deadline = time.monotonic() + WRITTEN_WITHIN_S  # an old checkout has no helper for this
     while _silent(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
 

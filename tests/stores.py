@@ -43,7 +43,7 @@ class FaultyStore(MemoryStore):
             self.registry_id = secrets.token_hex(20)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """Return the content, as a replica that does not follow has it."""
+        """Return the content, which a replica that stops replicating keeps."""
         with self.lock:
             return copy.deepcopy((self._values, self._expires_s))
 
@@ -61,7 +61,7 @@ class FaultyStore(MemoryStore):
 
 
 def memory(schema: Registry | JobBoard | QueueBoard) -> FaultyStore:
-    """Return the store of a schema that a test made to fail."""
+    """Return the `FaultyStore` of a registry or board."""
     assert isinstance(schema.store, FaultyStore)
     return schema.store
 
