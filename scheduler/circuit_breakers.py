@@ -16,11 +16,12 @@ labels still help (see `hedging` for stragglers). The causes of an ejection:
   another usable teacher has labelled something; otherwise it must have refused every waiting
   batch. A teacher whose model does not fit the reader's settings is ejected for this cause too.
 
-The first two causes never eject the last usable teacher: a bad teacher is better than none. The
-other causes do, because wrong labels are worse than none. An ejected teacher is probed after a
-pause that doubles with each ejection, and readmitted when it answers. Its first labels are then
-compared with those of others, and until it has labelled something a single failure ejects it again.
-While no teacher is usable, ejected teachers except liars are probed after at most a second.
+The first two causes eject a teacher only if another one can take its place: a bad teacher is better
+than none. The other causes do not wait for that, because wrong labels are worse than none. An
+ejected teacher is probed after a pause that doubles with each ejection, and readmitted when it
+answers. Its first labels are then compared with those of others, and until it has labelled
+something a single failure ejects it again. While no teacher is usable, ejected teachers except
+liars are probed after at most a second.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ class MethodEstimate:
         total_s: time of all epochs.
         cost_per_hour: price of all devices in use; for the store, the mean over all epochs.
         cost: price of all epochs.
-        teachers: number of devices that label; for the store, in the first epoch only.
+        teachers: number of devices that label; for the store, in the first epoch only; 0 for
+            Online, whose students label themselves.
     """
 
     method: Method

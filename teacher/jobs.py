@@ -14,7 +14,7 @@ from the predictor  progress  text                                 for the opera
                     done      id, results [result]                 a result for each part, in order
 a part              samples, outputs (text of `outputs_to_text`), deadline_s
 a result            record, outputs {name: ref}, device_seconds
-                    or error, message
+                    or error, message, and the output of a BadAnswer
 ```
 
 A ref is the location of an array in shared memory (`proto.arena`). The server process owns the

@@ -328,8 +328,8 @@ class LimitKeys:
         int,
         Key(
             "memory for requests that are being received or answered, in MiB; one caller at one "
-            "address gets a quarter. A gRPC call counts with message-mib until its request has "
-            "arrived; a gRPC stream, until it ends.",
+            "address gets a quarter, but at least message-mib. A gRPC call counts with message-mib "
+            "until its request has arrived; a gRPC stream, until it ends.",
             "EDL_REQUEST_MEMORY_MIB",
             at_least=1,
         ),

@@ -242,6 +242,7 @@ def new_incarnation(registry: Registry | None, stop: Stop) -> int:
 
     Raises:
         RedisUnavailable: Redis does not answer.
+        AccessError: Redis refuses the user or password of its URL.
         StartCancelled: `stop` was requested before Redis answered.
     """
     if registry is None:

@@ -105,7 +105,7 @@ def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
             their trailing shape, are not judged.
 
     Raises:
-        ModelError: no output of floats carries information.
+        ModelError: outputs were judged, and none of them carries information.
     """
     descriptions: list[str] = []
     judged = sorted(_comparable_outputs(answers))

@@ -137,7 +137,7 @@ class TeacherLifecycle:
         on_progress: called with progress, in words.
 
     Raises:
-        UsageError, AddressInUse, RedisUnavailable: as in `serve`.
+        EdlError: as in `serve`; StartCancelled: a stop came first.
     """
 
     def __init__(

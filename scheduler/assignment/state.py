@@ -136,7 +136,7 @@ class RecoveryEnded:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Only time has passed: lasting demands come into force."""
+    """Only time has passed: lasting demands and speeds come into force."""
 
 
 AssignmentEvent = (
@@ -197,7 +197,8 @@ def power_class(speed: float, anchor: float, current: float | None = None) -> fl
     Args:
         speed: samples per second.
         anchor: samples per second of the reference teacher.
-        current: the class in force, which is kept if the speed hardly differs; None: there is none.
+        current: the class in force, which is kept if the speed hardly differs or is unknown; None:
+            there is none, and an unknown speed counts as 1.
     """
     if not (is_known(speed) and is_known(anchor)):
         return 1.0 if current is None else current

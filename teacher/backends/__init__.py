@@ -86,7 +86,7 @@ Submit = Callable[[Mapping[str, Array]], Finish]
 
 
 class Backend(Protocol):
-    """A loaded model. Only one thread calls `run`.
+    """A loaded model. Only one thread at a time calls `run`.
 
     A backend with an asynchronous device also has an attribute `submit` of type `Submit`, which
     only queues a run, so the caller can prepare the next one. Several threads may call `submit`,

@@ -22,7 +22,8 @@ class NumpyFunction:
         settings: how to run it; their `inputs` and `outputs` override those of the factory.
 
     Raises:
-        ModelError: the inputs are unknown, or the function does not run on an example.
+        ModelError: the device is a GPU, the inputs are unknown, or the function does not run on an
+            example.
     """
 
     def __init__(self, result: FactoryResult, settings: ModelSettings) -> None:

@@ -100,7 +100,7 @@ class _OpenedNetwork:
 
     Attributes:
         network: a torch.nn.Module.
-        files: weights and configuration, which its content hash covers.
+        files: weights, and configuration if there is any; the content hash covers them.
         images: the form of the images that it takes; None if it takes something else.
         by_keyword: whether it takes inputs by keyword; then some outputs may not be tensors.
         versions: `versions_of` the files that the network was made of, from before it was made.

@@ -99,8 +99,8 @@ class OnnxSession:
         settings: how to run it; `inputs` narrow shapes that the model leaves free.
 
     Raises:
-        ModelError: onnxruntime is missing or has no GPU support, the file cannot be read, or a
-            tensor cannot be sent.
+        ModelError: onnxruntime or the device is missing, the file cannot be read, the declared
+            inputs or outputs do not fit, or a tensor cannot be sent.
     """
 
     def __init__(self, model: Path, settings: ModelSettings) -> None:

@@ -128,8 +128,8 @@ class PaddleInference:
         settings: how to run it; `inputs` narrow shapes that the program leaves free.
 
     Raises:
-        ModelError: the files cannot be read, the model has no inputs or no outputs, `inputs` are
-            not its inputs, or this machine lacks the precision.
+        ModelError: paddle or the device is missing, the files cannot be read, the model has no
+            inputs or no outputs, the declared ones do not fit, or this machine lacks the precision.
     """
 
     def __init__(self, program: Path, settings: ModelSettings) -> None:
@@ -258,7 +258,8 @@ class PaddleDygraph:
             numerics: the environment of this process sets the number of threads.
 
     Raises:
-        ModelError: the inputs are unknown, or the layer does not run.
+        ModelError: paddle or the device is missing, the precision is not fp32, the inputs are
+            unknown or cannot be converted, or the layer does not run.
     """
 
     def __init__(self, result: FactoryResult, settings: ModelSettings) -> None:

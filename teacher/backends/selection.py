@@ -43,7 +43,7 @@ NAMES: tuple[str, ...] = (AUTO, *(kind.name for kind in KINDS), paced.NAME)
 
 
 def check_model(model: str, backend: str = AUTO, preprocess: Sequence[str] = ()) -> None:
-    """Check a model without loading a framework.
+    """Check a model without loading a framework or importing a factory.
 
     Raises:
         ModelError: there is no such model, or its framework is not installed.
