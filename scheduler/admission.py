@@ -52,8 +52,8 @@ def identity_address(address: str, sidecar: str, *, has_key: bool) -> str | None
         has_key: the teacher has registered a key. Without a key it cannot prove its identity.
 
     Returns:
-        The address; None: no proof is possible, so the teacher is never admitted. Otherwise anyone
-        with access to the registry could offer students any server as a teacher.
+        The address; None: no proof is possible, so the teacher is never admitted. Without proofs,
+        anyone with access to the registry could offer students any server as a teacher.
     """
     return (sidecar or address) if has_key else None
 
@@ -205,7 +205,7 @@ RegistryAction = Literal["stay", "register", "withdraw"]
 
 #: Consecutive silent checks that withdraw a server.
 STRIKES = 2
-#: Longest pause in seconds between two tests of a server that is not registered.
+#: Longest pause in seconds after a failed test of a server that is not registered.
 RETRY_S = 10.0
 
 
@@ -234,7 +234,7 @@ class HealthCheckSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthCheck:
+class ServerHealth:
     """Health of one server.
 
     Attributes:
@@ -254,7 +254,7 @@ class HealthCheck:
 
 
 def next_check(
-    health: HealthCheck, now: float, settings: HealthCheckSettings
+    health: ServerHealth, now: float, settings: HealthCheckSettings
 ) -> tuple[CheckMode, float]:
     """Return the mode of the next check, and the seconds until it."""
     tested_s = health.tested_s
@@ -264,13 +264,13 @@ def next_check(
 
 
 def after_check(
-    health: HealthCheck,
+    health: ServerHealth,
     mode: CheckMode,
     result: CheckResult,
     now: float,
     settings: HealthCheckSettings,
     rng: RandomLike,
-) -> tuple[HealthCheck, RegistryAction]:
+) -> tuple[ServerHealth, RegistryAction]:
     """Return the state after a check, and what to do at the registry.
 
     Args:
@@ -285,7 +285,7 @@ def after_check(
         tested_s = now if mode == "test" else health.tested_s
         action: RegistryAction = "stay" if health.registered or mode == "ask" else "register"
         registered = health.registered or action == "register"
-        return HealthCheck(registered, 0, 0, tested_s, now + settings.every_s), action
+        return ServerHealth(registered, 0, 0, tested_s, now + settings.every_s), action
     if not health.registered:
         return _after_failure(health, now, settings, rng), "stay"
     strikes = health.strikes + 1
@@ -293,19 +293,19 @@ def after_check(
         return _after_failure(replace(health, failures=0), now, settings, rng), "withdraw"
     # After a silent test, test again: an answer that the server is ready would prove nothing.
     tested_s = None if mode == "test" else health.tested_s
-    return HealthCheck(True, strikes, 0, tested_s, now + settings.every_s), "stay"
+    return ServerHealth(True, strikes, 0, tested_s, now + settings.every_s), "stay"
 
 
-def registration_failed(now: float, settings: HealthCheckSettings) -> HealthCheck:
+def registration_failed(now: float, settings: HealthCheckSettings) -> ServerHealth:
     """Return the state of a server that passed its test but was not registered: a test is due."""
-    return HealthCheck(next_check_s=now + settings.every_s)
+    return ServerHealth(next_check_s=now + settings.every_s)
 
 
 def _after_failure(
-    health: HealthCheck, now: float, settings: HealthCheckSettings, rng: RandomLike
-) -> HealthCheck:
+    health: ServerHealth, now: float, settings: HealthCheckSettings, rng: RandomLike
+) -> ServerHealth:
     wait_s = delay_s(health.failures, rng, settings.every_s, RETRY_S)
-    return HealthCheck(failures=health.failures + 1, next_check_s=now + wait_s)
+    return ServerHealth(failures=health.failures + 1, next_check_s=now + wait_s)
 
 
 @dataclass(frozen=True, slots=True)

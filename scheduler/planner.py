@@ -57,7 +57,7 @@ class MeshPlan:
         return next(way for way in self.ways if way.method == method)
 
 
-def students_of(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind, int]]:
+def student_kinds(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind, int]]:
     """Return the kinds of devices that can train, each with every batch size that fits.
 
     Raises:
@@ -86,7 +86,7 @@ def fits(kind: DeviceKind, needs_bytes: float) -> bool:
     return kind.memory_bytes is None or needs_bytes <= kind.memory_bytes
 
 
-def teachers_of(
+def teacher_kinds(
     cluster: Cluster, job: Distillation, student: str, rows: int
 ) -> list[tuple[DeviceKind, int]]:
     """Return the kinds of devices that can label, cheapest labels first, and how many are free."""
@@ -115,7 +115,7 @@ def fleets(
         rows: rows of a batch.
         teachers: only fleets of this size; None: any size.
     """
-    kinds = teachers_of(cluster, job, student, rows)
+    kinds = teacher_kinds(cluster, job, student, rows)
     step_s = job.rate("student", student).batch_s(rows)
     enough = PLENTY * job.students / step_s
     seen = set()
@@ -169,7 +169,7 @@ def plan(
     Raises:
         ValueError: no devices can train the job.
     """
-    choices = students_of(cluster, job)
+    choices = student_kinds(cluster, job)
     meshes = [
         (mesh, predict(cluster, job, mesh))
         for kind, rows in choices

@@ -63,7 +63,7 @@ def story(member: EnsembleMember, batch: int, now: float) -> list[str]:
     lines = []
     for step in member.core.story(batch):
         lines.append(
-            f"{now - step.at:.3f} s ago, event {step.stimulus} of {member.config.service}:"
+            f"{now - step.at:.3f} s ago, event {step.event_number} of {member.config.service}:"
             f" {step.event}"
         )
         lines += [f"  so {instruction}" for instruction in step.instructions]

@@ -68,13 +68,13 @@ class Step(NamedTuple):
     """An event and the instructions that followed; it is not a training step.
 
     Attributes:
-        stimulus: number of the event.
+        event_number: number of the event.
         at: its time, by the driver's clock.
         event: the event.
         instructions: in order.
     """
 
-    stimulus: int
+    event_number: int
     at: float
     event: events.Event
     instructions: tuple[Instruction, ...]
@@ -107,7 +107,7 @@ class ReaderCore:
         calls: number of calls outside the training loop that wait for their labels.
         source_ended: the source has nothing more for this epoch.
         epoch: highest (term, counter) of an assignment so far; not an epoch of the data.
-        stimulus: number of the latest event.
+        event_number: number of the latest event.
     """
 
     def __init__(self, config: CoreConfig, rng: RandomLike) -> None:
@@ -135,7 +135,7 @@ class ReaderCore:
         self.calls = 0
         self.source_ended = False
         self.epoch = (0, 0)
-        self.stimulus = 0
+        self.event_number = 0
         self._starvation = Starvation()
         self._profile: StreamProfile | None = None
         self._wall_ahead_s = 0.0  # wall clock minus the driver's clock
@@ -161,7 +161,7 @@ class ReaderCore:
         """
         out: list[Instruction] = []
         self._out, self._now = out, now
-        self.stimulus += 1
+        self.event_number += 1
         match event:
             case events.Tick():
                 if now - self._looked_at >= LOOK_EVERY_S:
@@ -229,7 +229,7 @@ class ReaderCore:
         if len(links.unanswered) != self._awaited:
             self._update_awaited()
         if self.config.remembered and (out or not isinstance(event, events.Tick)):
-            self._steps.append((self.stimulus, now, event, out))
+            self._steps.append((self.event_number, now, event, out))
         return out
 
     # --- read access
@@ -261,10 +261,10 @@ class ReaderCore:
         Other instructions of the same steps are left out.
         """
         steps = []
-        for stimulus, at, event, out in self._steps:
+        for event_number, at, event, out in self._steps:
             instructions = tuple(item for item in out if batch in _batches_of(item))
             if instructions or batch in _batches_of(event):
-                steps.append(Step(stimulus, at, event, instructions))
+                steps.append(Step(event_number, at, event, instructions))
         return steps
 
     # --- the stream

@@ -38,9 +38,9 @@ class LinkState:
     failed_probes: int = 0
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no probe is planned or under way."""
-        return not self.is_probing and self.probe_at == inf
+    def has_probe(self) -> bool:
+        """Whether a probe is planned or under way."""
+        return self.is_probing or self.probe_at < inf
 
 
 class TeacherLinks:
@@ -163,30 +163,30 @@ class TeacherLinks:
         """Record an answer without labels: the teacher counts as unavailable until it labels."""
         self._useless.add(name)
 
-    def has_labelled(self, name: str) -> None:
+    def record_labels(self, name: str) -> None:
         """Record labels of a teacher."""
         self._failures.pop(name, None)
         self._useless.discard(name)
 
     # --- probes
 
-    def connect(self, name: str, now: float, pause_s: float = 0.0) -> None:
+    def plan_probe(self, name: str, now: float, pause_s: float = 0.0) -> None:
         """Probe a teacher until it answers, first after a pause.
 
         If a probe is planned or under way, only a pause of 0 has an effect: a planned probe becomes
         due, and later pauses begin short again.
         """
         link = self._links[name]
-        if link.is_idle or not pause_s:
+        if not (link.has_probe and pause_s):
             link.failed_probes = 0
             if not link.is_probing:
                 self._plan(link, now + pause_s)
 
-    def probe(self, name: str, pause_s: float, why: str, now: float) -> None:
+    def probe_ejected(self, name: str, pause_s: float, why: str, now: float) -> None:
         """Probe an ejected teacher after a pause; it returns to the pool when it answers."""
         self._silent.add(name)
         self.last_trouble = f"teacher {name} {why}"
-        self.connect(name, now, pause_s)
+        self.plan_probe(name, now, pause_s)
 
     def probe_now(self, name: str, now: float) -> None:
         """Probe a teacher now if it waits for its first probe since it was connected or ejected."""
@@ -205,8 +205,10 @@ class TeacherLinks:
             self._record_silence(event)
         else:
             self.last_trouble = f"teacher {name} failed: {event.reason}"
-        if self._links[name].is_idle:
-            self.connect(name, now, max(self._pause_s(self._count_failure(name), event), least_s))
+        if not self._links[name].has_probe:
+            self.plan_probe(
+                name, now, max(self._pause_s(self._count_failure(name), event), least_s)
+            )
 
     def start_probes(self, now: float) -> None:
         """Send the probes that are due."""
@@ -246,7 +248,7 @@ class TeacherLinks:
                 self._open(peer, now)
             elif known_link.leaves:  # the same teacher: its requests go on
                 known_link.leaves = False
-                self.connect(name, now)
+                self.plan_probe(name, now)
         self.unanswered = {name for name in self.unanswered if self.is_assigned(name)}
         if new_barred:
             self.last_trouble = (

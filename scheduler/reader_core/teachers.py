@@ -170,7 +170,7 @@ class TeacherStates:
         pause_s = self._pause_s(name, now)
         links.probe_answered(name, is_ejected=pause_s > 0)
         if pause_s > 0:
-            links.connect(name, now, pause_s)  # it was ejected after the probe began
+            links.plan_probe(name, now, pause_s)  # it was ejected after the probe began
             return
         if not links.is_assigned(name):
             return  # it is leaving
@@ -249,7 +249,7 @@ class TeacherStates:
     ) -> None:
         """Handle labels of a teacher with `in_flight` requests; `spans` are the accepted rows."""
         self._record_reachable(answer.teacher)
-        self.links.has_labelled(answer.teacher)
+        self.links.record_labels(answer.teacher)
         self.breakers.answered(answer.teacher, now)
         for event in self._pacing.answered(answer, in_flight, now):
             self._apply(event)
@@ -309,7 +309,7 @@ class TeacherStates:
         """Take a teacher out of the pool, and probe it after its pause."""
         self._apply(ev.Ejected(name))
         self._judge(self.comparisons.left(name), now)
-        self.links.probe(name, self._pause_s(name, now), why, now)
+        self.links.probe_ejected(name, self._pause_s(name, now), why, now)
 
     def _judge(self, verdicts: Iterable[ComparisonVerdict], now: float) -> None:
         """Carry out verdicts of comparisons: put teachers on trial, readmit or convict them."""
@@ -329,4 +329,6 @@ class TeacherStates:
                 pending.extend(self.comparisons.left(name))
                 self._emit(DropCachedLabels(name))
                 pause_s = self._pause_s(name, now)
-                self.links.probe(name, pause_s, "sent labels that contradict the others", now)
+                self.links.probe_ejected(
+                    name, pause_s, "sent labels that contradict the others", now
+                )

@@ -58,12 +58,12 @@ class HillClimbRule:
 
     Attributes:
         ladder: the possible settings, ascending (at least one).
-        samples: number of measurements for the cost of a setting.
+        measurements: how many measurements make up the cost of a setting.
         gain: share of the cost that a larger setting must save.
     """
 
     ladder: tuple[int, ...]
-    samples: int = 16
+    measurements: int = 16
     gain: float = 0.05
 
 
@@ -136,9 +136,9 @@ class HillClimb(NamedTuple):
         rule = self.rule
         if used != self.setting or cost <= 0:
             return self
-        costs = (*self.costs, cost)[-rule.samples :]
+        costs = (*self.costs, cost)[-rule.measurements :]
         climb = self._replace(costs=costs)
-        if len(costs) < rule.samples:
+        if len(costs) < rule.measurements:
             return climb
         mean, error = _mean_with_error(costs)
         if climb.trial is not None:
@@ -230,7 +230,9 @@ class Window(NamedTuple):
     @classmethod
     def start(cls, config: WindowConfig, now: float) -> Self:
         """Return the window of a teacher that joins; a larger one must save 3 % of the time."""
-        rule = HillClimbRule(tuple(range(config.least, config.most + 1)), samples=32, gain=0.03)
+        rule = HillClimbRule(
+            tuple(range(config.least, config.most + 1)), measurements=32, gain=0.03
+        )
         climb = HillClimb.start(rule, config.least, now)
         return cls(climb, climb.setting)
 

@@ -45,8 +45,8 @@ from ...runtime.lifecycle import Stop
 from ...scheduler.admission import (
     CheckMode,
     CheckResult,
-    HealthCheck,
     RegistryAction,
+    ServerHealth,
     after_check,
     next_check,
     registration_failed,
@@ -266,7 +266,7 @@ class Sidecar:
     stop: Stop
     on_ready: Reporter
     on_progress: Reporter
-    _health: HealthCheck = field(default_factory=HealthCheck)
+    _health: ServerHealth = field(default_factory=ServerHealth)
     _result: ServerTestResult | None = None
     _heartbeat: Heartbeat | None = None  # while the server is registered
     _draining: bool = False

@@ -20,10 +20,10 @@ from edl.scheduler.admission import (
     Admission,
     CheckMode,
     CheckResult,
-    HealthCheck,
     HealthCheckSettings,
     ProbeOutcome,
     RegistryAction,
+    ServerHealth,
     TeacherIdentity,
     after_check,
     identity_address,
@@ -160,7 +160,7 @@ class Case:
 
     patience: HealthCheckSettings = PATIENCE
     now: float = 100.0
-    health: HealthCheck = field(default_factory=HealthCheck)
+    health: ServerHealth = field(default_factory=ServerHealth)
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     def look(self, found: CheckResult, took_s: float = 0.0) -> tuple[CheckMode, RegistryAction]:

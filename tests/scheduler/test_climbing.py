@@ -90,7 +90,7 @@ class TestClimbing:
 
     def test_trial_without_measurements_ends(self) -> None:
         climb = HillClimb.start(RULE, 8, 0.0)
-        for tick in range(RULE.samples):
+        for tick in range(RULE.measurements):
             climb = climb.measured(8, 1.0, tick * 0.1, 256)
         assert climb.setting == 16
         climb = climb.tick(10.0)

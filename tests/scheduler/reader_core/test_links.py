@@ -61,16 +61,16 @@ def world() -> World:
 
 def test_however_often_a_teacher_is_to_be_probed_one_probe_is_under_way(world: World) -> None:
     for _ in range(3):
-        world.links.connect("a", world.now, 60.0)
+        world.links.plan_probe("a", world.now, 60.0)
     assert world.passes(59.0) == []
-    world.links.connect("a", world.now)  # now, not after the pause
+    world.links.plan_probe("a", world.now)  # now, not after the pause
     assert world.passes() == [Probe(1, "a")]
-    world.links.connect("a", world.now)
+    world.links.plan_probe("a", world.now)
     assert world.passes(60.0) == []
 
 
 def test_pauses_between_probes_grow_and_end_when_it_is_connected_to_again(world: World) -> None:
-    world.links.connect("a", world.now)
+    world.links.plan_probe("a", world.now)
     world.passes()
     for _ in range(8):
         world.links.probe_failed(ProbeFailed("a", 1, "lost", "refused"), world.now)
@@ -78,7 +78,7 @@ def test_pauses_between_probes_grow_and_end_when_it_is_connected_to_again(world:
     world.links.probe_failed(ProbeFailed("a", 1, "lost", "refused"), world.now)
     assert len(world.links.unavailable) == 1
     assert world.passes(0.01) == []
-    world.links.connect("a", world.now)
+    world.links.plan_probe("a", world.now)
     assert world.passes() == [Probe(1, "a")]
     world.links.probe_answered("a")
     assert len(world.links.unavailable) == 0
