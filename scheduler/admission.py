@@ -134,7 +134,7 @@ class Admission:
         return False
 
     def gone(self, teacher_id: str) -> None:
-        """Forget a teacher that is gone; results of its probes are ignored from now on."""
+        """Forget a teacher that is gone; its probes count only if it returns unchanged."""
         self._remembered.pop(teacher_id, None)
         self._admitted.pop(teacher_id, None)
         self._pending.pop(teacher_id, None)

@@ -150,7 +150,8 @@ class LeaseView:
     Attributes:
         lease: the lease as last seen; None: it was not read yet, or does not exist.
         since_s: time at which this version was first seen.
-        renewed_s: start of the candidate's latest successful renewal; None: it is not the holder.
+        renewed_s: start of the candidate's latest successful renewal; None: it has not renewed the
+            lease, or has lost it.
         free_s: from this time on, a deleted lease may be created again: its former holder has then
             stopped acting, even if it has not noticed the deletion.
     """

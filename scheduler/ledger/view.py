@@ -88,7 +88,7 @@ class LedgerView:
 
     @property
     def labelled(self) -> int:
-        """Number of labelled or poison batches that are not taken."""
+        """Number of labelled batches that are not taken, plus poison ones that are not released."""
         return len(self._tables.batches) - self._tables.unlabelled
 
     def has_next(self, *, ordered: bool) -> bool:
