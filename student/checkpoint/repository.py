@@ -4,7 +4,7 @@
 PLACE/step-000000000100/model.safetensors      the arrays, a file for each group
                         optimizer.safetensors
                         state.json             everything else
-                        MANIFEST.json          lengths and checksums of these; written last
+                        MANIFEST.json          lengths and checksums of these; written after them
                         JOINED.json            elastic trainings: its position in the history
 ```
 
@@ -121,6 +121,7 @@ class Repository:
         #: Damaged checkpoints: name to problem. Pruning does not count them as checkpoints to keep.
         self._damaged: dict[str, str] = {}
         self._missing: set[str] = set()  # names of missing checkpoints that were logged
+        self._skipped: set[str] = set()  # names of damaged checkpoints that were logged
 
     @property
     def url(self) -> str:
@@ -130,8 +131,8 @@ class Repository:
     def save(self, contents: Contents) -> Checkpoint:
         """Write a checkpoint without a fence, then remove old ones.
 
-        When this returns, the checkpoint is complete, and in a file system synced to disk. A crash
-        before that leaves the earlier checkpoints.
+        When this returns, the checkpoint is complete and, if the place is a folder, synced to disk.
+        A crash before that leaves the earlier checkpoints.
 
         Raises:
             CheckpointUnavailable: there is no space, or the place cannot be written. Earlier
@@ -174,6 +175,7 @@ class Repository:
             draft.abort()
             raise
         self._damaged.pop(name, None)  # an earlier checkpoint had this name
+        self._skipped.discard(name)
         return Checkpoint.unpack_manifest(packed, name, self._files.location(name))
 
     def _free_name(self, step: int, generation: int) -> str:
@@ -193,8 +195,8 @@ class Repository:
             fence: the fence passed to `write`.
 
         Returns:
-            The checkpoint with its position in the history. None: it has none, because a later one
-            of the same generation has joined.
+            The checkpoint with its position in the history. None: it has none, because one of the
+            same generation and of this or a later step has joined.
 
         Raises:
             GenerationSuperseded: another generation is the current one; the checkpoint stays
@@ -307,7 +309,7 @@ class Repository:
     def newest_valid(self, dropped: Sequence[str] = ()) -> Checkpoint | None:
         """Read checkpoints, and return the newest one that matches its checksums; None: none does.
 
-        Damaged ones are skipped, each with a warning that names file and reason. Those that have
+        Damaged ones are skipped; the first time, a warning names file and reason. Others that have
         not joined the history are skipped, too.
 
         Args:
@@ -323,16 +325,22 @@ class Repository:
             # First those that are not eligible: they are damaged, and each needs a warning.
             checkpoint = min(candidates, key=lambda one: one.eligible)
             tried.add(checkpoint.name)
-            if checkpoint.name in self._damaged:  # logged before
-                continue
-            try:
-                self.verify(checkpoint)
-                if checkpoint.eligible:
-                    return checkpoint
-            except CheckpointDamaged as error:
-                if self._inspect(checkpoint.name) is not None:  # else it was pruned meanwhile
-                    log.warning("%s; it is skipped, and an older checkpoint is tried", error)
+            if checkpoint.name in self._damaged or not self._is_whole(checkpoint):
+                self._warn_if_skipped(checkpoint)
+            elif checkpoint.eligible:
+                return checkpoint
         return None
+
+    def _warn_if_skipped(self, checkpoint: Checkpoint) -> None:
+        """Log once that a damaged checkpoint is skipped, unless it was pruned meanwhile."""
+        name = checkpoint.name
+        if name in self._skipped or self._inspect(name) is None:
+            return
+        self._skipped.add(name)
+        log.warning(
+            "the checkpoint %s is damaged: %s; it is skipped, and an older checkpoint is tried",
+            *(checkpoint.location, self._damaged[name]),
+        )
 
     def verify(self, checkpoint: Checkpoint) -> None:
         """Read all files of a checkpoint, and compare them with their checksums.

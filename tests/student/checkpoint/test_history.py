@@ -378,6 +378,23 @@ def test_a_damaged_note_is_passed_over_and_named(
     assert file in said
 
 
+def test_a_damaged_save_of_the_last_generation_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training(str(tmp_path))
+    fence = training.begin()
+    training.save(fence, 10)
+    outside = training.repository().write(contents(20), fence)
+    damage(outside, "model.safetensors", flip)
+    repository, history = training.repository(), fence.history()
+    for _ in range(2):
+        newest = repository.newest_for_next_generation(history, training.generation)
+        assert newest is not None
+        assert newest.step == 10
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"{outside.location} is damaged: model.safetensors" in said
+
+
 def test_lists_say_what_is_outside(training: Training) -> None:
     fence = training.begin()
     training.save(fence, 10)
