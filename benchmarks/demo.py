@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..distill_reader import DistilReader
-from ..mesh.cores import available_cores, children_on, pin_process
+from ..mesh.cores import available_cores, on_cores, pin_process
 from ..mesh.demo.cli import PADDLE_ENVIRONMENT, check_installed
 from ..mesh.demo.cpu_cores import CoreAssignment
 from ..mesh.demo.digits import CLASSES, BatchSource, load_digits
@@ -145,7 +145,7 @@ def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterat
     """Run a coordinator and ready teachers on the cores that the student does not use."""
     spec = TeacherSpec(SERVICE, teacher, micro_batch=settings.micro_batch)
     with ExitStack() as stack:
-        with children_on(cores.others):
+        with on_cores(cores.others):
             mesh = stack.enter_context(LocalMesh())
             names = [f"teacher-{number + 1}" for number in range(settings.teachers)]
             for name in names:
@@ -157,7 +157,7 @@ def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterat
 
 def _neighbour(stack: ExitStack, teacher: Path, cores: CoreAssignment) -> Child:
     """Start a process that labels on the teachers' cores, outside the mesh, on request."""
-    with children_on(cores.others):
+    with on_cores(cores.others):
         child = Child(stack, "the neighbour", label_on_request, str(teacher))
     child.receive()
     return child

@@ -24,7 +24,7 @@ import numpy as np
 from ..coordinator.embedded import start_embedded
 from ..coordinator.job_queue import DesiredJobState, QueueBoard, QueuedJob, open_queue
 from ..coordinator.jobs import JobBoard, open_board
-from ..mesh.cores import available_cores, children_on
+from ..mesh.cores import available_cores, on_cores
 from ..mesh.jobs.job_run import progress_or_unknown
 from ..mesh.jobs.node_scaler import divide_cores
 from ..mesh.jobs.spec import QueuedJobSpec
@@ -183,7 +183,7 @@ def _setup(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-bench-")))
-        with children_on(cores[0]):
+        with on_cores(cores[0]):
             redis, url = start_embedded()
         stack.callback(redis.stop)
         queue, board = open_queue(url), open_board(url)
@@ -236,7 +236,7 @@ def _spec(name: str, steps: int, least: int, most: int) -> QueuedJobSpec:
 
 def _step_s(setup: BenchmarkSetup) -> float:
     """Measure the seconds of a step on one slot."""
-    with ExitStack() as stack, children_on(setup.cores[1]):
+    with ExitStack() as stack, on_cores(setup.cores[1]):
         return float(Child(stack, "the steps", time_steps).receive()["step_s"])
 
 
@@ -342,7 +342,7 @@ def _parts(times: Sequence[float]) -> Iterator[Sequence[float]]:
 def _times_ms(cores: tuple[int, ...], requests: int) -> list[float]:
     """Run the service and its load on `cores`; return the milliseconds of each request."""
     with ExitStack() as stack:
-        with children_on(cores):
+        with on_cores(cores):
             port = Child(stack, "the web service", web.serve).receive()["port"]
             load = Child(stack, "the load", web.load, port, PER_S, requests)
         times: list[float] = load.receive()["times_ms"]

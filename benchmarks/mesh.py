@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..distill_reader import DistilReader
-from ..mesh.cores import children_on, pin_process
+from ..mesh.cores import on_cores, pin_process
 from ..proto.channel import Channel
 from ..student.losses import DistillLoss
 from ..student.trainer import Trainer
@@ -38,7 +38,7 @@ QUICK_PACES: Final = (0.02,)
 #: Length of the student's step, in multiples of the teachers' joint time for one batch.
 CASES: Final = {"teacher-bound": 0.5, "balanced": 1.0, "student-bound": 1.5}
 TEACHERS: Final = 2
-#: Least share of the sum of the rates with one slow teacher, and how many times slower it is.
+#: Least share of the sum of the rates with one slow teacher, and its time / that of the others.
 STRAGGLER, TIMES_SLOWER = 0.95, 10
 #: Longest wait of a student when a teacher is suspended, and content of its buffer, in seconds.
 PAUSE_S, VOLUME_S = 1.5, 2.0
@@ -110,7 +110,7 @@ def step(rows: int, batches: int) -> Estimate:
     other, core = two_cores()
     with ExitStack() as stack:
         [(address, _)] = start_teachers(stack, [paced(0.05, rows)], PICTURES)
-        with children_on([other]):  # the reader's engine inherits this core
+        with on_cores([other]):  # the reader's engine inherits this core
             student = Child(stack, "the student", train, core, rows, address)
         student.receive()
 

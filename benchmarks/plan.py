@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ..mesh.cores import children_on
+from ..mesh.cores import on_cores
 from ..scheduler.cluster import Cluster, DeviceKind, DeviceRate, Distillation
 from ..scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from .children import Child, divided_cores
@@ -121,7 +121,7 @@ def _trainings(quick: bool) -> Iterator[PredictedAndMeasured]:
 
 def _with_teacher(layers: int, rows: int) -> list[PredictedAndMeasured]:
     cores, others = divided_cores(1)
-    with ExitStack() as stack, children_on(others):
+    with ExitStack() as stack, on_cores(others):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         options = ("--micro-batch", str(MICRO_BATCH), "--threads", "1")
         [(address, _)] = start_teachers(stack, [options], export_resnet(folder, layers))

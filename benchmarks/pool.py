@@ -13,7 +13,7 @@ import statistics
 from contextlib import ExitStack
 from typing import Final
 
-from ..mesh.cores import children_on
+from ..mesh.cores import on_cores
 from .children import Child, two_cores
 from .paced import ROWS, SERVICE, batch
 from .paced.teachers import paced, start_teachers
@@ -50,7 +50,7 @@ def run(quick: bool) -> BenchmarkReport:
         rows += rows_of_rates
     with ExitStack() as stack:
         log.info("teachers that take no time")
-        with children_on(two_cores()):
+        with on_cores(two_cores()):
             instant = [
                 Child(stack, f"teacher {number}", processes.serve, "codec", SHAPE, "uint8", "")
                 for number in range(TEACHERS)
@@ -77,7 +77,7 @@ def run(quick: bool) -> BenchmarkReport:
 def _start_caller(
     stack: ExitStack, service: str, shape: tuple[int, ...], dtype: str, addresses: list[str]
 ) -> Child:
-    with children_on(two_cores()):
+    with on_cores(two_cores()):
         caller = Child(stack, "the caller", trainer.train, shape, dtype, service, addresses, False)
     caller.receive()
     return caller

@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from ..mesh.cores import children_on
+from ..mesh.cores import on_cores
 from .children import Child, two_cores
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from .transports import HOST, SHAPE, processes, trainer
@@ -135,7 +135,7 @@ def measure(dtype: str, location: str, teachers: Sequence[int], batches: int) ->
             partial(socket.turn, batches) for socket in sockets.values()
         ]
         readers: dict[int, ReaderTimes] = {}
-        with children_on(two_cores()):
+        with on_cores(two_cores()):
             pool = [
                 Child(stack, f"teacher {number}", processes.serve, "codec", SHAPE, dtype, "")
                 for number in range(max(teachers))

@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..mesh.cores import available_cores, children_on
+from ..mesh.cores import available_cores, on_cores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -248,7 +248,7 @@ def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list
 
 def on_one_core() -> AbstractContextManager[None]:
     """Pin this thread, and the children it starts, to one core, if the system supports it."""
-    return children_on([max(available_cores())])
+    return on_cores([max(available_cores())])
 
 
 def machine() -> dict[str, Any]:

@@ -30,7 +30,7 @@ import numpy as np
 from ..coordinator.embedded import start_embedded
 from ..coordinator.registry.schema import lease_set
 from ..distill_reader import DistilReader
-from ..mesh.cores import children_on, pin_process
+from ..mesh.cores import on_cores, pin_process
 from ..proto.channel import Channel
 from ..teacher.backends import run_in_micro_batches
 from ..teacher.backends.selection import open_backend
@@ -139,7 +139,7 @@ def resnet(layers: int, batches: int) -> BareAndServed:
     source = Repeated(np.zeros((ROWS, 3, 224, 224), np.float32), count=batches)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-bench-")))
-        with children_on([model_core]):
+        with on_cores([model_core]):
             bare = Child(stack, "the bare model", run_bare_model, str(folder), layers)
         model = bare.receive()["model"]
         server, url = start_embedded()
@@ -149,7 +149,7 @@ def resnet(layers: int, batches: int) -> BareAndServed:
         [(address, process)] = start_teachers(stack, [options], model)
         pin_process([io_core], process.pid)
         leases = lease_set("teachers", SERVICE).deadlines
-        with children_on([io_core]):
+        with on_cores([io_core]):
             probe = Child(
                 stack, "the latency probe", take_latencies, address, url, leases, TEACHER, TTL_S
             )

@@ -30,7 +30,7 @@ def pin_process(cores: Iterable[int], pid: int | None = None) -> None:
 
 
 @contextlib.contextmanager
-def children_on(cores: Iterable[int]) -> Iterator[None]:
+def on_cores(cores: Iterable[int]) -> Iterator[None]:
     """Keep the calling thread, and children that it starts, on `cores` in the body (Linux only)."""
     if not hasattr(os, "sched_setaffinity"):
         yield

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from ...mesh.cores import children_on
+from ...mesh.cores import on_cores
 from ...proto.channel import Channel
 from ...proto.security.credentials import TlsFiles
 from ..children import Child, two_cores
@@ -71,12 +71,12 @@ class RunningTransport:
         cores = two_cores()
         server_cores, client_cores = (cores, cores) if share_cores else (cores[:1], cores[1:])
         folder = str(tls or "")
-        with children_on(server_cores):
+        with on_cores(server_cores):
             self._server = Child(
                 stack, f"the server of transport {name}", serve, name, shape, dtype, folder
             )
         port = self._server.receive()["port"]
-        with children_on(client_cores):
+        with on_cores(client_cores):
             self._client = Child(
                 stack, f"the client of transport {name}", send, name, shape, dtype, folder, port
             )

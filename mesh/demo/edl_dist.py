@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ...distill_reader import DistilReader, ReaderStats, Timeouts
 from ...runtime.errors import NoTeacherAvailable
 from ...runtime.lifecycle import Periodic, wait_until
-from ..cores import children_on, pin_process
+from ..cores import on_cores, pin_process
 from ..local import LocalMesh, TeacherSpec
 from .cpu_cores import CoreAssignment, CpuMeter
 from .digits import CLASSES, BatchSource, DigitDataset
@@ -170,7 +170,7 @@ def _make_churn(
         mesh.kill(teacher_id)
 
     def start(teacher_id: str) -> None:
-        with children_on(cores.others):
+        with on_cores(cores.others):
             meter.add("teachers", mesh.start_teacher(teacher_id, spec).pid)
 
     return TeacherChurn(
@@ -190,7 +190,7 @@ def open_reader(
 ) -> Iterator[DistilReader]:
     """Open a reader; its engine runs on the mesh's cores, this process on the student's core."""
     one_batch_bytes = batch_bytes(settings)
-    with children_on(cores.others):
+    with on_cores(cores.others):
         reader = DistilReader(
             BatchSource(digits, settings),
             service=SERVICE,

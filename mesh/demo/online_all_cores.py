@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...proto.dataclass_json import from_plain
 from ...runtime.supervise import end_with_parent, python_command, start
-from ..cores import children_on
+from ..cores import on_cores
 from .cpu_cores import CoreAssignment
 from .modes import Mode, ModeResult, OnBatch
 from .settings import DemoSettings
@@ -60,7 +60,7 @@ def run_online_on_all_cores(
         teacher,
         env={"OMP_NUM_THREADS": str(len(all_cores))},
     )
-    with children_on(all_cores):
+    with on_cores(all_cores):
         process = start(command, echo=echo)
     try:
         values = json.loads(process.expect(RESULT, math.inf, lambda: on_batch(done))[1])

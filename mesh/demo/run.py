@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ...runtime.errors import UsageError
 from ...runtime.files import check_writable
-from ..cores import available_cores, children_on, pin_process
+from ..cores import available_cores, on_cores, pin_process
 from ..local import LocalMesh, TeacherSpec
 from . import modes
 from .cpu_cores import CoreAssignment
@@ -175,7 +175,7 @@ class _DemoRun:
         with contextlib.ExitStack() as stack:
             title = f"Mesh: coordinator and {len(names)} teacher processes"
             with self.display.stage(title, 1 + len(names)) as stage:
-                with children_on(self.cores.others):
+                with on_cores(self.cores.others):
                     mesh = stack.enter_context(LocalMesh(check=self.display.check))
                     for name in names:
                         mesh.start_teacher(name, spec)

@@ -17,7 +17,7 @@ from ...runtime.errors import EdlError
 from ...runtime.supervise import Command, Process, describe_exit, start
 from ...scheduler.elastic_values import ElasticJob
 from ...scheduler.job_states import NodeEndings, ending_of, limits_of, state_of
-from ..cores import children_on
+from ..cores import on_cores
 from .spec import QueuedJobSpec
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class NodeGroup:
         with contextlib.ExitStack() as stack:
             try:
                 if cores:
-                    stack.enter_context(children_on(cores))
+                    stack.enter_context(on_cores(cores))
             except OSError:  # the machine or container has lost these cores since the start
                 log.warning("%s runs on any core: cores %s are gone", command.name, list(cores))
             process = start(command, echo=lambda line: self._buffer_line(number, line))

@@ -16,7 +16,7 @@ import pytest
 
 from edl.mesh.chaos import monitoring
 from edl.mesh.chaos.monitoring import RUN_ID_VARIABLE, LeftoverCheck
-from edl.mesh.cores import available_cores, children_on, pin_process
+from edl.mesh.cores import available_cores, on_cores, pin_process
 from edl.mesh.demo.cpu_cores import CoreAssignment, CpuMeter
 from edl.runtime.supervise import start
 from edl.tests.runtime.programs import DOCILE, WAIT_S, python
@@ -52,7 +52,7 @@ def test_children_start_on_the_named_cores_and_we_stay_where_we_were() -> None:
     assert CoreAssignment.divide({4}) == CoreAssignment(frozenset({4}), frozenset({4}))
     before = os.sched_getaffinity(0)
     last = max(before)
-    with children_on({last}):
+    with on_cores({last}):
         child = start(python("import os; print(sorted(os.sched_getaffinity(0)))"))
     child.expect(rf"^\[{last}\]$", WAIT_S)
     child.stop()

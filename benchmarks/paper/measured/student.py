@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ....distill_reader import DistilReader
-from ....mesh.cores import children_on, pin_process
+from ....mesh.cores import on_cores, pin_process
 from ....proto.channel import Channel
 from ....student.frameworks import FrameworkName
 from ...paced import FOR_EVER, SERVICE, Repeated
@@ -56,7 +56,7 @@ def train(
     image = rng.standard_normal((rows, 3, 224, 224), np.float32)
     label = rng.integers(0, CLASSES, (rows, 1))
     soft = rng.standard_normal((rows, CLASSES), np.float32)
-    with children_on(others):
+    with on_cores(others):
         models = StudentAndTeacher(framework, len(cores), layers)
         source = Repeated(image, label, count=FOR_EVER)
         reader = DistilReader(

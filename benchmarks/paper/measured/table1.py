@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
-from ....mesh.cores import available_cores, children_on
+from ....mesh.cores import available_cores, on_cores
 from ...children import Child, divided_cores
 from ...paced.teachers import PICTURES, paced, start_teachers
 from ...report import BenchmarkReport, Estimate, Goal, Row, interleaved
@@ -79,7 +79,7 @@ def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> BenchmarkReport:
 def _step_times(count: int, rows: int, options: tuple[str, ...], model: str) -> Seconds:
     cores, others = divided_cores(count)
     with ExitStack() as stack:
-        with children_on(others):
+        with on_cores(others):
             [(address, _)] = start_teachers(stack, [options], model)
         arguments = (framework(), _LAYERS, rows, cores, others, address)
         student = Child(stack, "the student", train, *arguments)
