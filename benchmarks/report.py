@@ -1,8 +1,8 @@
 """The report of a benchmark: rows of figures, goals with limits, a description of the machine.
 
 A benchmark is a module of this folder with a function `run(quick: bool) -> BenchmarkReport`. The
-first line of the module's docstring is its text in `edl bench --help`. Benchmarks take their
-figures with `interleaved` and make their goals with `Goal.judge` and `Goal.judge_speed`.
+first line of the module's docstring is its text in `edl bench --help`. Benchmarks make their goals
+with `Goal.judge` and `Goal.judge_speed`, and most take their figures with `interleaved`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Op = Literal[">=", "<=", "=="]
 Row = Mapping[str, str | float | int | bool]
 
-#: Least number of paired rounds of an interval: with fewer, it is too uncertain to fail a goal.
+#: Least number of samples of an interval: with fewer, the interval is too wide for a goal to fail.
 MIN_ROUNDS = 15
 RESAMPLES = 2000
 LIBRARIES = (
@@ -48,8 +48,9 @@ LIBRARIES = (
     "onnxruntime-gpu",
 )
 _GPUS = Path("/proc/driver/nvidia/gpus")
-#: A program whose CPU time shows how fast a machine is: small calls of Python code take longer in
-#: the same proportion. A loop of additions would not show the cost of system calls and of memory.
+#: A program whose CPU time shows how fast a machine is: from one machine to another, it changes by
+#: about the same factor as the CPU time of many small Python calls. A loop of additions would not
+#: show the cost of system calls and of memory.
 SPEED_PROGRAM = "import asyncio, numpy"
 #: CPU seconds of `SPEED_PROGRAM` on the reference machine.
 REFERENCE_SPEED_S = 0.15
@@ -184,7 +185,7 @@ class BenchmarkReport:
         devices = [machine["cpu"], f"{machine['cores']} cores", *machine.get("gpus", ())]
         console.print(", ".join([*devices, machine["os"]]))
         if (slowness := machine.get("slowness", 1.0)) > 1.0:
-            console.print(f"this machine is {slowness:g} times slower than the reference")
+            console.print(f"this machine needs {slowness:g} times the reference's CPU time")
         names = list(self.rows[0]) if self.rows else []
         rows = Table(*names)
         for row in self.rows:
@@ -221,7 +222,7 @@ def quantile(samples: Sequence[float], part: float) -> float:
     Infinite if there are no samples.
     """
     ranked = sorted(samples)
-    return ranked[math.ceil(part * len(ranked)) - 1] if ranked else math.inf
+    return ranked[max(math.ceil(part * len(ranked)), 1) - 1] if ranked else math.inf
 
 
 def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list[list[float]]:
@@ -252,7 +253,7 @@ def on_one_core() -> AbstractContextManager[None]:
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine, without names and paths: processor, memory, system, versions.
+    """Describe this machine, without host and user names: processor, memory, system, versions.
 
     `slowness` is the CPU time of `SPEED_PROGRAM`, divided by its CPU time on the reference machine.
     """
@@ -272,7 +273,7 @@ def machine() -> dict[str, Any]:
 
 @cache
 def slowness() -> float:
-    """Return how many times slower than the reference this machine is; below 1 if it is faster.
+    """Return the CPU time of `SPEED_PROGRAM` here / on the reference machine: above 1 is slower.
 
     The first call measures it, so call it after the benchmark has taken its figures.
     """

@@ -26,6 +26,7 @@ from edl.benchmarks.report import (
     interleaved,
     machine,
     on_one_core,
+    quantile,
 )
 from edl.cli import command_line
 from edl.runtime.errors import UsageError
@@ -214,6 +215,13 @@ def test_the_limit_of_a_speed_follows_that_of_the_machine(
     assert ("reference: 1" in shown(BenchmarkReport([], [goal]))) == (limit != 1.0)
 
 
+def test_quantiles_from_the_least_to_the_greatest_sample() -> None:
+    samples = [3.0, 1.0, 4.0, 2.0]
+    parts = (0.0, 0.1, 0.25, 0.5, 0.99, 1.0)
+    assert [quantile(samples, part) for part in parts] == [1.0, 1.0, 1.0, 2.0, 4.0, 4.0]
+    assert quantile([], 0.5) == math.inf
+
+
 def test_a_report_is_shown_and_written_whole() -> None:
     rows: list[Any] = [
         {"case": "a", "per_s": 1234567.0, "ok": True},
@@ -228,7 +236,7 @@ def test_a_report_is_shown_and_written_whole() -> None:
         "rows": rows,
         "goals": [speed | {"interval": [0.9, 1.3]}, errors],
     }
-    for part in ("1,234,567", "0.25", "0.9 .. 1.3", "speed", "errors", "2.5 times slower"):
+    for part in ("1,234,567", "0.25", "0.9 .. 1.3", "speed", "errors", "2.5 times the reference"):
         assert part in shown(report)
     without = BenchmarkReport(rows)
     assert (report.holds, without.holds, "goal" in shown(without)) == (False, True, False)
