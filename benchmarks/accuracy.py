@@ -7,8 +7,8 @@ teachers, from the label store that the third way filled. The teacher learns fro
 students from few. Differences are compared seed by seed.
 
 The digits of scikit-learn are always available. `--set data=FOLDER` names a folder that contains,
-at any depth, the four IDX files of MNIST (or `--set download=on` lets Paddle fetch them), and
-reviews in `pos.txt` and `neg.txt`.
+at any depth, the four IDX files of MNIST, reviews in `pos.txt` and `neg.txt`, or both. With
+`--set download=on`, Paddle fetches MNIST.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ def run(
 
     Args:
         quick: train two students in each way for a few steps: too little to compare accuracies.
-        data: folder with the data of MNIST and of the reviews.
+        data: folder with the data of MNIST, of the reviews, or of both; None: without these tasks.
         picture: PNG file to draw.
         seeds: students for each way.
-        download: let Paddle fetch MNIST.
+        download: let Paddle fetch MNIST, instead of reading it from `data`.
         task: name of the only task to run; None: all.
         framework: framework of the students; the teachers are Paddle's. Tasks without students in
             this framework are left out.

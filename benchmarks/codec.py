@@ -26,7 +26,8 @@ DTYPES = ("uint8", "float32")
 def run(quick: bool) -> BenchmarkReport:
     """Return a row for each dtype, with the CPU time of a batch in ms.
 
-    `times_faster` is the median ratio of paired rounds, `low` to `high` its 95 % interval.
+    `times_faster` is protobuf's time / our codec's, the median over rounds; `low` to `high` is its
+    95 % interval.
     """
     repeats = 2 if quick else 20
     return BenchmarkReport([_row(np.ones(SHAPE, dtype), repeats) for dtype in DTYPES])

@@ -182,7 +182,7 @@ class Simulation:
         raise KeyError(name)
 
     def makespan_s(self) -> float:
-        """Return the seconds from the first submission until the last job ended."""
+        """Return the seconds from the first submission until all jobs, or the simulation, ended."""
         ends = [self.until_s if run.ended_s is None else run.ended_s for run in self.runs]
         return max(ends) - min(run.job.submitted_s for run in self.runs)
 

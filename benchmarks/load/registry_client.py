@@ -22,7 +22,7 @@ from .resp import OnReply, RespConnection, command, integers, text
 
 #: Samples per second of the kinds of simulated teachers; each teacher is of a random kind.
 SPEEDS: Final = (20.0, 20.0, 80.0)
-#: Incarnation and instance key of all simulated teachers: each starts only once.
+#: Incarnation and instance key of all simulated teachers. One incarnation: each starts only once.
 INCARNATION: Final = 1
 KEY: Final = instance.new_key()
 _SLOTS: Final = 4
@@ -100,7 +100,8 @@ class RegistryClient:
     def beat(self, name: str) -> None:
         """Renew the lease of a teacher as `RedisLeases` does, without waiting for the reply.
 
-        Full heartbeats sent as commands carry changed facts, as those of a working teacher do.
+        The first heartbeat runs a script. Later full heartbeats are commands with changed facts, as
+        those of a working teacher.
         """
         at_s, redis_ms = self._full_beats.get(name, (0.0, 0))
         if not redis_ms:

@@ -117,8 +117,8 @@ def run_students(
 ) -> None:
     """Subscribe students to the live managers, spread like readers, and follow the phases.
 
-    In the first phase nothing changes. In the second phase each student is starved and wants `more`
-    additional teachers. In the third phase the process sends its figures and ends.
+    Before phase 2 nothing changes. In phase 2 each student is starved and wants `more` additional
+    teachers. In phase 3 the process sends its figures and ends.
 
     Args:
         channel: its first message to the benchmark means that all students have teachers.
@@ -126,7 +126,7 @@ def run_students(
         service: service of the teachers.
         count: number of students.
         want: number of teachers that each student wants at first.
-        more: number of further teachers that each student wants from the second phase on.
+        more: number of further teachers that each student wants from phase 2 on.
     """
     asyncio.run(_run(channel, url, service, count, want, more))
 

@@ -148,8 +148,8 @@ def run_teachers(
 ) -> None:
     """Register teachers and follow the phases.
 
-    In the first phase `changes` teachers die at random times within `span_s` seconds, in the second
-    phase as many join. In the third phase the process sends its figures and ends.
+    In phase 1 `changes` teachers die at random times within `span_s` seconds, in phase 2 as many
+    join. In phase 3 the process sends its figures and ends.
 
     Args:
         channel: its first message to the benchmark means that all teachers are registered.

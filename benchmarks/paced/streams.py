@@ -143,7 +143,7 @@ def straggler(batch_s: float, others: int, times_slower: int) -> ThroughputShare
     Args:
         batch_s: seconds of a batch at each other teacher.
         others: number of other teachers.
-        times_slower: how many times slower the slow teacher is.
+        times_slower: time of a batch at the slow teacher / at each other teacher.
 
     Returns:
         The throughput as a share of the sum of the rates.
