@@ -202,7 +202,7 @@ class RankEvaluation:
         self._patient = True  # ranks may end their first evaluation far apart in time
 
     def run(self, model: Any, group: Group, report: Callable[[int], None]) -> dict[str, float]:
-        """Return the metrics by name, equal on all ranks; empty if the job has none.
+        """Return the metrics by name, equal on all ranks; empty without metrics or rows.
 
         All ranks must call it.
 

@@ -163,12 +163,12 @@ def own_address(coordinator: str | None) -> str:
 def free_endpoints(host: str, count: int) -> tuple[str, ...]:
     """Return `count` different addresses host:port whose ports are free now.
 
-    If possible, no port is in the range that the system uses for outgoing connections. From that
-    range, an outgoing connection might take the port before a rank listens.
+    The ports are from 10,000 on and below those that the system uses for outgoing connections, if
+    there are such ports. An outgoing connection might take another port before a rank listens.
 
     Raises:
         UsageError: `host` is not an address of this machine.
-        AddressInUse: fewer than `count` ports are free.
+        AddressInUse: fewer than `count` of these ports are free.
     """
     endpoints: list[str] = []
     try:
@@ -200,7 +200,7 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
 
 
 def _rank_ports(count: int) -> list[int]:
-    """Return the ports that outgoing connections do not get, shuffled.
+    """Return the ports from 10,000 on and below those of outgoing connections, shuffled.
 
     If there are none, return `count` zeros: the system chooses.
     """

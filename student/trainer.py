@@ -121,11 +121,11 @@ class Trainer:
         With `steps` alone, the loader is iterated as often as needed. If `loader` is an iterator,
         there is one pass; `fit` takes only the batches that it trains on and leaves the iterator
         open for the next `fit`. After an exception, including Ctrl-C, the gradients are cleared,
-        and an iterator that `fit` made is closed.
+        and an iterator that `fit` made is closed if it has a `close`.
 
         Raises:
-            UsageError: neither epochs nor steps are given, or a loader that is not an iterator
-                yields nothing.
+            UsageError: neither epochs nor steps are given, a loader that is not an iterator yields
+                nothing, or `loss_of_batch` refuses a batch.
         """
         from .job.batches import rows_of
 

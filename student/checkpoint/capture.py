@@ -116,9 +116,9 @@ def restore(
 def _check_layers(step: int, live: Mapping[str, Any], saved: Mapping[str, Array]) -> None:
     faults = []
     for name in live.keys() & saved.keys():
-        live_shape, saved_shape = _shape(live[name]), _shape(saved[name])
-        if live_shape != saved_shape:
-            faults.append(f"{name} is {saved_shape} in the checkpoint and {live_shape} in the job")
+        here, there = _dtype_and_shape(live[name]), _dtype_and_shape(saved[name])
+        if here != there:
+            faults.append(f"{name} is {there} in the checkpoint and {here} in the job")
     faults.sort()
     faults = [*faults[:_MAX_NAMES_SHOWN], *_more(faults)]
     faults += _names_text("not in the checkpoint", live.keys() - saved.keys())
@@ -142,7 +142,7 @@ def _more(names: list[str]) -> list[str]:
     return [f"and {len(names) - _MAX_NAMES_SHOWN} more"] if len(names) > _MAX_NAMES_SHOWN else []
 
 
-def _shape(tensor: Any) -> str:
+def _dtype_and_shape(tensor: Any) -> str:
     return f"{str(tensor.dtype).rpartition('.')[2]}{list(tensor.shape)}"
 
 

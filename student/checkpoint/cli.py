@@ -45,8 +45,9 @@ def list_(
 ) -> None:
     """List checkpoints, the newest first.
 
-    Without --verify, this reads only manifests and the lengths of the other files. It changes
-    nothing, and may run during a training. When a training starts, it skips damaged checkpoints.
+    Without --verify, this reads only MANIFEST.json, JOINED.json and the lengths of the other files.
+    It changes nothing, and may run during a training. When a training starts, it skips damaged
+    checkpoints.
     """
     from .repository import located
 

@@ -1,7 +1,8 @@
 """Checkpoints at a URL of fsspec: s3, gs, hdfs and all others.
 
 Object stores cannot rename folders. So each save writes to a folder with a unique name. The folder
-becomes a checkpoint by its manifest, which is written last and removed first.
+becomes a checkpoint by its manifest, the last file of a save, which is removed first. Afterwards
+any node may add `JOINED` to it (`Repository.mark`).
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _remove_leftover(folder: Path) -> None:
 
 
 def _is_leftover(fd: int) -> bool:
-    """Try to lock a folder; return whether its writer is gone, or has not locked it yet."""
+    """Try to lock a folder; return whether no writer has it locked or, without locks, it is old."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -230,7 +230,7 @@ class SnapshotWriter:
         takes the time of one copy, without waiting for the disk.
 
         Raises:
-            MemoryRefused: the system has too little memory. The other slot is unchanged.
+            MemoryRefused: the system has too little memory. Both slots keep their snapshots.
         """
         sequences = [header.sequence if header else 0 for header in map(Slot.header, self._slots)]
         older, newer = sorted(range(len(self._slots)), key=sequences.__getitem__)

@@ -1,8 +1,8 @@
 """The choice of a rank's source and reader, which depends on the job's feed and on teachers.
 
-`UnshardedSource` is for feeds whose samples have no ids: each rank of a fixed world reads a part,
-and remembers its position there. `DirectReader` is for jobs without teachers. `sharded.py` has the
-source for samples with ids.
+`UnshardedSource` is for feeds whose samples ranks cannot share by position: each rank of a fixed
+world reads a part, and remembers its position there. `DirectReader` is for jobs without teachers.
+`sharded.py` has the source for all other feeds.
 """
 
 from __future__ import annotations

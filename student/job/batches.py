@@ -79,7 +79,7 @@ def split(
         positions: whether the batch has positions.
 
     Raises:
-        UsageError: fields are missing.
+        UsageError: fields are missing or unexpected.
     """
     if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], Mapping):
         batch = batch[0]  # the form of Paddle's static-graph loaders

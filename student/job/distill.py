@@ -22,8 +22,8 @@ SoftLoss = Literal["kl", "mse", "topk"]
 #: One of a model's outputs: the index in a tuple or list, the key in a dict.
 OutputKey = int | str
 
-#: Options of the reader that the rank sets.
-_SET_BY_RANK = frozenset(
+#: Options of the reader that the training decides, so a job must not give them.
+_DECIDED_BY_TRAINING = frozenset(
     {"source", "coordinator", "teachers", "job", "rank", "world_size", "seed", "uneven", "ordered"}
 )
 
@@ -125,7 +125,7 @@ class Distill:
         self._check_weights()
         self._check_loss()
         self._check_outputs()
-        if reserved := sorted(_SET_BY_RANK & set(self.options)):
+        if reserved := sorted(_DECIDED_BY_TRAINING & set(self.options)):
             raise UsageError(f"{reserved[0]!r} is set by the training itself: omit it")
         misplaced = [name for name in self._own_options() if name in self.options]
         if misplaced:
@@ -182,7 +182,7 @@ class Distill:
         return self.output or (self.fetches[0] if self.fetches else "")
 
     def reader_options(self) -> dict[str, Any]:
-        """Return keyword arguments for `DistilReader`, without those that the rank sets."""
+        """Return keyword arguments for `DistilReader`, without those that the training decides."""
         from ...distill_reader import Timeouts
 
         timeouts = self.options.get("timeouts") or Timeouts()

@@ -6,7 +6,7 @@
     source = spec.feed("train")
     loss = spec.loss(model(image), label)
 
-The calls are independent, so each function can be tested alone. Every error of the job file is a
+The calls are independent, so each function can be tested alone. An error of a function is a
 `JobError` of one line: file, line, function, what is wrong, and what to do unless that is obvious.
 `as_job_error` converts exceptions of user code that runs outside these calls.
 """
@@ -54,7 +54,7 @@ class JobSpec:
     Attributes:
         path: absolute path of the file.
         functions: the user's functions by name.
-        framework: framework of the model; the file states or imports it.
+        framework: framework of the model; see `framework_of_job`.
     """
 
     path: str
@@ -306,7 +306,8 @@ def source_location(file: str, function: str, line: int | None) -> str:
 def as_job_error(error: BaseException, file: str) -> BaseException:
     """Return a `JobError` if the exception passed through the job file, else the exception itself.
 
-    This covers code that is not called through `JobSpec`, such as a forward pass or a data set.
+    An `EdlError` is always returned itself. This covers code that is not called through `JobSpec`,
+    such as a forward pass or a data set.
     """
     frame = None if isinstance(error, EdlError) else _frame_in(file, error.__traceback__)
     if frame is None or not isinstance(error, Exception):

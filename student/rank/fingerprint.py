@@ -25,8 +25,9 @@ from ..settings import TrainSettings
 
 _DIGITS: Final = 16
 _PACKAGE: Final = __name__.partition(".")[0]
-#: Fields of `Distill` that "loss" leaves out: they have their own fields in the fingerprint, or
-#: affect only how labels arrive.
+#: Fields of `Distill` that "loss" leaves out. `service` and `feeds` are fields of the fingerprint
+#: themselves. The others are not compared, although some can change the labels of a batch, such as
+#: `ensemble` in `options`.
 _NOT_LOSS: Final = frozenset(
     {"service", "feeds", "no_teacher_grace_s", "wait_timeout_s", "store", "options"}
 )
@@ -82,7 +83,7 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         "epochs": settings.epochs,
         "steps": settings.steps,
     }
-    spec.metrics()  # last: modules that only it imports do not affect the training
+    spec.metrics()  # last: modules that only `metrics` imports do not affect the training
     values: dict[str, Any] = json.loads(json.dumps(fingerprint))
     return values
 
@@ -101,8 +102,8 @@ def _modules(job_file: Path) -> dict[str, str]:
             continue
         path = Path(file).absolute()
         beside = path.is_relative_to(folder) and path != job_file and path.is_file()
-        # Skip a virtual environment within the folder. If instead the folder is within the
-        # environment, as a folder below /usr is, its modules count.
+        # Skip modules of a virtual environment in the folder. If instead the folder is below
+        # `sys.prefix`, which is /usr without a virtual environment, its modules count.
         if beside and not (environment.is_relative_to(folder) and path.is_relative_to(environment)):
             digests[str(path.relative_to(folder))] = _digest(path)
     return dict(sorted(digests.items()))

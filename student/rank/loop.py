@@ -90,6 +90,8 @@ class Loop:
     def run(self) -> Ending:
         """Train to the end, or until all ranks leave.
 
+        Exceptions of the reader and of the job's functions pass unchanged.
+
         Raises:
             PeerLost: another rank is gone.
             UsageError: two epochs in a row have no rows.

@@ -34,10 +34,11 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
         The loop, ready for its first step, and the `Ready` message for the supervisor.
 
     Raises:
-        UsageError: job file, settings and checkpoint do not fit together.
+        UsageError: the job file or a setting is wrong, or the checkpoint does not fit them.
         CheckpointDamaged: the checkpoint is damaged.
         CheckpointUnavailable: the checkpoint cannot be read now.
         PeerLost: another rank is gone.
+        EdlError: the log of ids cannot be written.
     """
     settings, rank, world = order.settings, order.rank, order.world
     spec = load_job(settings.job_file)

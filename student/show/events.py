@@ -56,7 +56,7 @@ class EventFiles:
         pause_s: seconds without writes after an error of the disk.
 
     Raises:
-        UsageError: the folder cannot be written, or the library is not installed.
+        UsageError: the folder cannot be created, or the library is not installed.
     """
 
     def __init__(self, folder: str, pause_s: float = _PAUSE_S) -> None:

@@ -14,7 +14,7 @@ _PACE_S: Final = 60.0
 
 
 class TrainingStatus:
-    """The status of a training. Displays pass on the calls that they get.
+    """The status of a training. Displays pass on their calls of `begin` and `progress`.
 
     Attributes:
         generation: the latest generation with ready ranks; 0: none yet.

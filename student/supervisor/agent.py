@@ -50,7 +50,7 @@ CHECKPOINT_TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class NodeDependencies:
-    """What a supervisor runs, and its time limits; tests replace them.
+    """What a supervisor runs, and its time limits; only tests change more than `environment`.
 
     Attributes:
         module: module that each rank runs.
@@ -140,7 +140,8 @@ class Supervisor:
             NoTeacherAvailable: no teacher came in the time that the job allows.
             CheckpointUnavailable: checkpoints cannot be read at the start, or a snapshot cannot be
                 written.
-            EdlError: the job failed, or continues without this node.
+            EdlError: the job failed or continues without this node, or the job board does not
+                answer at the start.
         """
         try:
             self._session.update_facts(
@@ -468,7 +469,7 @@ class Supervisor:
             self._worker_run.leave("this node leaves")
 
     def _may_leave(self, view: RendezvousView) -> bool:
-        """Whether this leaving node may go: no other node needs it, or the others took too long."""
+        """Whether this leaving node may go: none needs it, the board is away, or time is up."""
         if self._worker_run is not None or self._starting_since_s:
             return False
         if self._generation is None or self._session.away:

@@ -70,7 +70,7 @@ class CheckpointVerifier:
         """Return the newest valid checkpoint; None while it is being read.
 
         Args:
-            generation: the generation that has ended; results for other generations are not reused.
+            generation: the last generation, 0: there was none; results for others are not reused.
             history: history on the board.
 
         Raises:
@@ -139,6 +139,7 @@ class CheckpointManager:
     Raises:
         UsageError: no installed package can open the URL, or another training without a coordinator
             saves there.
+        CheckpointUnavailable: the file system behind the URL cannot be opened.
     """
 
     def __init__(
@@ -288,8 +289,8 @@ _SUCCESSOR_S: Final = 15.0
 class LastWrite:
     """Writes the newest snapshot before a node leaves, unless another node does.
 
-    No method blocks, so the node still follows generations meanwhile: if a generation starts from
-    this snapshot, the node must write the snapshot under the name that the generation gave it.
+    No method waits for the write, so the node still follows generations meanwhile: if one starts
+    from this snapshot, the node must write the snapshot under the name that the generation gave it.
 
     Args:
         checkpoints: checkpoints of the node.

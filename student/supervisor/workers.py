@@ -63,7 +63,7 @@ class RankProcess:
             pause of the supervisor moves `at_s` and `heard_s` forward.
         heard_s: when the rank's last message arrived.
         last: the rank's `Finished`, `Left` or `Failed` message; None: none has arrived.
-        code: exit code of the process; None: it runs.
+        code: exit code of the process; None: it has not been received.
         killed_for: why the supervisor killed it; empty: the supervisor did not.
         was_suspended: a signal had stopped the process when it was killed.
         waiting_for: what the rank waits for, as text; empty: nothing.
@@ -337,11 +337,11 @@ def _record(rank: RankProcess, message: FromRank | int) -> None:
             rank.code = message
 
 
-#: Seconds after which the other ranks of a node are killed if one rank has failed.
-PEERS_S: Final = 2.0
-#: Seconds after which the other ranks are killed if one rank has ended without a failure: until
-#: then they may write a snapshot or evaluate.
-FOLLOW_S: Final = 60.0
+#: Seconds after which the other ranks of a node are killed if one rank has finished or left at a
+#: safe point: until then they may write a snapshot or evaluate.
+_OTHERS_AFTER_SAFE_END_S: Final = 60.0
+#: Seconds after which they are killed if one rank has ended in another way.
+_OTHERS_AFTER_LOSS_S: Final = 2.0
 #: Seconds without a message after which a rank counts as silent; waiting ranks report each second.
 _SILENT_S: Final = 4.0
 #: Limit of the positions in a reported failure: all remembered failures must fit on the board.
@@ -384,8 +384,8 @@ class WorkerRun:
         self._on_message = on_message
         self._asked_to_leave = ""
         self._hang_reason = ""  # the leader's reason why ranks hang
-        # When the first rank ended, and whether it ended without a failure. Once a rank has failed,
-        # these are of the first failed rank.
+        # When the first rank ended, and whether it finished or left at a safe point. Once a rank
+        # has ended otherwise, these are of the first such rank.
         self._first_end: tuple[float, bool] | None = None
 
     def poll(self, wait_s: float) -> RunResult | None:
@@ -438,7 +438,7 @@ class WorkerRun:
         if self._first_end is None:
             return
         at_s, safe = self._first_end
-        if now_s - at_s < (FOLLOW_S if safe else PEERS_S):
+        if now_s - at_s < (_OTHERS_AFTER_SAFE_END_S if safe else _OTHERS_AFTER_LOSS_S):
             return
         another_failed = any(r.code not in (None, 0, EXIT_AGAIN) for r in self.workers.ranks)
         for rank in running:
