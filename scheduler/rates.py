@@ -14,7 +14,7 @@ from math import ceil, inf, isfinite
 from typing import Final
 
 
-class LowQuantile:
+class RecentQuantile:
     """A quantile of the last `size` measurements.
 
     The quantile is an actual measurement (the nearest rank below), never an interpolation.
@@ -49,7 +49,7 @@ class LowQuantile:
         return len(self._sorted)
 
 
-class RecentMedian(LowQuantile):
+class RecentMedian(RecentQuantile):
     """The (lower) median of the last `size` measurements; half of these must change to move it."""
 
     def __init__(self, size: int = 16) -> None:

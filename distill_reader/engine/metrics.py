@@ -13,7 +13,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security.certificates import export_expiry
 from ...scheduler.circuit_breakers import IN_WORDS
 from ...scheduler.flow import FlowState
-from ...scheduler.rates import LowQuantile, RecentRate
+from ...scheduler.rates import RecentQuantile, RecentRate
 from ..config import ReaderConfig
 from .teacher_requests import RequestDone
 
@@ -35,13 +35,13 @@ class TeacherTimes:
 
     def __init__(self) -> None:
         self._rates: dict[str, RecentRate] = {}
-        self._quantiles: dict[str, dict[float, LowQuantile]] = {}
+        self._quantiles: dict[str, dict[float, RecentQuantile]] = {}
 
     def answered(self, teacher: str, samples: int, seconds: float, now: float) -> None:
         """Record that a teacher labelled `samples` rows, `seconds` after the request was sent."""
         if teacher not in self._rates:
             self._rates[teacher] = RecentRate(HORIZON_S)
-            self._quantiles[teacher] = {q: LowQuantile(QUANTILE_RESPONSES, q) for q in QUANTILES}
+            self._quantiles[teacher] = {q: RecentQuantile(QUANTILE_RESPONSES, q) for q in QUANTILES}
         self._rates[teacher].add(samples, now)
         for quantile in self._quantiles[teacher].values():
             quantile.add(seconds)

@@ -13,7 +13,7 @@ from statistics import median_low
 from typing import Literal, NamedTuple
 
 from ..ledger import events as ev
-from ..rates import LowQuantile
+from ..rates import RecentQuantile
 from .events import AnswerCame
 from .windows import RequestSize, Window, WindowConfig
 
@@ -53,7 +53,7 @@ class Turnarounds:
 
     def __init__(self) -> None:
         self._teachers: dict[str, Turnaround] = {}
-        self._stretches = LowQuantile(STRETCH_ANSWERS, STRETCH_QUANTILE)
+        self._stretches = RecentQuantile(STRETCH_ANSWERS, STRETCH_QUANTILE)
 
     def answered(self, teacher: str, rows: int, seconds: float) -> None:
         """Record an answer; impossible values are ignored.

@@ -19,7 +19,7 @@ from edl.scheduler.backoff import delay_s
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
-from edl.scheduler.rates import LowQuantile, RecentMedian, pooled_t_t
+from edl.scheduler.rates import RecentMedian, RecentQuantile, pooled_t_t
 from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.delivery import Delivery
 
@@ -110,7 +110,7 @@ class Mesh(VirtualTime):
         self.left_behind: list[int] = []  # of epochs that were left
         self.venomous: set[int] = set()  # batches that every teacher refuses
         self.waiting = False
-        self.steps = LowQuantile(16, 0.25)
+        self.steps = RecentQuantile(16, 0.25)
         self.most_unlabelled = 0
         self.epoch = self.engine = 0
         self.wants: list[int] = []

@@ -17,9 +17,9 @@ from edl.scheduler.admission import RateLimit, TokenBucket, full_bucket, take_to
 from edl.scheduler.backoff import RetryPause, ceiling_s, delay_s, next_retry_s, retry_s
 from edl.scheduler.rates import (
     ROUNDING,
-    LowQuantile,
     RecentMean,
     RecentMedian,
+    RecentQuantile,
     RecentRate,
     pooled_t_t,
     teachers_needed,
@@ -39,7 +39,7 @@ MEASUREMENTS = st.lists(st.floats(0, 1e6), max_size=60)
 class TestRates:
     @given(MEASUREMENTS, st.integers(1, 20), st.floats(0, 1))
     def test_quantile(self, measurements: list[float], size: int, q: float) -> None:
-        estimate = LowQuantile(size, q)
+        estimate = RecentQuantile(size, q)
         assert estimate.value is None
         for count, value in enumerate(measurements, 1):
             estimate.add(value)
