@@ -112,7 +112,7 @@ def _counters(points: Iterable[MeshSample]) -> Iterator[TraceEvent]:
 
 
 def _mesh_events(result: SimulationResult) -> Iterator[TraceEvent]:
-    for event in result.happenings:
+    for event in result.mesh_events:
         name, args = f"{event.kind} {event.subject}", {"subject": event.subject, "text": event.text}
         yield _event(name, "i", MESH, _EVENTS, event.at_s, s="t", cat=event.kind, args=args)
 

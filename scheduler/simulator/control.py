@@ -339,7 +339,7 @@ def _result(control: SimulatedControl) -> SimulationResult:
         students=students,
         teachers=tuple(_teachers_result(group, control) for group in control.scenario.teachers),
         points=tuple(control.points),
-        happenings=tuple(trace.happenings),
+        mesh_events=tuple(trace.mesh_events),
         labelled=tuple(trace.labelled),
         stepped=tuple(trace.stepped),
         trace_hash=trace.digest,

@@ -108,12 +108,12 @@ class EventTrace:
         keep_batches: keep every answered request and every step, too. They are hashed in any case.
 
     Attributes:
-        happenings: events of the control plane.
+        mesh_events: what happened to students, teachers and services, without batches.
         labelled, stepped: answered requests and steps, if they are kept.
     """
 
     def __init__(self, clock: VirtualClock, keep_batches: bool = False) -> None:
-        self.happenings: list[SimulatedEvent] = []
+        self.mesh_events: list[SimulatedEvent] = []
         self.labelled: list[LabelledRequest] = []
         self.stepped: list[Stepped] = []
         self._clock = clock
@@ -123,7 +123,7 @@ class EventTrace:
     def record(self, kind: str, subject: str, text: str = "") -> None:
         """Record an event of the mesh."""
         now = self._clock.now
-        self.happenings.append(SimulatedEvent(now, kind, subject, text))
+        self.mesh_events.append(SimulatedEvent(now, kind, subject, text))
         self._hash.update(f"{now!r} {kind} {subject} {text}\n".encode())
 
     def hash(self, *facts: object) -> None:

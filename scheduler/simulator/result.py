@@ -159,7 +159,7 @@ class SimulationResult:
         virtual_s: its virtual duration.
         students, teachers: in the order of the scenario.
         points: the mesh at regular moments, for curves.
-        happenings: the events of the mesh, in order.
+        mesh_events: the events of the mesh, in order.
         labelled, stepped: all answered requests and all steps, if they were kept.
         trace_hash: hash of all events in order, batches included (16 hex digits).
         events: number of actions that the virtual clock executed.
@@ -169,7 +169,7 @@ class SimulationResult:
     students: tuple[StudentResult, ...]
     teachers: tuple[TeachersResult, ...]
     points: tuple[MeshSample, ...]
-    happenings: tuple[SimulatedEvent, ...]
+    mesh_events: tuple[SimulatedEvent, ...]
     labelled: tuple[LabelledRequest, ...]
     stepped: tuple[Stepped, ...]
     trace_hash: str

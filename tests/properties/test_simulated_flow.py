@@ -207,7 +207,7 @@ def test_a_slow_teacher_adds_what_it_can_and_is_named(
     fault = ScenarioFault(since_s, "t", "slow", factor=slower)
     result = play(group, pool, end_s, seed, faults=(fault,))
     ((slow, named_s),) = named_at(result).items()
-    assert slow in next(one.subject for one in result.happenings if one.kind == "slow")
+    assert slow in next(one.subject for one in result.mesh_events if one.kind == "slow")
     assert since_s < named_s < known_s
     sum_of_rates = (others + 1 / slower) / (batch_s * exp(jitter**2 / 2))  # of lognormal times
     assert rate(result, known_s, end_s) >= 0.95 * sum_of_rates

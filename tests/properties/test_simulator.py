@@ -138,8 +138,8 @@ def test_a_device_works_on_one_request_on_each_lane_and_on_none_when_it_is_gone(
     scenario: simulator.Scenario,
 ) -> None:
     result = run(scenario)
-    ended = {h.subject: h.at_s for h in result.happenings if h.kind in ("crash", "leave")}
-    served = {h.subject: h.at_s for h in result.happenings if h.kind == "serve"}
+    ended = {h.subject: h.at_s for h in result.mesh_events if h.kind in ("crash", "leave")}
+    served = {h.subject: h.at_s for h in result.mesh_events if h.kind == "serve"}
     lanes = {group.name: group.lanes for group in scenario.teachers}
     works: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for one in result.labelled:
