@@ -334,7 +334,7 @@ def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
 
 
 def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "CRASHES_AT_MOST", 1)
+    monkeypatch.setattr(pool, "GIVE_UP_AFTER_CRASHES", 1)
     with running() as bench:
         assert bench.pool.lanes == 2
         with pytest.raises(RetryableError):
@@ -353,7 +353,7 @@ def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPa
 def test_a_restart_that_finds_no_memory_is_tried_again(
     memory_full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "CRASHES_AT_MOST", 1000)
+    monkeypatch.setattr(pool, "GIVE_UP_AFTER_CRASHES", 1000)
     with running(NEEDS_MEMORY, NEEDS_MEMORY) as bench:
         memory_full.touch()
         os.kill(pids()[0], signal.SIGKILL)
@@ -367,7 +367,7 @@ def test_a_restart_that_finds_no_memory_is_tried_again(
 def test_a_predictor_that_never_finds_memory_again_is_given_up_alone(
     memory_full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "CRASHES_AT_MOST", 2)
+    monkeypatch.setattr(pool, "GIVE_UP_AFTER_CRASHES", 2)
     with running(NEEDS_MEMORY, NEEDS_MEMORY) as bench:
         memory_full.touch()
         os.kill(pids()[0], signal.SIGKILL)
