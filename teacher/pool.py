@@ -163,7 +163,7 @@ class PredictorPool:
         return sum(predictor.restarts for predictor in self.predictors)
 
     @property
-    def lanes(self) -> int:
+    def device_count(self) -> int:
         """Number of devices that serve, or will after a restart."""
         return sum(predictor.failure is None for predictor in self.predictors)
 

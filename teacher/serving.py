@@ -270,7 +270,7 @@ class TeacherLifecycle:
             identity=self._identity,
             model=None if self._pool.ready_report is None else self._batcher.require_loaded(),
             slots=self._config.server.slots,
-            lanes=self._pool.lanes,
+            device_count=self._pool.device_count,
             in_flight=self._recorder.in_flight,
             t_t_s=self._pool.t_t_s,
             accepting=self._pool.ready,

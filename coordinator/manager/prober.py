@@ -61,8 +61,8 @@ _OPTIONS: Final = (
 )
 #: Fact of our own teachers and of sidecars: the key that proves their identity.
 INSTANCE_KEY: Final = "instance_key"
-#: Fact of a foreign server: address of the sidecar that registered it and vouches for it.
-VOUCHER: Final = "voucher"
+#: Fact of a foreign server: address of the sidecar that registered it and attests it.
+SIDECAR: Final = "voucher"
 #: Protocols of our own teachers.
 _OURS: Final = ("", "oip")
 _NOT_OIP: Final = "does not speak the Open Inference Protocol"
@@ -78,7 +78,7 @@ class GrpcProber:
 
     A teacher has to prove that it holds its instance key, and that it is the incarnation that
     registered. A foreign server has no key. Its sidecar has to prove the same about itself, and
-    that it vouches for the server's address. Then the server has to be ready for requests of
+    that it attests the server's address. Then the server has to be ready for requests of
     students.
 
     It uses threads, not asyncio: gRPC supports only one event loop per process well, and the
@@ -138,13 +138,13 @@ class GrpcProber:
     def _verdict(self, member: Member) -> Verdict:
         address = member.facts.get("address", "")
         protocol = member.facts.get("protocol", "")
-        voucher = member.facts.get(VOUCHER, "")
-        if not voucher and protocol not in _OURS:
+        sidecar = member.facts.get(SIDECAR, "")
+        if not sidecar and protocol not in _OURS:
             return Verdict(
                 "never",
                 f"protocol {protocol!r:.40} is only for foreign servers, which need a sidecar",
             )
-        prover = identity_address(address, voucher, has_key=bool(member.facts.get(INSTANCE_KEY)))
+        prover = identity_address(address, sidecar, has_key=bool(member.facts.get(INSTANCE_KEY)))
         if prover is None:
             return Verdict("never", _UNPROVEN)
         if not _is_address(prover):
@@ -156,7 +156,7 @@ class GrpcProber:
             return _failed(prover, error)
         except UsageError as error:  # our own certificates or token are wrong
             return Verdict("retry", f"it cannot be probed: {error}")
-        if verdict.word == "ok" and voucher:
+        if verdict.word == "ok" and sidecar:
             return self._ready(address, protocol, member.facts.get("model", ""))
         return verdict
 
@@ -182,7 +182,7 @@ class GrpcProber:
 
     def _prove(self, channel: grpc.Channel, address: str, member: Member) -> Verdict:
         """Check that the server has the teacher's key and is the incarnation that registered."""
-        vouched_address = member.facts["address"] if member.facts.get(VOUCHER) else ""
+        attested_address = member.facts["address"] if member.facts.get(SIDECAR) else ""
         challenge = instance.new_challenge()
         _, call = _method(channel, "ServerMetadata").with_call(
             pb.ServerMetadataRequest().SerializeToString(),
@@ -196,7 +196,7 @@ class GrpcProber:
             member.incarnation,
             challenge,
             metadata.get(instance.PROOF, ""),
-            vouched_address,
+            attested_address,
         ):
             return Verdict("ok")
         return Verdict(

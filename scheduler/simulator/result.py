@@ -55,8 +55,8 @@ class TeachersResult:
         lost: number of expired leases: of teachers that crashed, or hung for longer than the TTL.
         there_s: teacher-seconds from serving until gone; a hung teacher counts until its lease
             expires.
-        busy_s: lane-seconds of working devices.
-        utilization: `busy_s` divided by the lane-seconds of `there_s`; 0 if there are none.
+        busy_s: device-seconds of work.
+        utilization: `busy_s` divided by the device-seconds of `there_s`; 0 if there are none.
         batches: number of used batches that they labelled; a part of a batch is a fraction.
         cost: price of `there_s`.
     """

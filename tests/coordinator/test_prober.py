@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
-from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber, Verdict
+from edl.coordinator.manager.prober import INSTANCE_KEY, SIDECAR, GrpcProber, Verdict
 from edl.coordinator.store.records import Member
 from edl.proto.security import instance
 from edl.proto.security.credentials import ClientSecurity, ServerSecurity
@@ -122,7 +122,7 @@ def test_a_teacher_proves_that_it_holds_its_key(mesh: Teachers, prober: GrpcProb
     assert probe(prober, asked) == Verdict("ok")
     oip = replace(asked, facts={**asked.facts, "protocol": "oip"})
     assert probe(prober, oip) == Verdict("ok")
-    stolen = {**asked.facts, "address": "127.0.0.1:9", VOUCHER: mesh.address}
+    stolen = {**asked.facts, "address": "127.0.0.1:9", SIDECAR: mesh.address}
     assert refused(probe(prober, replace(asked, facts=stolen)), "an impostor")
     mesh.incarnation = 8
     assert refused(probe(prober, asked), "an impostor")
@@ -154,7 +154,7 @@ def vouched(mesh: Teachers, foreign: ForeignServer, **facts: str) -> Member:
     """A foreign server, and the teacher that vouches for it."""
     asked = keyed(mesh)
     mesh.vouched = foreign.address
-    own = {"address": foreign.address, VOUCHER: mesh.address, "model": MODEL}
+    own = {"address": foreign.address, SIDECAR: mesh.address, "model": MODEL}
     return replace(asked, facts={**asked.facts, **own, **facts})
 
 

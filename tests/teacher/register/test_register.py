@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber
+from edl.coordinator.manager.prober import INSTANCE_KEY, SIDECAR, GrpcProber
 from edl.coordinator.store.records import Member
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array
@@ -239,7 +239,7 @@ def foreign() -> Iterator[ForeignGrpc]:
 def facts_of(identity: InstanceIdentity, attestation: AttestationServer) -> dict[str, str]:
     return {
         "incarnation": "7", "address": identity.attested_address, "protocol": "oip", "model": MODEL,
-        VOUCHER: f"127.0.0.1:{attestation.port}", INSTANCE_KEY: identity.key,
+        SIDECAR: f"127.0.0.1:{attestation.port}", INSTANCE_KEY: identity.key,
     }  # fmt: skip
 
 
