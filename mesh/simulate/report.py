@@ -81,7 +81,7 @@ def as_json(report: SimulationReport) -> dict[str, Any]:
     totals = {
         name: getattr(result, name)
         for name in result.__dataclass_fields__
-        if name not in (*lists, "mesh_events", "labelled", "stepped")
+        if name not in (*lists, "mesh_events", "requests", "steps")
     }
     return {
         "scenario": asdict(report.scenario),

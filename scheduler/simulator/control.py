@@ -340,8 +340,8 @@ def _result(control: SimulatedControl) -> SimulationResult:
         teachers=tuple(_teachers_result(group, control) for group in control.scenario.teachers),
         points=tuple(control.points),
         mesh_events=tuple(trace.mesh_events),
-        labelled=tuple(trace.labelled),
-        stepped=tuple(trace.stepped),
+        requests=tuple(trace.requests),
+        steps=tuple(trace.steps),
         trace_hash=trace.digest,
         events=control.clock.events,
     )

@@ -142,7 +142,7 @@ class LabelledRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StudentStep:
     """A step of a student; kept only on demand."""
 
     student: str
@@ -160,7 +160,7 @@ class SimulationResult:
         students, teachers: in the order of the scenario.
         points: the mesh at regular moments, for curves.
         mesh_events: the events of the mesh, in order.
-        labelled, stepped: all answered requests and all steps, if they were kept.
+        requests, steps: all answered requests and all steps, if they were kept.
         trace_hash: hash of all events in order, batches included (16 hex digits).
         events: number of actions that the virtual clock executed.
     """
@@ -170,8 +170,8 @@ class SimulationResult:
     teachers: tuple[TeachersResult, ...]
     points: tuple[MeshSample, ...]
     mesh_events: tuple[SimulatedEvent, ...]
-    labelled: tuple[LabelledRequest, ...]
-    stepped: tuple[Stepped, ...]
+    requests: tuple[LabelledRequest, ...]
+    steps: tuple[StudentStep, ...]
     trace_hash: str
     events: int
 
