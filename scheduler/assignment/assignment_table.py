@@ -36,8 +36,8 @@ class StudentAssignment:
         set_aside: its teachers that give labels to no student: it keeps them in addition to its
             share.
         released: teachers that were set aside and that it no longer keeps.
-        own: power of its teachers that no other student holds.
-        shared: number of its teachers that other students hold too.
+        own_power: power of its teachers that no other student holds.
+        shared_count: number of its teachers that other students hold too.
         notes: reasons for its changes.
     """
 
@@ -51,8 +51,8 @@ class StudentAssignment:
     held: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
     released: set[str] = field(default_factory=set)
-    own: float = 0.0
-    shared: int = 0
+    own_power: float = 0.0
+    shared_count: int = 0
     notes: list[Note] = field(default_factory=list)
 
     def note(self, text: str, *teachers: str) -> None:
@@ -165,7 +165,7 @@ class AssignmentTable:
         if serving.keys() <= power.keys() and holders.keys().isdisjoint(serving):
             holders.update(serving)  # equals the loop below, but is fast for ten thousand teachers
             student.held += serving
-            student.own = sum(map(power.__getitem__, serving))
+            student.own_power = sum(map(power.__getitem__, serving))
             return
         for name in serving:
             if name in holders:
@@ -174,7 +174,7 @@ class AssignmentTable:
             elif name in power:
                 holders[name] = alone
                 student.held.append(name)
-                student.own += power[name]
+                student.own_power += power[name]
 
     def collect_idle(self) -> None:
         """Compute the idle teachers after all students were added."""
@@ -188,7 +188,7 @@ class AssignmentTable:
     @property
     def shared(self) -> bool:
         """Whether any students share a teacher."""
-        return any(student.shared for student in self.students)
+        return any(student.shared_count for student in self.students)
 
     def host(self, teacher: str) -> str:
         return self._teachers[teacher].host
@@ -228,26 +228,26 @@ class AssignmentTable:
             return on_host[1]
         return None if on_any is None else on_any[1]
 
-    def level(self, student: StudentAssignment) -> float:
+    def student_power(self, student: StudentAssignment) -> float:
         """Return the power that a student has: its own teachers and its parts of shared ones."""
-        if not student.shared:
-            return student.own
-        return student.own + sum(
+        if not student.shared_count:
+            return student.own_power
+        return student.own_power + sum(
             self.power[name] * self.part(student, name) / max(1.0, self.load(name))
             for name in student.held
             if len(self.holders[name]) > 1
         )
 
     def is_served(self, student: StudentAssignment) -> bool:
-        return self.level(student) >= student.need - EPS
+        return self.student_power(student) >= student.need - EPS
 
     def claim_class(self, student: StudentAssignment, level: float, *, gives: int = 0) -> int:
         """Return the class of the student's claim if its power is `level`.
 
         `gives` is the number of teachers that it has given away to get down to `level`.
         """
-        own = len(student.held) - student.shared - gives
-        if own + student.shared <= 0:
+        own = len(student.held) - student.shared_count - gives
+        if own + student.shared_count <= 0:
             return NOTHING
         if level >= student.need - EPS:
             return SERVED
@@ -264,7 +264,7 @@ class AssignmentTable:
         else:
             self.idle.take(teacher)
             self.holders[teacher] = (student,)
-            student.own += self.power[teacher]
+            student.own_power += self.power[teacher]
         student.held.append(teacher)
         self._changed(teacher)
 
@@ -274,13 +274,12 @@ class AssignmentTable:
         student.held.remove(teacher)
         if holders:
             self.holders[teacher] = holders
-            student.shared -= 1
+            student.shared_count -= 1
             if len(holders) == 1:
                 self._count_as_own(holders[0], teacher, True)
         else:
-            student.own = (
-                student.own - self.power[teacher] if len(student.held) > student.shared else 0.0
-            )
+            has_own = len(student.held) > student.shared_count
+            student.own_power = student.own_power - self.power[teacher] if has_own else 0.0
             del self.holders[teacher]
             self.idle.put(teacher)
         self._changed(teacher)
@@ -301,7 +300,7 @@ class AssignmentTable:
         self._least_loaded = None
 
     def _join(self, student: StudentAssignment, teacher: str) -> None:
-        student.shared += 1
+        student.shared_count += 1
         holders = self.holders[teacher]
         if len(holders) == 1:
             self._count_as_own(holders[0], teacher, False)
@@ -309,10 +308,10 @@ class AssignmentTable:
 
     def _count_as_own(self, student: StudentAssignment, teacher: str, own: bool) -> None:
         """Count a teacher as the student's own; if not `own`, as shared."""
-        student.own += self.power[teacher] if own else -self.power[teacher]
-        student.shared += -1 if own else 1
-        if len(student.held) == student.shared:
-            student.own = 0.0
+        student.own_power += self.power[teacher] if own else -self.power[teacher]
+        student.shared_count += -1 if own else 1
+        if len(student.held) == student.shared_count:
+            student.own_power = 0.0
 
 
 def assignment_tables(

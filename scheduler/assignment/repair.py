@@ -46,7 +46,7 @@ ClaimKey = tuple[int, int, float]
 
 def claim_key(table: AssignmentTable, student: StudentAssignment, without: float = 0.0) -> ClaimKey:
     """Return a student's claim now, or after it gave away a teacher of power `without`."""
-    level = table.level(student) - without
+    level = table.student_power(student) - without
     return (
         table.claim_class(student, level, gives=int(without > 0)),
         -student.priority,
@@ -98,7 +98,7 @@ class ClaimQueue:
             claim, _, student = heappop(job.heap)
             job.equal[claim] -= 1
             self._push_job(name)
-            if student.shared and not self._table.is_served(student):
+            if student.shared_count and not self._table.is_served(student):
                 return student  # only its shared teacher's load can have changed: it is still first
             if claim_key(self._table, student) == claim:
                 return student
@@ -136,7 +136,7 @@ class GiverQueue:
 
     def push(self, student: StudentAssignment) -> None:
         """Add a student with its current teachers; earlier entries of it become invalid."""
-        if len(student.held) < 2 or student.shared:
+        if len(student.held) < 2 or student.shared_count:
             return
         after = self._claim_after(student)
         key = (-after[0], -after[1], -after[2])
@@ -146,7 +146,7 @@ class GiverQueue:
         """Return, but do not remove, the first student, and its claim after it gave a teacher."""
         while self._heap:
             key, _, _, student = self._heap[0]
-            if len(student.held) > 1 and not student.shared:
+            if len(student.held) > 1 and not student.shared_count:
                 after = self._claim_after(student)
                 if key == (-after[0], -after[1], -after[2]):
                     return student, after
@@ -195,7 +195,7 @@ def _levels(table: AssignmentTable) -> dict[ClaimKey, dict[str, _JobLevel]]:
     power = table.powers[0]
     levels: dict[ClaimKey, dict[str, _JobLevel]] = defaultdict(lambda: defaultdict(_JobLevel))
     for student in table.students:
-        if student.need <= 0 or student.shared:
+        if student.need <= 0 or student.shared_count:
             continue
         claim = claim_key(table, student)
         if claim[0] != SERVED:
@@ -243,10 +243,10 @@ _REASONS = {
 
 def repair_without_loss(table: AssignmentTable) -> None:
     """Apply the rule during recovery: no student loses a teacher."""
-    claims = ClaimQueue(table, (student for student in table.students if not student.shared))
+    claims = ClaimQueue(table, (student for student in table.students if not student.shared_count))
     while (student := claims.pop()) is not None:
         if table.idle:
-            table.give(student, table.idle.fitting(student.need - student.own, student.host))
+            table.give(student, table.idle.fitting(student.need - student.own_power, student.host))
         elif not student.held:
             teacher = sharing.least_loaded(table, student)
             if teacher is not None:
@@ -298,7 +298,8 @@ class _Repair:
         while (student := self._claims.pop()) is not None and self._steps > 0:
             self._steps -= 1
             if table.idle:
-                self._take(student, table.idle.fitting(student.need - student.own, student.host))
+                unmet = student.need - student.own_power
+                self._take(student, table.idle.fitting(unmet, student.host))
             elif not self._help(student):
                 trades = self._trades is not None and self._trades.spare
                 if student.held and not (table.shared or trades):
@@ -315,7 +316,7 @@ class _Repair:
             Whether assignments changed; if not, nothing can be done for the student.
         """
         table = self._table
-        if len(student.held) == student.shared:  # no teacher, or only a part of one
+        if len(student.held) == student.shared_count:  # no teacher, or only a part of one
             teacher = sharing.teacher_with_room(table, student)
             if teacher is not None:
                 self._join(student, teacher)
@@ -331,7 +332,7 @@ class _Repair:
         teacher = None
         if not student.held:
             teacher = sharing.least_loaded(table, student)
-        elif student.shared:
+        elif student.shared_count:
             teacher = sharing.less_loaded(table, student)
         if teacher is not None:
             self._join(student, teacher)
@@ -340,7 +341,7 @@ class _Repair:
     def _take(self, student: StudentAssignment, teacher: str) -> None:
         """Assign an idle teacher; the student gives up its part of a shared one for it."""
         table = self._table
-        if student.shared:
+        if student.shared_count:
             table.take(student, student.held[0])
         table.give(student, teacher)
         self._record_change(student)
@@ -372,7 +373,7 @@ class _Repair:
         table.take(giver, teacher)
         giver.note(f"teacher {teacher} given to {student.name}, {_reason(claim, giver)}", teacher)
         student.note(f"teacher {teacher} taken over from {giver.name}", teacher)
-        if student.shared:
+        if student.shared_count:
             table.take(student, student.held[0])
         table.give(student, teacher)
         self._record_change(giver)
@@ -401,7 +402,7 @@ class _Repair:
 
 def _end_shares(table: AssignmentTable, student: StudentAssignment) -> None:
     """End shares of a student with several teachers; only a recovery leaves such shares."""
-    while student.shared and len(student.held) > 1:
+    while student.shared_count and len(student.held) > 1:
         shared = [name for name in student.held if len(table.holders[name]) > 1]
         teacher = max(shared, key=lambda name: len(table.holders[name]))
         table.take(student, teacher)
@@ -416,10 +417,12 @@ def _give_back(table: AssignmentTable, student: StudentAssignment) -> None:
         while student.held:
             _return(table, student, student.held[-1])
         return
-    if student.shared or not student.held or student.own - table.powers[0] < student.need - EPS:
+    if student.shared_count or not student.held:
+        return
+    if student.own_power - table.powers[0] < student.need - EPS:
         return
     for teacher in list(reversed(student.held)):
-        if table.claim_class(student, student.own - table.power[teacher], gives=1) == SERVED:
+        if table.claim_class(student, student.own_power - table.power[teacher], gives=1) == SERVED:
             _return(table, student, teacher)
 
 
@@ -446,7 +449,7 @@ def _to_give(
     Of equal teachers, one on the student's host is preferred, then the one held for the shortest
     time.
     """
-    unmet = student.need - student.own
+    unmet = student.need - student.own_power
 
     def fit(index: int) -> tuple[float, bool, int]:
         name = giver.held[index]

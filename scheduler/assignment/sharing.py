@@ -58,7 +58,7 @@ def pack(table: AssignmentTable) -> bool:
     light = (
         s
         for s in table.students
-        if len(s.held) == 1 and not s.shared and table.part(s, s.held[0]) <= LIGHT + EPS
+        if len(s.held) == 1 and not s.shared_count and table.part(s, s.held[0]) <= LIGHT + EPS
     )
     student = min(light, key=lambda s: (s.need, s.arrival), default=None)
     if student is None:
@@ -150,7 +150,7 @@ class Trades:
         Returns:
             The other student; None: no trade is possible.
         """
-        if student.shared or not student.held or not self.spare:
+        if student.shared_count or not student.held or not self.spare:
             return None
         table = self._table
         gains = [
@@ -168,8 +168,8 @@ class Trades:
 
     def _offer(self, student: StudentAssignment) -> None:
         """Record the student for each power of its teachers if no other has more to spare."""
-        spare = student.own - student.need
-        if student.shared or student.need <= 0 or spare <= EPS:
+        spare = student.own_power - student.need
+        if student.shared_count or student.need <= 0 or spare <= EPS:
             return
         for name in student.held:
             power = self._table.power[name]
@@ -224,7 +224,7 @@ def _sort_by_priority(table: AssignmentTable, students: Iterable[StudentAssignme
     """Swap places between the highest and the lowest priority while a swap is worth it."""
     buckets: dict[tuple[int, float], list[StudentAssignment]] = defaultdict(list)
     for student in students:
-        buckets[student.priority, round(table.level(student), 6)].append(student)
+        buckets[student.priority, round(table.student_power(student), 6)].append(student)
     while True:
         pairs = [
             (-high[0], high[1], low[0], -low[1])
