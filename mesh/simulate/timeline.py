@@ -12,7 +12,7 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from ...distill_reader.trace_file import TraceEvent, TraceFile, begin
+from ...distill_reader.trace_file import TraceEvent, TraceFile, create_trace
 from ...runtime.errors import UsageError
 from ...scheduler.simulator.result import LabelledRequest, MeshSample, SimulationResult, StudentStep
 
@@ -34,7 +34,7 @@ def write_timeline(result: SimulationResult, path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    begin(path)
+    create_trace(path)
     file = TraceFile(path, _PART_BYTES)
     for group, name in _GROUPS.items():
         file.name_track("process_name", name, group)
