@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 from .. import __version__
-from ..coordinator.registry import Registry, with_patience
+from ..coordinator.registry import Registry, retry_timeouts
 from ..proto.security.instance import CHALLENGE, INCARNATION, INSTANCE, PROOF, new_key, prove
 from ..runtime.addresses import advertised_host, is_ipv6, is_wildcard, join_address
 from ..runtime.errors import RequestRefused, UsageError, WrongInstance
@@ -246,4 +246,4 @@ def new_incarnation(registry: Registry | None, stop: Stop) -> int:
     """
     if registry is None:
         return time.time_ns() // 1_000_000
-    return with_patience(registry.time_ms, stop)
+    return retry_timeouts(registry.time_ms, stop)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 from ..coordinator.beat_relay import RelayedRegistry
 from ..coordinator.heartbeat import Heartbeat
-from ..coordinator.registry import Registry, connect, with_patience
+from ..coordinator.registry import Registry, connect, retry_timeouts
 from ..coordinator.registry.schema import check_member, check_service
 from ..proto.security.access_control import AccessControl
 from ..proto.security.certificates import export_expiry
@@ -220,7 +220,7 @@ class TeacherLifecycle:
                 on_drain=self._asked_to_drain,
             )
             try:
-                with_patience(heartbeat.start, self._stop)
+                retry_timeouts(heartbeat.start, self._stop)
             except StartCancelled:
                 self._raise_failure()
                 raise
