@@ -135,7 +135,8 @@ class JobProgress:
     Attributes:
         state: see `scheduler.job_states`.
         target: number of nodes that it should have.
-        running: number of its nodes, including those that are stopping.
+        running: number of its nodes, including those that are stopping (not whether it runs). The
+            name is a key in Redis.
         reason: reason of the state, as text; for a failed job mostly with its last output.
         first_ms: when it first had its least number of nodes, which ends its pending time, in
             milliseconds since 1970 by the store's clock; 0: not yet.

@@ -43,7 +43,7 @@ from .machines.placing import Placer
 from .manager.manager import Manager
 from .manager.prober import GrpcProber
 from .metrics import CoordinatorMetrics
-from .registry import Registry, connect, with_patience
+from .registry import Registry, connect, retry_timeouts
 from .service import CoordinatorServer
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
         url = config.redis or _start_redis(config, undo)
         registry = connect(url)
         undo.callback(registry.close)
-        started_ms = with_patience(registry.time_ms, stop)
+        started_ms = retry_timeouts(registry.time_ms, stop)
         metrics = CoordinatorMetrics()
         export_expiry(metrics.registry, config.security)
         gate = AccessControl(config.security, metrics.refused)
@@ -205,7 +205,7 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
         }
         ttl_s = config.manager.ttl_s
         lease = Heartbeat(registry, "managers", "", address, lambda: facts, ttl_s)
-        with_patience(lease.start, stop)
+        retry_timeouts(lease.start, stop)
         undo.callback(lease.stop)
         announce(registry.url, address)
         stop.wait()

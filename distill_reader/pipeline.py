@@ -30,7 +30,7 @@ from .saved_state import StreamProgress
 from .sources.source import ResumableSource
 from .stats import Callback, Callbacks, ReaderStats
 from .structure import check_rows, take_apart
-from .trace_file import begin as begin_trace
+from .trace_file import create_trace
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class Pipeline:
         self._config = config
         self._callbacks = Callbacks(callbacks, self._latest_stats)
         if config.trace is not None:
-            begin_trace(Path(config.trace.path))
+            create_trace(Path(config.trace.path))
         self._closed = self._is_released = False
         self._pid = os.getpid()
         self._source = source

@@ -30,7 +30,7 @@ class ReaderStats:
         hedges: requests sent to a second teacher because the first was late.
         canaries: requests sent to a second teacher to compare both answers.
         ejections: times that a teacher was ejected: the reader stopped using it, see `ejected_for`.
-        liars: ejections because other teachers contradicted the labels.
+        ejections_for_lying: those because other teachers contradicted the labels.
         ready: labelled batches that wait for the training loop. With `ordered=True`, a batch that
             waits for an earlier one does not count.
         volume_bytes: bytes of labelled batches that were not taken, as of the engine's last report
@@ -81,7 +81,7 @@ class ReaderStats:
     hedges: int = 0
     canaries: int = 0
     ejections: int = 0
-    liars: int = 0
+    ejections_for_lying: int = 0
     ready: int = 0
     volume_bytes: int = 0
     upper_bytes: int = 0
@@ -147,7 +147,7 @@ ENGINE_COUNTERS: Final = (
     "hedges",
     "canaries",
     "ejections",
-    "liars",
+    "ejections_for_lying",
     "starved_s",
     "blocked_s",
     "source_wait_s",

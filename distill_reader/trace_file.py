@@ -27,7 +27,7 @@ _END: Final = b"\n]\n"
 TraceEvent = Mapping[str, Any]
 
 
-def begin(path: Path) -> None:
+def create_trace(path: Path) -> None:
     """Create or empty the trace at `path`, and delete its older part.
 
     Raises:

@@ -62,11 +62,11 @@ assert planned.prediction is not None
 teachers = planned.mesh.teachers
 print(f"planned: {teachers} teachers for {job.students} students")
 print(f"the ratio alone: {planned.needed} teachers for each student")
-for way in planned.ways:
-    if not way.why_not:
-        hours = way.total_s / 3600
+for one in planned.estimates:
+    if not one.why_not:
+        hours = one.total_s / 3600
         print(
-            f"{way.method:<12}{way.samples_per_s:8,.0f} samples/s {hours:6.1f} h {way.cost:8.2f} $"
+            f"{one.method:<12}{one.samples_per_s:8,.0f} samples/s {hours:6.1f} h {one.cost:8.2f} $"
         )
 print("; ".join(planned.verdict.reasons))
 

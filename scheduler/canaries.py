@@ -66,15 +66,16 @@ class PanelMember:
     Attributes:
         order: order of joining; the lowest number joined first.
         trial: it is on trial.
-        agreed: it is proven: it has agreed with a proven teacher, or with any teacher on a request
-            that all proven, trusted teachers had answered.
-        vouched: it has agreed with unproven teachers while a proven one did not answer.
+        proven: it has agreed with a proven teacher, or with any teacher on a request that all
+            proven, trusted teachers had answered.
+        agreed_with_unproven: it has agreed with unproven teachers while a proven one did not
+            answer.
     """
 
     order: int
     trial: bool
-    agreed: bool = False
-    vouched: bool = False
+    proven: bool = False
+    agreed_with_unproven: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +161,17 @@ class ComparisonPanel:
         unproven = [
             name
             for name, member in self.members.items()
-            if (member.trial or not (member.agreed or (member.vouched and not holder.agreed)))
+            if (
+                member.trial
+                or not (member.proven or (member.agreed_with_unproven and not holder.proven))
+            )
             and name not in copying
             and name != teacher
         ]
         if unproven:
             return tuple(unproven)
-        is_compared = holder.agreed or holder.vouched
-        if not is_compared and (proven := [n for n in self.trusted if self.members[n].agreed]):
+        is_compared = holder.proven or holder.agreed_with_unproven
+        if not is_compared and (proven := [n for n in self.trusted if self.members[n].proven]):
             return (proven[0],)
         if rng.random() >= config.share:  # the usual case
             return ()
@@ -222,9 +226,9 @@ class ComparisonPanel:
             member = self.members[name]
             member.trial = False
             if is_proven:
-                member.agreed = True
+                member.proven = True
             else:
-                member.vouched = True
+                member.agreed_with_unproven = True
         liars = tuple(name for name in names if name not in believed)
         for name in liars:
             del self.members[name]
@@ -237,7 +241,7 @@ class ComparisonPanel:
         Without this rule, newcomers that agree while a proven teacher is silent would never be
         compared with it.
         """
-        proven = {name for name, member in self.members.items() if member.agreed}
+        proven = {name for name, member in self.members.items() if member.proven}
         absent = proven.intersection(self.trusted).difference(names)
         return bool(proven.intersection(believed)) or not absent
 
@@ -268,7 +272,7 @@ class ComparisonPanel:
     def _most_credible(self, names: Collection[str]) -> str:
         def doubt(name: str) -> tuple[bool, bool, int]:
             member = self.members[name]
-            return member.trial, not member.agreed, member.order
+            return member.trial, not member.proven, member.order
 
         return min(names, key=doubt)
 

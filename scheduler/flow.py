@@ -87,7 +87,7 @@ class FlowView(NamedTuple):
         queued: batches that wait for a teacher or the label store.
         unlabelled: batches queued or in flight.
         window_batches: number of batches that fill the windows of all usable teachers.
-        free_windows: number of further requests that the windows of usable teachers allow now.
+        window_room: number of further requests that the windows of usable teachers allow now.
         idle: usable teachers with nothing in flight.
         teachers: number of teachers that are not revoked.
         waiting: the training loop is in a call of `next`, and the next batch has no labels yet; or
@@ -109,7 +109,7 @@ class FlowView(NamedTuple):
     queued: int
     unlabelled: int
     window_batches: int
-    free_windows: int
+    window_room: int
     idle: int
     teachers: int
     waiting: bool
@@ -265,7 +265,7 @@ def state_of(view: FlowView, pulling: bool) -> FlowState:
         pulling: batches may be pulled.
     """
     if view.waiting:
-        has_room = pulling and view.queued == 0 and view.free_windows > 0
+        has_room = pulling and view.queued == 0 and view.window_room > 0
         if not view.source_ended and (has_room or not view.unlabelled):
             return "source_wait"
         if view.unlabelled > 0:
@@ -318,7 +318,7 @@ def _observe(
     surplus_since = now if memory.now is None else memory.surplus_since
     surplus_idle_s = memory.surplus_idle_s + span_s * memory.idle
     starved = state == "starved"
-    if starved and (view.free_windows == 0 or not pulling):
+    if starved and (view.window_room == 0 or not pulling):
         surplus_since, surplus_idle_s = now, 0.0
     shortage_s = memory.shortage_s  # net
     if memory.short_of_teachers:
@@ -339,7 +339,7 @@ def _observe(
         short_of_teachers=starved
         and not view.cut_off
         and view.queued > 0
-        and view.free_windows == 0
+        and view.window_room == 0
         and view.teachers >= want,  # else a requested teacher is still to come
         # Teachers beyond the want are leaving: do not count them as idle.
         idle=view.idle - max(view.teachers - want, 0),

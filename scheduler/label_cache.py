@@ -32,16 +32,16 @@ class CacheView:
     """What is known when it is a batch's turn to be looked up.
 
     Attributes:
-        known: teachers or the coordinator have named the model.
-        mute: teachers answer without naming the model.
+        model_known: teachers or the coordinator have named the model.
+        model_unnamed: teachers answer without naming the model.
         remembered: the store remembers a model, and nothing contradicts it.
         usable: number of teachers that can get requests.
         asked: a batch was sent to learn the model, and is not answered yet.
         waited_s: seconds that the batch has waited.
     """
 
-    known: bool
-    mute: bool
+    model_known: bool
+    model_unnamed: bool
     remembered: bool
     usable: int
     asked: bool
@@ -50,9 +50,9 @@ class CacheView:
 
 def cache_step(view: CacheView) -> CacheStep:
     """Return what to do with a batch when it is its turn."""
-    if view.known:
+    if view.model_known:
         return "look"
-    if view.mute:
+    if view.model_unnamed:
         return "ask"
     if view.usable:
         return "wait" if view.asked and view.waited_s < FIRST_ANSWER_S else "ask"

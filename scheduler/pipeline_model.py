@@ -60,18 +60,18 @@ class PlannedMesh:
     Attributes:
         student: name of the kind of the students' devices.
         students: number of students.
-        teams: the teachers, by kind of devices.
+        teacher_groups: the teachers, by kind of devices.
         rows: rows of a student's batch.
     """
 
     student: str
     students: int
-    teams: tuple[DeviceGroup, ...]
+    teacher_groups: tuple[DeviceGroup, ...]
     rows: int
 
     @property
     def teachers(self) -> int:
-        return int(sum(team.count for team in self.teams))
+        return int(sum(group.count for group in self.teacher_groups))
 
 
 def throughput(labelling_rate: float, training_rate: float, variance: float, room: float) -> float:
@@ -224,12 +224,12 @@ class StudentPipeline:
 
     @classmethod
     def of(
-        cls, cluster: Cluster, job: Distillation, mesh: PlannedMesh, teams: Sequence[DeviceGroup]
+        cls, cluster: Cluster, job: Distillation, mesh: PlannedMesh, teachers: Sequence[DeviceGroup]
     ) -> StudentPipeline:
         """Return one student of the mesh, with these teachers."""
         rows, link = mesh.rows, cluster.kind(mesh.student).link
         own = job.rate("student", mesh.student)
-        groups = tuple(_group_rates(cluster, job, team, rows, link) for team in teams)
+        groups = tuple(_group_rates(cluster, job, group, rows, link) for group in teachers)
         training_rate = 1 / (own.batch_s(rows) + STUDENT_BATCH_S)
         source_rate = inf if job.source_samples_per_s is None else job.source_samples_per_s / rows
         slowest = max(groups, key=lambda group: group.busy_s + group.transfer_s)
@@ -325,15 +325,15 @@ def _link_s(job: Distillation, link: DeviceLink, rows: int) -> float:
 
 
 def _group_rates(
-    cluster: Cluster, job: Distillation, team: DeviceGroup, rows: int, own: DeviceLink
+    cluster: Cluster, job: Distillation, group: DeviceGroup, rows: int, own: DeviceLink
 ) -> GroupRates:
-    kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
+    kind, rate = cluster.kind(group.kind), job.rate("teacher", group.kind)
     out, back = rows * job.sample_bytes, rows * job.label_bytes
     bandwidth = LINK_SHARE * min(kind.link.bandwidth_bytes_per_s, own.bandwidth_bytes_per_s)
     transfer_s = (out + back) / bandwidth + 2 * (kind.link.latency_s + own.latency_s)
     busy_s = rate.batch_s(rows) + TEACHER_BATCH_S
     return GroupRates(
-        count=team.count,
+        count=group.count,
         busy_s=busy_s,
         link_s=_link_s(job, kind.link, rows),
         transfer_s=transfer_s,
@@ -396,15 +396,16 @@ def predict(cluster: Cluster, job: Distillation, mesh: PlannedMesh) -> Predictio
         ValueError: a kind of devices is not in the cluster, or has no rate for its role; or there
             is no student or no teacher.
     """
-    if not mesh.teams or min(team.count for team in mesh.teams) <= 0 or mesh.students < 1:
+    counts = [group.count for group in mesh.teacher_groups]
+    if not counts or min(counts) <= 0 or mesh.students < 1:
         raise ValueError("a mesh must have at least one student and one teacher")
     total = 0.0
     pipelines: list[StudentPipeline] = []
     stage_rates: dict[str, float] = {}
-    for share, available in _availability(cluster, mesh.teams):
+    for share, available in _availability(cluster, mesh.teacher_groups):
         divided = [
-            (students, StudentPipeline.of(cluster, job, mesh, teams))
-            for students, teams in divide_teachers(available, mesh.students)
+            (students, StudentPipeline.of(cluster, job, mesh, teachers))
+            for students, teachers in divide_teachers(available, mesh.students)
         ]
         total += share * _total_rate(job, [(count, pipeline.rate) for count, pipeline in divided])
         for stage in zip(*(pipeline.stages() for _, pipeline in divided), strict=True):
@@ -430,7 +431,7 @@ def predict(cluster: Cluster, job: Distillation, mesh: PlannedMesh) -> Predictio
 
 
 def _availability(
-    cluster: Cluster, teams: Sequence[DeviceGroup]
+    cluster: Cluster, teachers: Sequence[DeviceGroup]
 ) -> list[tuple[float, tuple[DeviceGroup, ...]]]:
     """Return shares of the time, and the teachers that are available in each share.
 
@@ -438,8 +439,11 @@ def _availability(
     are available for 97 % of the time, 38 or 39 are available at any moment. If 8 students wait for
     each other, the slowest one then has 4 teachers, while the average would be 4.85.
     """
-    average = tuple(DeviceGroup(t.kind, t.count * cluster.kind(t.kind).availability) for t in teams)
-    if len(average) > 1 or not float(teams[0].count).is_integer():
+    average = tuple(
+        DeviceGroup(group.kind, group.count * cluster.kind(group.kind).availability)
+        for group in teachers
+    )
+    if len(average) > 1 or not float(teachers[0].count).is_integer():
         return [(1.0, average)]
     kind, count = average[0].kind, average[0].count
     fewer = floor(count + 1e-9)
@@ -462,12 +466,12 @@ def _total_rate(job: Distillation, rates: Sequence[tuple[int, float]]) -> float:
 
 
 def divide_teachers(
-    teams: Sequence[DeviceGroup], students: int
+    teachers: Sequence[DeviceGroup], students: int
 ) -> list[tuple[int, tuple[DeviceGroup, ...]]]:
     """Divide the teachers among the students evenly, as the coordinator's assignment does.
 
     Args:
-        teams: all teachers.
+        teachers: all teachers.
         students: number of students.
 
     Returns:
@@ -475,9 +479,9 @@ def divide_teachers(
         with a part of a teacher shares it. Teachers of several kinds are treated as an even
         mixture.
     """
-    if len(teams) > 1 or not float(teams[0].count).is_integer():
-        return [(students, tuple(DeviceGroup(team.kind, team.count / students) for team in teams))]
-    kind, count = teams[0].kind, int(teams[0].count)
+    if len(teachers) > 1 or not float(teachers[0].count).is_integer():
+        return [(students, tuple(DeviceGroup(t.kind, t.count / students) for t in teachers))]
+    kind, count = teachers[0].kind, int(teachers[0].count)
     if count >= students:
         each, more = divmod(count, students)
         groups = [(more, each + 1.0), (students - more, float(each))]

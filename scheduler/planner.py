@@ -34,7 +34,7 @@ class MeshPlan:
             kinds for which this is unknown are missing.
         upper_bytes: `ut` of a reader; 0: no mesh.
         lower_bytes: `lt` of a reader; 0: no mesh.
-        ways: the estimates of all four methods.
+        estimates: the estimates of all four methods.
         verdict: which method to take.
     """
 
@@ -49,12 +49,12 @@ class MeshPlan:
     micro_batches: Mapping[str, int]
     upper_bytes: int
     lower_bytes: int
-    ways: tuple[MethodEstimate, ...]
+    estimates: tuple[MethodEstimate, ...]
     verdict: MeshVerdict
 
-    def way(self, method: Method) -> MethodEstimate:
+    def estimate(self, method: Method) -> MethodEstimate:
         """Return the estimate of that method."""
-        return next(way for way in self.ways if way.method == method)
+        return next(estimate for estimate in self.estimates if estimate.method == method)
 
 
 def student_kinds(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind, int]]:
@@ -126,10 +126,10 @@ def fleets(
             busy_s = job.rate("teacher", kind.name).batch_s(rows) / kind.availability
             devices_lacking = max(0.0, enough - labelled) * busy_s
             for count in _counts(free, job.students, devices_lacking, teachers, sum_before):
-                teams = (*before, DeviceGroup(kind.name, count))
-                if teams not in seen:
-                    seen.add(teams)
-                    yield PlannedMesh(student, job.students, teams, rows)
+                groups = (*before, DeviceGroup(kind.name, count))
+                if groups not in seen:
+                    seen.add(groups)
+                    yield PlannedMesh(student, job.students, groups, rows)
             labelled += free / busy_s
             sum_before += free
             before = (*before, DeviceGroup(kind.name, free))
@@ -185,7 +185,7 @@ def plan(
         )
         student = kind.name
         mesh_estimate = MethodEstimate("mesh", _why_no_mesh(job, teachers))
-    ways = _all_estimates(cluster, job, student, rows, mesh_estimate)
+    estimates = _all_estimates(cluster, job, student, rows, mesh_estimate)
     limits, size = prediction and prediction.thresholds, job.batch_bytes(rows)
     return MeshPlan(
         job=job.name,
@@ -199,17 +199,17 @@ def plan(
         micro_batches={} if mesh is None else _micro_batches(job, mesh),
         upper_bytes=int(limits.upper * size) if limits else 0,
         lower_bytes=int(limits.lower * size) if limits else 0,
-        ways=ways,
-        verdict=judge(cluster, job, ways, mesh, aim),
+        estimates=estimates,
+        verdict=judge(cluster, job, estimates, mesh, aim),
     )
 
 
 def cost_per_hour(cluster: Cluster, mesh: PlannedMesh) -> float:
     """Return the hourly price of a mesh; unavailable devices cost nothing."""
     total = mesh.students * cluster.kind(mesh.student).price_per_hour
-    for team in mesh.teams:
-        kind = cluster.kind(team.kind)
-        total += team.count * kind.availability * kind.price_per_hour
+    for group in mesh.teacher_groups:
+        kind = cluster.kind(group.kind)
+        total += group.count * kind.availability * kind.price_per_hour
     return total
 
 
@@ -224,8 +224,8 @@ def _best(
         return None
     rated = [(_mesh_estimate(cluster, job, *entry), entry) for entry in meshes]
     allowed = [pair for pair in rated if pair[0].within_limits(job)] or rated
-    best = min(way.sort_key(aim)[0] for way, _ in allowed)
-    tied = [(way, entry) for way, entry in allowed if way.sort_key(aim)[0] <= TIE * best]
+    best = min(estimate.sort_key(aim)[0] for estimate, _ in allowed)
+    tied = [(one, entry) for one, entry in allowed if one.sort_key(aim)[0] <= TIE * best]
     return min(
         tied, key=lambda pair: (pair[0].sort_key(aim)[1], pair[0].teachers, pair[0].sort_key(aim))
     )[1]
@@ -300,10 +300,10 @@ def _store_estimate(
         return MethodEstimate(
             "offline store", "inputs change from epoch to epoch (fixed_inputs: false)"
         )
-    possible = [way for way in (online, mesh) if not way.why_not]
+    possible = [estimate for estimate in (online, mesh) if not estimate.why_not]
     if not possible:
         return MethodEstimate("offline store", "nothing can label the first epoch")
-    first = min(possible, key=lambda way: way.epoch_s)
+    first = min(possible, key=lambda estimate: estimate.epoch_s)
     total_s = first.epoch_s + (job.epochs - 1) * replayed.epoch_s
     labelling = first.cost_per_hour * first.epoch_s / 3600
     cost = labelling + replayed.cost_per_hour * (total_s - first.epoch_s) / 3600
@@ -326,9 +326,9 @@ def _needed(job: Distillation, mesh: PlannedMesh) -> int:
     """
     rows = mesh.rows
     times = [
-        job.rate("teacher", team.kind).batch_s(rows) / rows
-        for team in mesh.teams
-        for _ in range(min(int(team.count), 1000))
+        job.rate("teacher", group.kind).batch_s(rows) / rows
+        for group in mesh.teacher_groups
+        for _ in range(min(int(group.count), 1000))
     ]
     return teachers_needed(
         pooled_t_t(times), job.rate("student", mesh.student).batch_s(rows) / rows
@@ -336,5 +336,6 @@ def _needed(job: Distillation, mesh: PlannedMesh) -> int:
 
 
 def _micro_batches(job: Distillation, mesh: PlannedMesh) -> dict[str, int]:
-    known = {team.kind: job.rate("teacher", team.kind).micro_batch for team in mesh.teams}
+    kinds = [group.kind for group in mesh.teacher_groups]
+    known = {kind: job.rate("teacher", kind).micro_batch for kind in kinds}
     return {kind: min(size, mesh.rows) for kind, size in known.items() if size is not None}

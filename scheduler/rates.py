@@ -172,12 +172,12 @@ def rounded_up(ratio: float) -> int:
 
 
 #: A measured time is reported to a manager again once it has changed by more than this share.
-TIME_NEWS = 0.1
+NOTABLE_CHANGE = 0.1
 
 
-def is_time_news(before: float, now: float) -> bool:
+def is_notable_change(before: float, now: float) -> bool:
     """Whether a measured time differs enough from `before`, which a manager knows."""
-    return abs(now - before) > TIME_NEWS * abs(before)
+    return abs(now - before) > NOTABLE_CHANGE * abs(before)
 
 
 def time_ratio(t_t: float, t_s: float) -> float:

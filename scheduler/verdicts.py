@@ -78,7 +78,7 @@ class MeshVerdict:
 def judge(
     cluster: Cluster,
     job: Distillation,
-    ways: Sequence[MethodEstimate],
+    estimates: Sequence[MethodEstimate],
     mesh: PlannedMesh | None,
     aim: Aim,
 ) -> MeshVerdict:
@@ -87,13 +87,12 @@ def judge(
     Args:
         cluster: the devices.
         job: the distillation with its deadline and budget.
-        ways: the estimates of all four methods.
-        mesh: the planned mesh that the estimate of "mesh" in `ways` describes; None: no mesh is
-            possible.
+        estimates: the estimates of all four methods.
+        mesh: the planned mesh of the estimate of "mesh"; None: no mesh is possible.
         aim: what to optimise.
     """
-    by = {way.method: way for way in ways}
-    take = _best_method(job, ways, aim)
+    by = {estimate.method: estimate for estimate in estimates}
+    take = _best_method(job, estimates, aim)
     reasons: list[str] = []
     if mesh is None:
         reasons.append(f"no mesh: {by['mesh'].why_not}")
@@ -105,21 +104,21 @@ def judge(
     return MeshVerdict(take == "mesh", take, tuple(reasons))
 
 
-def _best_method(job: Distillation, ways: Sequence[MethodEstimate], aim: Aim) -> Method | None:
+def _best_method(job: Distillation, estimates: Sequence[MethodEstimate], aim: Aim) -> Method | None:
     """Return the best method with a teacher.
 
     Among methods that are equal by `aim`, it is the better one by the other value (time or cost),
     then the simpler one.
     """
     by_simplicity: tuple[Method, ...] = ("Online", "offline store", "mesh")
-    possible = [way for way in ways if way.method in by_simplicity and not way.why_not]
-    best = [way for way in possible if way.within_limits(job)] or possible
+    possible = [one for one in estimates if one.method in by_simplicity and not one.why_not]
+    best = [estimate for estimate in possible if estimate.within_limits(job)] or possible
     if not best:
         return None
     for index in range(2):
-        least = min(way.sort_key(aim)[index] for way in best)
-        best = [way for way in best if way.sort_key(aim)[index] <= EQUAL * least]
-    return min(best, key=lambda way: by_simplicity.index(way.method)).method
+        least = min(estimate.sort_key(aim)[index] for estimate in best)
+        best = [estimate for estimate in best if estimate.sort_key(aim)[index] <= EQUAL * least]
+    return min(best, key=lambda estimate: by_simplicity.index(estimate.method)).method
 
 
 def _against_online(
@@ -198,16 +197,16 @@ def crossover(cluster: Cluster, job: Distillation, mesh: PlannedMesh, rate: floa
     Args:
         cluster: the devices.
         job: the distillation.
-        mesh: the mesh; the number of teachers in its last team is varied.
+        mesh: the mesh; the number of teachers in its last group is varied.
         rate: samples per second to exceed.
 
     Returns:
-        The number of teachers of all teams; None: no number up to `MOST` suffices.
+        The number of teachers of all groups; None: no number up to `MOST` suffices.
     """
-    *other_teams, last = mesh.teams
+    *other_groups, last = mesh.teacher_groups
 
     def exceeds(count: int) -> bool:
-        larger = replace(mesh, teams=(*other_teams, DeviceGroup(last.kind, count)))
+        larger = replace(mesh, teacher_groups=(*other_groups, DeviceGroup(last.kind, count)))
         return predict(cluster, job, larger).samples_per_s > rate
 
     low, high = 0, 1
@@ -218,7 +217,7 @@ def crossover(cluster: Cluster, job: Distillation, mesh: PlannedMesh, rate: floa
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if exceeds(middle) else (middle, high)
-    return high + int(sum(team.count for team in other_teams))
+    return high + int(sum(group.count for group in other_groups))
 
 
 def _percent(share: float) -> str:

@@ -207,7 +207,7 @@ class Batcher:
 
     def _overloaded(self) -> TeacherOverloaded:
         now = self._clock()
-        sample_s = self._pool.t_t_s / max(self._pool.lanes, 1)
+        sample_s = self._pool.t_t_s / max(self._pool.device_count, 1)
         interval_s = self._taken_samples / self._taken_slots * sample_s
         self._promised_s = retry_at_s(now, self._promised_s, interval_s, self._slots)
         after_s = self._promised_s - now

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 #: A predictor is given up after this many crashes without an answer in between. Crashes older than
 #: CRASH_WINDOW_S do not count once it has loaded the model again.
-CRASHES_TO_GIVE_UP = 5
+GIVE_UP_AFTER_CRASHES = 5
 CRASH_WINDOW_S = 60.0
 #: The longest wait, in seconds, from SIGKILL until the thread has noticed the end of the process
 #: and read its last output.
@@ -163,7 +163,7 @@ class PredictorPool:
         return sum(predictor.restarts for predictor in self.predictors)
 
     @property
-    def lanes(self) -> int:
+    def device_count(self) -> int:
         """Number of devices that serve, or will after a restart."""
         return sum(predictor.failure is None for predictor in self.predictors)
 
@@ -507,7 +507,7 @@ class PredictorProcess:
         while self._loaded and now - self._crashes[0] > CRASH_WINDOW_S:
             self._crashes.popleft()
         self._loaded = self._answered = False
-        if len(self._crashes) >= CRASHES_TO_GIVE_UP:
+        if len(self._crashes) >= GIVE_UP_AFTER_CRASHES:
             raise ProcessFailed(
                 f"{self._name} died {len(self._crashes)} times without an answer in between; "
                 f"the last time, it {how}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 from .. import __version__
-from ..coordinator.registry import Registry, with_patience
+from ..coordinator.registry import Registry, retry_timeouts
 from ..proto.security.instance import CHALLENGE, INCARNATION, PROOF, TEACHER_ID, new_key, prove
 from ..runtime.addresses import advertised_host, is_ipv6, is_wildcard, join_address
 from ..runtime.errors import RequestRefused, UsageError, WrongInstance
@@ -83,7 +83,7 @@ class TeacherView:
         identity: of the teacher.
         model: the loaded model; None while it loads.
         slots: limit of requests that wait for the model or run in it.
-        lanes: devices that run requests in parallel.
+        device_count: devices that serve side by side, each with its own requests.
         in_flight: requests that are not answered yet.
         t_t_s: seconds per sample of one device.
         accepting: whether the model accepts requests.
@@ -97,7 +97,7 @@ class TeacherView:
     identity: InstanceIdentity
     model: PredictorReady | None
     slots: int
-    lanes: int
+    device_count: int
     in_flight: int
     t_t_s: float
     accepting: bool
@@ -130,7 +130,7 @@ class TeacherView:
         )
         gauges: tuple[tuple[str, str, float | None], ...] = (
             ("slots", "Requests that may wait for the model or run in it at a time.", self.slots),
-            ("devices", "Devices that serve side by side.", self.lanes),
+            ("devices", "Devices that serve side by side.", self.device_count),
             (
                 "micro_batch_samples",
                 "Samples of one run of the model.",
@@ -176,7 +176,7 @@ class TeacherView:
             "device": device,
             "state": "draining" if identity.draining else "serving",
             "slots": str(self.slots),
-            "lanes": str(self.lanes),
+            "lanes": str(self.device_count),
             # Two digits: a smaller change is not worth a write to the registry.
             "t_t_seconds": f"{self.t_t_s:.2g}",
             "in_flight": str(self.in_flight),
@@ -247,4 +247,4 @@ def new_incarnation(registry: Registry | None, stop: Stop) -> int:
     """
     if registry is None:
         return time.time_ns() // 1_000_000
-    return with_patience(registry.time_ms, stop)
+    return retry_timeouts(registry.time_ms, stop)

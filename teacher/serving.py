@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 from ..coordinator.beat_relay import RelayedRegistry
 from ..coordinator.heartbeat import Heartbeat
-from ..coordinator.registry import Registry, connect, with_patience
+from ..coordinator.registry import Registry, connect, retry_timeouts
 from ..coordinator.registry.schema import check_member, check_service
 from ..proto.security.access_control import AccessControl
 from ..proto.security.certificates import export_expiry
@@ -220,7 +220,7 @@ class TeacherLifecycle:
                 on_drain=self._asked_to_drain,
             )
             try:
-                with_patience(heartbeat.start, self._stop)
+                retry_timeouts(heartbeat.start, self._stop)
             except StartCancelled:
                 self._raise_failure()
                 raise
@@ -270,7 +270,7 @@ class TeacherLifecycle:
             identity=self._identity,
             model=None if self._pool.ready_report is None else self._batcher.require_loaded(),
             slots=self._config.server.slots,
-            lanes=self._pool.lanes,
+            device_count=self._pool.device_count,
             in_flight=self._recorder.in_flight,
             t_t_s=self._pool.t_t_s,
             accepting=self._pool.ready,

@@ -127,7 +127,7 @@ def _rate(scenario: Scenario, period: int = 1) -> float:
     result = simulate(scenario, random.Random, keep_batches=True)
     (group,) = scenario.students
     ends_by_student: dict[str, list[float]] = {}
-    for step in result.stepped:
+    for step in result.steps:
         ends_by_student.setdefault(step.student, []).append(step.ended_s)
     total = 0.0
     for ends_s in ends_by_student.values():

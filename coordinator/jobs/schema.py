@@ -128,7 +128,8 @@ class NodeInfo(NodeState):
         saved: step of the checkpoint of `generation`, once the node sees it; 0: not yet, or none.
         result: result of its ranks at the end of the job: step and metrics.
         recall: the generation that has to end, and why; only the leader sets it.
-        says: what the leader waits for, as text; only the leader sets it.
+        says: what the leader waits for, as text for display; only the leader sets it. The name is
+            a key in Redis.
     """
 
     host: str = ""

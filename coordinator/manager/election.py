@@ -118,7 +118,7 @@ class Election:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        for service in self.led():
+        for service in self.led_services():
             if not self._resign(service):
                 break  # the registry does not answer; the leaderships expire
 
@@ -130,7 +130,7 @@ class Election:
             self._requested.add(service)
         self._wake.set()
 
-    def leave(self, service: str) -> None:
+    def end_campaign_for(self, service: str) -> None:
         """Undo `campaign_for`: campaign only while the registry lists the service."""
         with self._lock:
             self._requested.discard(service)
@@ -144,7 +144,7 @@ class Election:
         state = self._states.get(service)
         return state.answer.leader.rpartition("#")[0] if state else ""
 
-    def led(self) -> list[str]:
+    def led_services(self) -> list[str]:
         """Return the names of the services that this manager leads, as known here."""
         with self._lock:
             return [name for name, state in self._states.items() if state.leads]

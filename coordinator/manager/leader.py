@@ -24,7 +24,7 @@ from ..registry import Kind, Registry
 from ..store.records import FACTS_TTLS, Changes, Leads
 from .autoscaling import Autoscaler
 from .election import Election, ElectionState
-from .prober import Prober, Verdict
+from .prober import Prober, ProbeVerdict
 from .rosters import ProbeAnswer
 from .service_state import LeaderView, ServiceEvents, ServiceSnapshot, ServiceState
 from .watch_cache import WatchCache
@@ -232,8 +232,8 @@ class Leader:
         self.due_s = min(self.due_s, now + changes.due_s)
         return changes
 
-    def _probed(self, identity: TeacherIdentity, verdict: Verdict) -> None:
-        self._answers.put(ProbeAnswer(identity, verdict.word, verdict.why))
+    def _probed(self, identity: TeacherIdentity, verdict: ProbeVerdict) -> None:
+        self._answers.put(ProbeAnswer(identity, verdict.status, verdict.why))
         self._wake()
 
     # -- output

@@ -231,7 +231,7 @@ class Manager:
         self._guards["hubs"].answering = True
         if hub.is_idle(now):
             self._pushed[hub.service] = self._hubs.pop(hub.service).pushed
-            self._election.leave(hub.service)
+            self._election.end_campaign_for(hub.service)
 
     def _handle_events(self, until_s: float, guard: _ErrorGuard) -> bool:
         """Handle the queued events; wait for a first one until `until_s`.
@@ -279,7 +279,7 @@ class Manager:
         while not self._stopping:
             began_s = time.monotonic()
             self._election.note_leaders_alive()
-            for name in self._election.led():
+            for name in self._election.led_services():
                 if name not in self._leaders:
                     self._leaders[name] = self._leader(name)
             for name in [n for n in self._leaders if not self._election.campaigns_for(n)]:

@@ -24,22 +24,22 @@ from ..store.records import Member
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProbeVerdict:
     """The result of a probe.
 
     Attributes:
-        word: "ok": the teacher answers and has proved its identity; "retry": it is refused, but the
-            next probe may succeed; "never": it is refused, and not probed again unless it registers
-            as another incarnation or at another address.
-        why: reason of a refusal, as text; empty if `word` is "ok".
+        status: "ok": the teacher answers and has proved its identity; "retry": it is refused, but
+            the next probe may succeed; "never": it is refused, and not probed again unless it
+            registers as another incarnation or at another address.
+        why: reason of a refusal, as text; empty if `status` is "ok".
     """
 
-    word: Literal["ok", "retry", "never"]
+    status: Literal["ok", "retry", "never"]
     why: str = ""
 
 
 #: Called with the result of a probe.
-Done = Callable[[Verdict], None]
+Done = Callable[[ProbeVerdict], None]
 
 
 class Prober(Protocol):
@@ -61,8 +61,8 @@ _OPTIONS: Final = (
 )
 #: Fact of our own teachers and of sidecars: the key that proves their identity.
 INSTANCE_KEY: Final = "instance_key"
-#: Fact of a foreign server: address of the sidecar that registered it and vouches for it.
-VOUCHER: Final = "voucher"
+#: Fact of a foreign server: address of the sidecar that registered it and attests it.
+SIDECAR: Final = "voucher"
 #: Protocols of our own teachers.
 _OURS: Final = ("", "oip")
 _NOT_OIP: Final = "does not speak the Open Inference Protocol"
@@ -78,7 +78,7 @@ class GrpcProber:
 
     A teacher has to prove that it holds its instance key, and that it is the incarnation that
     registered. A foreign server has no key. Its sidecar has to prove the same about itself, and
-    that it vouches for the server's address. Then the server has to be ready for requests of
+    that it attests the server's address. Then the server has to be ready for requests of
     students.
 
     It uses threads, not asyncio: gRPC supports only one event loop per process well, and the
@@ -125,38 +125,38 @@ class GrpcProber:
             verdict = self._verdict(member)
         except Exception as error:  # a bug, or invalid facts in Redis
             log.exception("a probe of teacher %s failed because of a bug", member.member)
-            verdict = Verdict("retry", f"probing it failed: {error!r}")
+            verdict = ProbeVerdict("retry", f"probing it failed: {error!r}")
         if self._stopped:
             return
-        if verdict.word != "ok":
+        if verdict.status != "ok":
             log.debug("service %s: teacher %s: %s", service, member.member, verdict.why)
         try:
             done(verdict)
         except Exception:
             log.exception("the callback of a probe failed")
 
-    def _verdict(self, member: Member) -> Verdict:
+    def _verdict(self, member: Member) -> ProbeVerdict:
         address = member.facts.get("address", "")
         protocol = member.facts.get("protocol", "")
-        voucher = member.facts.get(VOUCHER, "")
-        if not voucher and protocol not in _OURS:
-            return Verdict(
+        sidecar = member.facts.get(SIDECAR, "")
+        if not sidecar and protocol not in _OURS:
+            return ProbeVerdict(
                 "never",
                 f"protocol {protocol!r:.40} is only for foreign servers, which need a sidecar",
             )
-        prover = identity_address(address, voucher, has_key=bool(member.facts.get(INSTANCE_KEY)))
+        prover = identity_address(address, sidecar, has_key=bool(member.facts.get(INSTANCE_KEY)))
         if prover is None:
-            return Verdict("never", _UNPROVEN)
+            return ProbeVerdict("never", _UNPROVEN)
         if not _is_address(prover):
-            return Verdict("never", f"its address {prover!r:.120} is no host:port")
+            return ProbeVerdict("never", f"its address {prover!r:.120} is no host:port")
         try:
             with self._channel(prover) as channel:
                 verdict = self._prove(channel, prover, member)
         except grpc.RpcError as error:
             return _failed(prover, error)
         except UsageError as error:  # our own certificates or token are wrong
-            return Verdict("retry", f"it cannot be probed: {error}")
-        if verdict.word == "ok" and voucher:
+            return ProbeVerdict("retry", f"it cannot be probed: {error}")
+        if verdict.status == "ok" and sidecar:
             return self._ready(address, protocol, member.facts.get("model", ""))
         return verdict
 
@@ -180,9 +180,9 @@ class GrpcProber:
             if unused:
                 channel.close()
 
-    def _prove(self, channel: grpc.Channel, address: str, member: Member) -> Verdict:
+    def _prove(self, channel: grpc.Channel, address: str, member: Member) -> ProbeVerdict:
         """Check that the server has the teacher's key and is the incarnation that registered."""
-        vouched_address = member.facts["address"] if member.facts.get(VOUCHER) else ""
+        attested_address = member.facts["address"] if member.facts.get(SIDECAR) else ""
         challenge = instance.new_challenge()
         _, call = _method(channel, "ServerMetadata").with_call(
             pb.ServerMetadataRequest().SerializeToString(),
@@ -196,33 +196,33 @@ class GrpcProber:
             member.incarnation,
             challenge,
             metadata.get(instance.PROOF, ""),
-            vouched_address,
+            attested_address,
         ):
-            return Verdict("ok")
-        return Verdict(
+            return ProbeVerdict("ok")
+        return ProbeVerdict(
             "never", f"another server answers at {address}: an impostor or an old address"
         )
 
-    def _ready(self, address: str, protocol: str, model: str) -> Verdict:
+    def _ready(self, address: str, protocol: str, model: str) -> ProbeVerdict:
         """Check that a foreign server is ready; use the same client as a student."""
         from ...proto.clients import open_client  # loads numpy, which a manager rarely needs
 
         try:
             client = open_client(protocol, address, model, self._security)
         except UsageError as error:
-            return Verdict("never", f"it cannot be probed: {error}")
+            return ProbeVerdict("never", f"it cannot be probed: {error}")
         try:
             client.probe(self._answer_s)
         except AccessError as error:
-            return Verdict("retry", f"{address} refuses the manager's probe: {error}")
+            return ProbeVerdict("retry", f"{address} refuses the manager's probe: {error}")
         except BadAnswer as error:
-            spoken = f"protocol {protocol or OIP}"
-            return Verdict("never", f"the server at {address} does not speak {spoken}: {error}")
+            text = f"the server at {address} does not speak protocol {protocol or OIP}: {error}"
+            return ProbeVerdict("never", text)
         except EdlError as error:
-            return Verdict("retry", f"the server at {address} is not ready: {error}")
+            return ProbeVerdict("retry", f"the server at {address} is not ready: {error}")
         finally:
             client.close()
-        return Verdict("ok")
+        return ProbeVerdict("ok")
 
 
 def _method(channel: Any, name: str) -> Any:
@@ -230,15 +230,15 @@ def _method(channel: Any, name: str) -> Any:
     return channel.unary_unary(f"/{_SERVICE}/{name}")
 
 
-def _failed(address: str, error: grpc.RpcError) -> Verdict:
+def _failed(address: str, error: grpc.RpcError) -> ProbeVerdict:
     code, details = grpc.StatusCode.UNKNOWN, ""
     if isinstance(error, grpc.Call):
         code, details = error.code(), error.details() or ""
     if code in _REFUSALS:
-        return Verdict("retry", f"{address} refuses the manager's probe: {details}")
+        return ProbeVerdict("retry", f"{address} refuses the manager's probe: {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return Verdict("never", f"the server at {address} {_NOT_OIP}")
-    return Verdict("retry", f"it does not answer at {address} ({details or code.name})")
+        return ProbeVerdict("never", f"the server at {address} {_NOT_OIP}")
+    return ProbeVerdict("retry", f"it does not answer at {address} ({details or code.name})")
 
 
 def _is_address(address: str) -> bool:

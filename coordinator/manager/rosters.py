@@ -363,11 +363,11 @@ class StudentRoster:
 
 def _teacher_up(member: Member) -> rule.TeacherUp:
     facts = member.facts
-    t_t_s, lanes = parse_number(facts.get("t_t_seconds")), parse_number(facts.get("lanes")) or 1.0
+    t_t_s, devices = parse_number(facts.get("t_t_seconds")), parse_number(facts.get("lanes")) or 1.0
     return rule.TeacherUp(
         member.member,
         member.incarnation,
-        speed=lanes / t_t_s if t_t_s > 0 else 0.0,
+        speed=devices / t_t_s if t_t_s > 0 else 0.0,
         content_id=facts.get("content_id", ""),
         host=facts.get("host", ""),
     )

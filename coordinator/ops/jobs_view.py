@@ -151,9 +151,9 @@ def render(state: JobState, most_ranks: int = 0) -> RenderableType:
     waiting = [node for node in state.nodes if node.facts.get("phase") != "running"]
     if waiting:
         parts.append(Text(f"nodes without ranks: {', '.join(n.node_id for n in waiting)}"))
-    says = next((node.facts["says"] for node in state.nodes if node.facts.get("says")), "")
-    if says:
-        parts.append(Text(str(says), style="yellow"))
+    waits_for = next((node.facts["says"] for node in state.nodes if node.facts.get("says")), "")
+    if waits_for:
+        parts.append(Text(str(waits_for), style="yellow"))
     if state.reports:
         parts.append(_ranks(state, most_ranks))
     return Group(*parts)

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 START_ATTEMPTS: Final = 8
 
 
-def with_patience(call: Callable[[], _T], stop: Stop) -> _T:
+def retry_timeouts(call: Callable[[], _T], stop: Stop) -> _T:
     """Make a call of a starting process; repeat it while Redis does not answer in time.
 
     Args:

@@ -39,7 +39,7 @@ from typing import Final, Literal
 
 from ...proto.dataclass_json import from_plain
 from ...runtime.errors import WireError
-from ...scheduler.rates import is_time_news
+from ...scheduler.rates import is_notable_change
 from ..store.records import Leads, LeaseSet, LogRecord, check_name
 from ..store.records import check_member as check_member_id
 
@@ -306,4 +306,4 @@ def _time_changed(before: str, now: str) -> bool:
         return True
     if not (math.isfinite(old) and math.isfinite(new)):
         return True
-    return is_time_news(old, new)
+    return is_notable_change(old, new)

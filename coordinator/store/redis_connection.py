@@ -69,7 +69,7 @@ class RedisConnection:
     """A client that is safe to use from several threads, with a pool of connections.
 
     `run` and `run_many` raise RedisUnavailable, Unauthenticated or Forbidden. Use
-    `with_server_time` and `client` within `translated`.
+    `with_server_time` and `client` within `converting_errors`.
 
     Args:
         url: any URL that `redis_url.parse` accepts.
@@ -91,7 +91,7 @@ class RedisConnection:
         import redis
 
         source, digest = script(name)
-        with self.translated():
+        with self.converting_errors():
             try:
                 return self.client.evalsha(digest, len(keys), *keys, *args)
             except redis.exceptions.NoScriptError:
@@ -108,7 +108,7 @@ class RedisConnection:
         answers: list[Any] = []
         for start in range(0, len(calls), CHUNK):
             chunk = calls[start : start + CHUNK]
-            with self.translated():
+            with self.converting_errors():
                 results = self._run_pipeline(name, chunk)
                 if any(isinstance(result, redis.exceptions.NoScriptError) for result in results):
                     results = self._run_pipeline(name, chunk, send_text=True)
@@ -141,7 +141,7 @@ class RedisConnection:
         return int(seconds) * 1000 + int(micros) / 1000, answer
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def converting_errors(self) -> Iterator[None]:
         """Raise errors of redis-py within the block as errors of this package."""
         import redis
 

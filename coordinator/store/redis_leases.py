@@ -143,7 +143,7 @@ class RedisLeases:
         if not batch:
             return set()
         renewed = set()
-        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
+        with self._connection.converting_errors(), self._client.pipeline(transaction=False) as pipe:
             for *_, commands in batch:
                 for command in commands:
                     pipe.execute_command(*command)
@@ -199,7 +199,7 @@ class RedisLeases:
 
     def members(self, leases: LeaseSet) -> list[Member]:
         """Return the members whose deadline has not passed, sorted by id."""
-        with self._connection.translated():
+        with self._connection.converting_errors():
             now_ms, scored = self._connection.with_server_time(
                 lambda pipe: pipe.zrange(leases.deadlines, 0, -1, withscores=True)
             )
@@ -219,12 +219,12 @@ class RedisLeases:
         """Return the named members that have facts, in that order, expired ones included."""
         if not names:
             return []
-        with self._connection.translated():
+        with self._connection.converting_errors():
             return [member for member, _ in self._look_up(leases, names) if member.facts]
 
     def names(self, leases: LeaseSet) -> set[str]:
         """Return the ids of all members, expired ones included. Cheap, as it reads no facts."""
-        with self._connection.translated():
+        with self._connection.converting_errors():
             return set(self._client.zrange(leases.deadlines, 0, -1))
 
     def changes(self, leases: LeaseSet, cursor: int = 0) -> Changes:
@@ -232,7 +232,7 @@ class RedisLeases:
 
         With a cursor older than a minute, changes may be missing: start again from 0.
         """
-        with self._connection.translated():
+        with self._connection.converting_errors():
             if cursor == 0:
                 return self._all_members(leases)
             now_ms, due_s, noted = self._read_changes(leases, f"({cursor}")

@@ -68,7 +68,7 @@ class RedisStore:
 
     def server_info(self) -> dict[str, str]:
         """Return `server_name`, `version`, `role` and `maxmemory_policy`; {} for `MemoryStore`."""
-        with self._connection.translated():
+        with self._connection.converting_errors():
             info = self._client.info()
         version = info.get("valkey_version") or info.get("redis_version", "")
         values = {
@@ -81,7 +81,7 @@ class RedisStore:
 
     def time_ms(self) -> int:
         """Return the store's clock, in milliseconds since 1970."""
-        with self._connection.translated():
+        with self._connection.converting_errors():
             seconds, micros = self._client.time()
         return int(seconds) * 1000 + int(micros) // 1000
 
@@ -92,7 +92,7 @@ class RedisStore:
             False if the user lacks the permission for this test.
         """
         try:
-            with self._connection.translated():
+            with self._connection.converting_errors():
                 self._client.rpushx(WRITE_CHECK, "")
         except Forbidden:
             return False
@@ -133,7 +133,7 @@ class RedisStore:
 
     def leader(self, key: str) -> Leadership | None:
         """Return the leader with its facts and the time left; None: there is none."""
-        with self._connection.translated():
+        with self._connection.converting_errors():
             now_ms, fields = self._connection.with_server_time(lambda pipe: pipe.hgetall(key))
         left_ms = number(fields.get("until_ms", "")) - now_ms
         if left_ms <= 0 or not fields.get("holder"):
@@ -150,7 +150,7 @@ class RedisStore:
     def read(self, *keys: str) -> list[dict[str, str]]:
         """Read documents in one atomic step; {} for a missing document."""
         if len(keys) == 1:
-            with self._connection.translated():
+            with self._connection.converting_errors():
                 return [dict(self._client.hgetall(keys[0]))]
         return [
             dict(zip(flat[::2], flat[1::2], strict=True))
@@ -159,7 +159,7 @@ class RedisStore:
 
     def fields(self, key: str, names: Sequence[str]) -> list[str | None]:
         """Read fields of a document; None for a missing field."""
-        with self._connection.translated():
+        with self._connection.converting_errors():
             if len(names) == 1:
                 return [self._client.hget(key, names[0])]
             return list(self._client.hmget(key, names))
@@ -206,7 +206,7 @@ class RedisStore:
         """
         log_position(after)
         start = f"({after}" if after else "-"
-        with self._connection.translated():
+        with self._connection.converting_errors():
             if last:
                 records = self._client.xrevrange(key, "+", start, count=last)[::-1]
             else:
@@ -215,7 +215,7 @@ class RedisStore:
 
     def append(self, entry: Append) -> str:
         """Append to a log unconditionally; return the id of the entry."""
-        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
+        with self._connection.converting_errors(), self._client.pipeline(transaction=False) as pipe:
             pipe.xadd(entry.key, entry.fields, maxlen=entry.kept, approximate=not entry.exact)
             pipe.pexpire(entry.key, round(entry.keep_s * 1000))
             return str(pipe.execute()[0])
@@ -224,7 +224,7 @@ class RedisStore:
         """Record that a name is in use now. With `keep_s`, delete names unused for so long."""
         # Plain commands, so that a user can be permitted just this.
         now_ms = self.time_ms()
-        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
+        with self._connection.converting_errors(), self._client.pipeline(transaction=False) as pipe:
             pipe.zadd(key, {name: now_ms})
             if keep_s is not None:
                 pipe.zremrangebyscore(key, "-inf", now_ms - round(keep_s * 1000))
@@ -233,21 +233,21 @@ class RedisStore:
 
     def used_names(self, key: str, since_ms: int | None = None) -> list[str]:
         """Return the names used since `since_ms`, sorted; None: all names."""
-        with self._connection.translated():
+        with self._connection.converting_errors():
             if since_ms is None:
                 return sorted(self._client.zrange(key, 0, -1))
             return sorted(self._client.zrangebyscore(key, since_ms, "+inf"))
 
     def forget(self, key: str, name: str, age_s: float) -> None:
         """Delete a name whose last use is more than `age_s` seconds ago."""
-        with self._connection.translated():
+        with self._connection.converting_errors():
             at_ms = self._client.zscore(key, name)
         if at_ms is not None and abs(self.time_ms() - at_ms) > age_s * 1000:
             self.commit([RankIs(key, name, at_ms)], [RemoveRanked(key, [name])])
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
         """Return whether each key exists; keys may belong to different services."""
-        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
+        with self._connection.converting_errors(), self._client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.exists(key)
             return [bool(count) for count in pipe.execute()]

@@ -96,7 +96,7 @@ class Feed:
 
     def __init__(self, source: MeshSource) -> None:
         self._source = source
-        self._picture = Picture()
+        self._latest = LatestDocument()
         self._events: deque[Message] = deque(maxlen=_EVENTS_KEPT)
         self._seen: dict[str, str] = {}  # service -> id of its last read event
         self._unreadable: set[str] = set()  # services whose log could not be read
@@ -156,7 +156,7 @@ class Feed:
         events: list[Message] = []
         try:
             status, new_events = await asyncio.to_thread(self._read)
-            changes = self._picture.update(status, new_events, time.monotonic())
+            changes = self._latest.update(status, new_events, time.monotonic())
             events = [_event(event) for event in new_events]
             now_ms, problem = status.redis_time_ms, ""
         except EdlError as error:
@@ -203,11 +203,11 @@ class Feed:
         self._viewers = dict.fromkeys(self._viewers, True)
 
     def _whole(self, head: Message) -> str:
-        whole = {"whole": self._picture.document, "events": list(self._events)}
+        whole = {"whole": self._latest.document, "events": list(self._events)}
         return _json(head | whole | {"interval_s": interval_s(self._members())})
 
     def _members(self) -> int:
-        document = self._picture.document
+        document = self._latest.document
         return len(document["teachers"]) + len(document["students"])
 
 
@@ -240,7 +240,7 @@ TABLES: Final = ("mesh", "services", "teachers", "students")
 DEPARTED_S: Final = 10.0
 
 
-class Picture:
+class LatestDocument:
     """The latest document, with teachers that recently left or were lost."""
 
     def __init__(self) -> None:

@@ -311,8 +311,8 @@ class LabelCache:
             and self._numerics.admits(model.model_id.numerics_id)
         )
         return label_cache.CacheView(
-            known=self._model is not None,
-            mute=self._content_unpublished,
+            model_known=self._model is not None,
+            model_unnamed=self._content_unpublished,
             remembered=may_recall,
             usable=usable,
             asked=self._probing_batch is not None,

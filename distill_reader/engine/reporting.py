@@ -270,7 +270,9 @@ def stats_fields(
         },
         "canaries": sum(member.ledger.named_copies for member in members),
         "dispute": "; ".join(filter(None, (member.dispute for member in members))),
-        "liars": sum(member.core.teachers.breakers.ejections["lied"] for member in members),
+        "ejections_for_lying": sum(
+            member.core.teachers.breakers.ejections["lied"] for member in members
+        ),
         "volume_bytes": min(report.volume_bytes for report in reports),
         "t_t_s": max(report.t_t_seconds for report in reports),
         "t_s_s": max(report.t_s_seconds for report in reports),

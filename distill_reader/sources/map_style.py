@@ -84,8 +84,8 @@ class MapSource:
         if mark is not None:
             with reading_mark():
                 start, saved_plan = int(mark["start"]), (mark["of"], mark["ids"])
-        with drawing(self._loader, self._seed, epoch):
-            plan = list(draw(self._loader.batch_sampler))
+        with seeded_for_epoch(self._loader, self._seed, epoch):
+            plan = list(sampled_batches(self._loader.batch_sampler))
             digest = _digest(plan)
             if saved_plan not in (None, (len(plan), digest)):
                 raise UsageError(
@@ -331,7 +331,7 @@ def _is_map(dataset: Any) -> bool:
 
 
 @contextmanager
-def drawing(loader: BatchLoader, seed: int, epoch: int) -> Iterator[None]:
+def seeded_for_epoch(loader: BatchLoader, seed: int, epoch: int) -> Iterator[None]:
     """Prepare a loader for an epoch; in the context, its order is drawn from (seed, epoch)."""
     samplers = with_inner(loader.batch_sampler)
     if callable(getattr(loader.dataset, "set_epoch", None)):
@@ -341,7 +341,7 @@ def drawing(loader: BatchLoader, seed: int, epoch: int) -> Iterator[None]:
         yield
 
 
-def draw(sampler: Any) -> Iterator[Ids]:
+def sampled_batches(sampler: Any) -> Iterator[Ids]:
     """Yield the batches of ids of a batch sampler.
 
     Raises:

@@ -88,14 +88,14 @@ class Database:
         if not os.path.exists(path):
             _check_may_be_new(path, write=write)
         try:
-            with translated(path):
+            with converting_errors(path):
                 self._open(write)
         except BaseException:
             self.close()
             raise
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Execute a statement; raises SQLite's errors, which `translated` converts."""
+        """Execute a statement; raises SQLite's errors, which `converting_errors` converts."""
         return self._connection.execute(statement, values)
 
     def execute_many(self, statement: str, values: Iterable[Sequence[object]]) -> None:
@@ -110,7 +110,7 @@ class Database:
             StoreDamaged: the file is broken.
             LabelStoreUnavailable: the file cannot be read now.
         """
-        with translated(self.path):
+        with converting_errors(self.path):
             self.execute("BEGIN")
             try:
                 yield
@@ -125,7 +125,7 @@ class Database:
             StoreDamaged: the file is broken.
             LabelStoreUnavailable: the disk is full or fails, or another process locks the file.
         """
-        with translated(self.path):
+        with converting_errors(self.path):
             self._bound_the_log()
             self.execute("BEGIN IMMEDIATE")
             try:
@@ -138,7 +138,7 @@ class Database:
     @property
     def file_bytes(self) -> int:
         """Bytes of all pages of the file."""
-        with translated(self.path):
+        with converting_errors(self.path):
             return self._page_bytes * self._pragma("page_count")
 
     @property
@@ -158,12 +158,12 @@ class Database:
 
     def bound(self, max_bytes: int) -> None:
         """Limit the size of the file."""
-        with translated(self.path):
+        with converting_errors(self.path):
             self.execute(f"PRAGMA max_page_count = {max_bytes // self._page_bytes}")
 
     def shrink(self) -> None:
         """Truncate unused pages, a few per transaction."""
-        with translated(self.path):
+        with converting_errors(self.path):
             while free := self._pragma("freelist_count"):
                 with self.writing():
                     pages = min(free, TRANSACTION_BYTES // self._page_bytes // 4)
@@ -304,7 +304,7 @@ class Database:
 
 
 @contextlib.contextmanager
-def translated(path: str) -> Iterator[None]:
+def converting_errors(path: str) -> Iterator[None]:
     """Convert errors of SQLite to StoreDamaged or LabelStoreUnavailable."""
     try:
         yield

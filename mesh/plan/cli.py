@@ -131,7 +131,7 @@ def _write_scenario(path: Path, mesh_plan: MeshPlan, cluster: Cluster, job: Dist
     from .scenario import scenario_of
 
     if mesh_plan.mesh is None or mesh_plan.prediction is None:
-        raise UsageError(f"cannot write {path}: {mesh_plan.way('mesh').why_not}")
+        raise UsageError(f"cannot write {path}: {mesh_plan.estimate('mesh').why_not}")
     rate = mesh_plan.prediction.samples_per_s
     heading = f"by `edl plan`, which predicts {rate:.5g} samples/s: `edl simulate {path.name}`"
     write(path, scenario_of(cluster, job, mesh_plan.mesh, mesh_plan.prediction), heading)

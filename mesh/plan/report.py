@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...runtime.files import save_plot
 from ...scheduler.planner import MeshPlan
@@ -23,12 +23,12 @@ def plan_lines(plan: MeshPlan) -> Iterator[str]:
     batch_text = f", batch {plan.rows} each" if plan.students > 1 else f", batch {plan.rows}"
     yield f"students    {plan.students} x {plan.student}{batch_text}"
     if plan.mesh is None or plan.prediction is None:
-        yield f"teachers    none: {plan.way('mesh').why_not}"
+        yield f"teachers    none: {plan.estimate('mesh').why_not}"
         return
-    teams = " + ".join(f"{int(team.count)} x {team.kind}" for team in plan.mesh.teams)
+    counts = " + ".join(f"{int(group.count)} x {group.kind}" for group in plan.mesh.teacher_groups)
     share = plan.mesh.teachers / plan.students
     yield (
-        f"teachers    {teams}: {share:.3g} for each student; by the ratio"
+        f"teachers    {counts}: {share:.3g} for each student; by the ratio"
         f" n = ceil(t_t / t_s) = {plan.needed}"
     )
     for kind, rows in plan.micro_batches.items():
@@ -42,15 +42,15 @@ def plan_lines(plan: MeshPlan) -> Iterator[str]:
     if thresholds.upper < thresholds.ideal:
         ideal = thresholds.ideal
         yield f"            ut {ideal} would be better, but buffer_bytes does not allow it"
-    way, currency = plan.way("mesh"), plan.currency
+    estimate, currency = plan.estimate("mesh"), plan.currency
     yield (
-        f"predicted   {format_rate(way.samples_per_s)} samples/s,"
-        f" {format_duration(way.epoch_s)} an epoch"
+        f"predicted   {format_rate(estimate.samples_per_s)} samples/s,"
+        f" {format_duration(estimate.epoch_s)} an epoch"
     )
     yield (
-        f"cost        {money(way.cost_per_hour)} {currency}/h:"
-        f" {money(way.cost_per_hour * way.epoch_s / 3600)} {currency} an epoch,"
-        f" {money(way.cost)} {currency} in all"
+        f"cost        {money(estimate.cost_per_hour)} {currency}/h:"
+        f" {money(estimate.cost_per_hour * estimate.epoch_s / 3600)} {currency} an epoch,"
+        f" {money(estimate.cost)} {currency} in all"
     )
     bottleneck, next_stage = plan.prediction.stages[:2]
     lost = (
@@ -72,7 +72,7 @@ def verdict_lines(plan: MeshPlan) -> Iterator[str]:
     elif verdict.take == "offline store" and plan.mesh is not None:
         yield "The mesh is NOT worth it for every epoch; take offline store:"
     elif verdict.take is None:
-        yield "The mesh is NOT worth it, and no other way distils here:"
+        yield "The mesh is NOT worth it, and no other method distils here:"
     else:
         yield f"The mesh is NOT worth it; take {verdict.take}:"
     for reason in verdict.reasons:
@@ -82,31 +82,31 @@ def verdict_lines(plan: MeshPlan) -> Iterator[str]:
 def comparison_table(plan: MeshPlan) -> Table:
     """Make the table of all feasible methods."""
     per_hour, cost = f"{plan.currency}/h", f"cost {plan.currency}"
-    table = _table("way", "teachers", "samples/s", "epoch", "all", per_hour, cost, "")
-    for way in plan.ways:
-        if way.why_not:
+    table = _table("method", "teachers", "samples/s", "epoch", "all", per_hour, cost, "")
+    for estimate in plan.estimates:
+        if estimate.why_not:
             continue
-        teachers = str(way.teachers or "-")
-        if way.method == "offline store" and way.teachers:
+        teachers = str(estimate.teachers or "-")
+        if estimate.method == "offline store" and estimate.teachers:
             teachers += " in epoch 1"
         table.add_row(
-            way.method,
+            estimate.method,
             teachers,
-            format_rate(way.samples_per_s),
-            format_duration(way.epoch_s),
-            format_duration(way.total_s),
-            money(way.cost_per_hour),
-            money(way.cost),
-            "take" if way.method == plan.verdict.take else "",
+            format_rate(estimate.samples_per_s),
+            format_duration(estimate.epoch_s),
+            format_duration(estimate.total_s),
+            money(estimate.cost_per_hour),
+            money(estimate.cost),
+            "take" if estimate.method == plan.verdict.take else "",
         )
     return table
 
 
 def excluded_lines(plan: MeshPlan) -> Iterator[str]:
     """Yield a line for each method that is not feasible, with the reason."""
-    for way in plan.ways:
-        if way.why_not:
-            yield f"{way.method}: not possible: {way.why_not}"
+    for estimate in plan.estimates:
+        if estimate.why_not:
+            yield f"{estimate.method}: not possible: {estimate.why_not}"
 
 
 def sweep_table(key: str, points: Sequence[SweepPoint]) -> Table:
@@ -118,17 +118,17 @@ def sweep_table(key: str, points: Sequence[SweepPoint]) -> Table:
         if point.plan is None:
             table.add_row(value, "", "", "", "", "none", point.why_not)
             continue
-        way, prediction = point.plan.way("mesh"), point.plan.prediction
+        estimate, prediction = point.plan.estimate("mesh"), point.plan.prediction
         take = point.plan.verdict.take or "nothing"
         if prediction is None:
-            table.add_row(value, "", "", "", "", take, f"no mesh: {way.why_not}")
+            table.add_row(value, "", "", "", "", take, f"no mesh: {estimate.why_not}")
             continue
         table.add_row(
             value,
-            str(way.teachers),
-            format_rate(way.samples_per_s),
-            format_duration(way.epoch_s),
-            money(way.cost),
+            str(estimate.teachers),
+            format_rate(estimate.samples_per_s),
+            format_duration(estimate.epoch_s),
+            money(estimate.cost),
             take,
             prediction.stages[0].name,
         )
@@ -142,7 +142,7 @@ def _table(*names: str) -> Table:
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in names:
-        text = name in ("way", "take", "limited by", "")
+        text = name in ("method", "take", "limited by", "")
         table.add_column(name, justify="left" if text else "right", overflow="fold")
     return table
 
@@ -152,10 +152,19 @@ def as_json(plan: MeshPlan, key: str = "", points: Sequence[SweepPoint] = ()) ->
 
     Infinite numbers become null. An empty `key` means that there is no sweep.
     """
-    values: dict[str, Any] = {"plan": _finite(asdict(plan))}
+    values: dict[str, Any] = {"plan": _finite(asdict(plan, dict_factory=_json_object))}
     if key:
-        values["what_if"] = {"key": key, "points": _finite([asdict(point) for point in points])}
+        listed = [asdict(point, dict_factory=_json_object) for point in points]
+        values["what_if"] = {"key": key, "points": _finite(listed)}
     return values
+
+
+#: Fields with other keys in JSON, which programs read.
+_JSON_KEYS: Final = {"teacher_groups": "teams", "estimates": "ways"}
+
+
+def _json_object(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {_JSON_KEYS.get(name, name): value for name, value in items}
 
 
 def _finite(value: Any) -> Any:
@@ -217,15 +226,15 @@ def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> 
     throughput, cost = figure.subplots(2, 1, sharex=True)
     plans = [(point.value, point.plan) for point in points if point.plan is not None]
     for method, colour in COLOURS.items():
-        ways = [(value, planned.way(method)) for value, planned in plans]
-        ways = [(value, way) for value, way in ways if not way.why_not]
-        if not ways:
+        estimates = [(value, planned.estimate(method)) for value, planned in plans]
+        estimates = [(value, estimate) for value, estimate in estimates if not estimate.why_not]
+        if not estimates:
             continue
         style = "o-" if method == "mesh" else "--"
-        values = [value for value, _ in ways]
-        rates = [way.samples_per_s for _, way in ways]
+        values = [value for value, _ in estimates]
+        rates = [estimate.samples_per_s for _, estimate in estimates]
         throughput.plot(values, rates, style, color=colour, markersize=3, label=method)
-        costs = [way.cost for _, way in ways]
+        costs = [estimate.cost for _, estimate in estimates]
         cost.plot(values, costs, style, color=colour, markersize=3, label=method)
     throughput.set_ylabel("samples/s (predicted)")
     throughput.set_ylim(bottom=0)

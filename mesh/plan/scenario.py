@@ -34,7 +34,7 @@ def scenario_of(
     rows, limits = mesh.rows, prediction.thresholds
     student_rate = job.rate("student", mesh.student)
     source_s = 0.0 if job.source_samples_per_s is None else rows / job.source_samples_per_s
-    teachers = [_teacher_group(cluster, job, mesh, team) for team in mesh.teams]
+    teachers = [_teacher_group(cluster, job, mesh, group) for group in mesh.teacher_groups]
     total = sum(group.count for group in teachers)
     share = max(1, -(-total // mesh.students))
     students = StudentGroup(
@@ -67,12 +67,12 @@ def scenario_of(
 
 
 def _teacher_group(
-    cluster: Cluster, job: Distillation, mesh: PlannedMesh, team: DeviceGroup
+    cluster: Cluster, job: Distillation, mesh: PlannedMesh, group: DeviceGroup
 ) -> TeacherGroup:
-    kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
+    kind, rate = cluster.kind(group.kind), job.rate("teacher", group.kind)
     return TeacherGroup(
         name=kind.name if kind.name != mesh.student else f"{kind.name}-teachers",
-        count=max(1, round(team.count * kind.availability)),
+        count=max(1, round(group.count * kind.availability)),
         t_t_s=rate.sample_s,
         batch_overhead_s=rate.batch_overhead_s + TEACHER_BATCH_S,
         jitter=rate.jitter,

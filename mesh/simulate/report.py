@@ -71,12 +71,17 @@ def print_report(report: SimulationReport) -> None:
 def as_json(report: SimulationReport) -> dict[str, Any]:
     """Return scenario, result and totals as JSON values."""
     result = report.result
-    list_fields = ("students", "teachers", "points", "happenings")
+    lists: dict[str, Sequence[Any]] = {
+        "students": result.students,
+        "teachers": result.teachers,
+        "points": result.points,
+        "happenings": result.mesh_events,
+    }
     # Requests and steps are only in the timeline, as there may be millions.
     totals = {
         name: getattr(result, name)
         for name in result.__dataclass_fields__
-        if name not in (*list_fields, "labelled", "stepped")
+        if name not in (*lists, "mesh_events", "requests", "steps")
     }
     return {
         "scenario": asdict(report.scenario),
@@ -85,7 +90,7 @@ def as_json(report: SimulationReport) -> dict[str, Any]:
         "samples_per_s": result.samples_per_s,
         "cost": result.cost,
         "cost_per_million_samples": cost_per_million(result),
-        **{name: [asdict(one) for one in getattr(result, name)] for name in list_fields},
+        **{key: [asdict(one) for one in values] for key, values in lists.items()},
     }
 
 
@@ -174,10 +179,10 @@ def draw(result: SimulationResult, title: str, path: Path) -> None:
     _draw_throughput(throughput, result)
     _draw_teachers(teachers, result)
     _draw_volume(volume, result)
-    marks = [one for one in result.happenings if one.kind in MARKED]
-    for happening in marks if len(marks) <= MAX_MARKS else ():
-        colour = MARKED[happening.kind]
-        teachers.axvline(happening.at_s, color=colour, linewidth=1, alpha=0.6)
+    marks = [one for one in result.mesh_events if one.kind in MARKED]
+    for event in marks if len(marks) <= MAX_MARKS else ():
+        colour = MARKED[event.kind]
+        teachers.axvline(event.at_s, color=colour, linewidth=1, alpha=0.6)
     throughput.set_title(f"{title} (simulated)")
     volume.set_xlabel("virtual seconds")
     volume.set_xlim(0, max(result.virtual_s, 1e-9))

@@ -12,9 +12,9 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from ...distill_reader.trace_file import TraceEvent, TraceFile, begin
+from ...distill_reader.trace_file import TraceEvent, TraceFile, create_trace
 from ...runtime.errors import UsageError
-from ...scheduler.simulator.result import LabelledRequest, MeshSample, SimulationResult, Stepped
+from ...scheduler.simulator.result import LabelledRequest, MeshSample, SimulationResult, StudentStep
 
 #: Groups of tracks.
 MESH, STUDENTS, TEACHERS = 1, 2, 3
@@ -34,7 +34,7 @@ def write_timeline(result: SimulationResult, path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    begin(path)
+    create_trace(path)
     file = TraceFile(path, _PART_BYTES)
     for group, name in _GROUPS.items():
         file.name_track("process_name", name, group)
@@ -86,8 +86,8 @@ def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[TraceEvent]:
     streams: list[Iterable[TraceEvent]] = [
         sorted(_counters(result.points), key=event_time),
         sorted(_mesh_events(result), key=event_time),
-        (_request(request, tracks) for request in sorted(result.labelled, key=start_time)),
-        (_step(step, tracks) for step in sorted(result.stepped, key=start_time)),
+        (_request(request, tracks) for request in sorted(result.requests, key=start_time)),
+        (_step(step, tracks) for step in sorted(result.steps, key=start_time)),
     ]
     return heapq.merge(*streams, key=event_time)
 
@@ -112,7 +112,7 @@ def _counters(points: Iterable[MeshSample]) -> Iterator[TraceEvent]:
 
 
 def _mesh_events(result: SimulationResult) -> Iterator[TraceEvent]:
-    for event in result.happenings:
+    for event in result.mesh_events:
         name, args = f"{event.kind} {event.subject}", {"subject": event.subject, "text": event.text}
         yield _event(name, "i", MESH, _EVENTS, event.at_s, s="t", cat=event.kind, args=args)
 
@@ -130,13 +130,13 @@ def _request(item: LabelledRequest, tracks: _Tracks) -> TraceEvent:
     return _slice(f"{item.student} batch {item.batch}", TEACHERS, track, item, args)
 
 
-def _step(item: Stepped, tracks: _Tracks) -> TraceEvent:
+def _step(item: StudentStep, tracks: _Tracks) -> TraceEvent:
     track = tracks.student(item.student)
     return _slice(f"step {item.batch}", STUDENTS, track, item, {"batch": item.batch})
 
 
 def _slice(
-    name: str, group: int, track: int, item: LabelledRequest | Stepped, args: Mapping[str, Any]
+    name: str, group: int, track: int, item: LabelledRequest | StudentStep, args: Mapping[str, Any]
 ) -> TraceEvent:
     dur = _us(max(item.ended_s - item.began_s, 0.0))
     return _event(name, "X", group, track, item.began_s, dur=dur, args=args)

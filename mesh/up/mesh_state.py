@@ -75,7 +75,7 @@ class ProcessState:
         since_s: start of the phase.
         due_s: time of the next start in phase due; time at which it is killed in phases starting
             and leaving.
-        served: whether it was ready at least once.
+        was_ready: whether it was ready at least once.
         starts: number of starts.
         early_ends: number of consecutive early ends, see `HEALTHY_S`.
         failures: number of failures.
@@ -86,7 +86,7 @@ class ProcessState:
     phase: Phase = "due"
     since_s: float = 0.0
     due_s: float = float("-inf")
-    served: bool = False
+    was_ready: bool = False
     starts: int = 0
     early_ends: int = 0
     failures: int = 0
@@ -193,7 +193,7 @@ def ready(mesh: MeshState, name: str, now: float) -> MeshState:
     process = mesh.of(name)
     if process.phase != "starting":
         return mesh
-    return _with_process(mesh, replace(process, phase="running", since_s=now, served=True))
+    return _with_process(mesh, replace(process, phase="running", since_s=now, was_ready=True))
 
 
 def ended(
@@ -305,14 +305,14 @@ def _ending(process: ProcessState, code: int) -> NodeEnding:
     if was_leaving:
         return "left"
     # A process that was once ready has valid options, so its exit code does not mean wrong usage.
-    return "hopeless" if code == USAGE_CODE and not process.served else "failed"
+    return "hopeless" if code == USAGE_CODE and not process.was_ready else "failed"
 
 
 def _is_given_up(process: ProcessState) -> bool:
     """Whether the process is not restarted any more."""
     if process.spec.role == "student":
         return process.failures > process.spec.retries
-    return not process.served and process.failures >= ATTEMPTS
+    return not process.was_ready and process.failures >= ATTEMPTS
 
 
 def _with_process(mesh: MeshState, changed: ProcessState) -> MeshState:

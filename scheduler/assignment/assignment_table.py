@@ -228,7 +228,7 @@ class AssignmentTable:
             return on_host[1]
         return None if on_any is None else on_any[1]
 
-    def level(self, student: StudentAssignment) -> float:
+    def student_power(self, student: StudentAssignment) -> float:
         """Return the power that a student has: its own teachers and its parts of shared ones."""
         if not student.shared_count:
             return student.own_power
@@ -239,7 +239,7 @@ class AssignmentTable:
         )
 
     def is_served(self, student: StudentAssignment) -> bool:
-        return self.level(student) >= student.need - EPS
+        return self.student_power(student) >= student.need - EPS
 
     def claim_class(self, student: StudentAssignment, level: float, *, gives: int = 0) -> int:
         """Return the class of the student's claim if its power is `level`.
@@ -278,11 +278,8 @@ class AssignmentTable:
             if len(holders) == 1:
                 self._count_as_own(holders[0], teacher, True)
         else:
-            student.own_power = (
-                student.own_power - self.power[teacher]
-                if len(student.held) > student.shared_count
-                else 0.0
-            )
+            has_own = len(student.held) > student.shared_count
+            student.own_power = student.own_power - self.power[teacher] if has_own else 0.0
             del self.holders[teacher]
             self.idle.put(teacher)
         self._changed(teacher)

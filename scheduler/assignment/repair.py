@@ -46,7 +46,7 @@ ClaimKey = tuple[int, int, float]
 
 def claim_key(table: AssignmentTable, student: StudentAssignment, without: float = 0.0) -> ClaimKey:
     """Return a student's claim now, or after it gave away a teacher of power `without`."""
-    level = table.level(student) - without
+    level = table.student_power(student) - without
     return (
         table.claim_class(student, level, gives=int(without > 0)),
         -student.priority,
@@ -298,9 +298,8 @@ class _Repair:
         while (student := self._claims.pop()) is not None and self._steps > 0:
             self._steps -= 1
             if table.idle:
-                self._take(
-                    student, table.idle.fitting(student.need - student.own_power, student.host)
-                )
+                unmet = student.need - student.own_power
+                self._take(student, table.idle.fitting(unmet, student.host))
             elif not self._help(student):
                 trades = self._trades is not None and self._trades.spare
                 if student.held and not (table.shared or trades):
@@ -418,11 +417,9 @@ def _give_back(table: AssignmentTable, student: StudentAssignment) -> None:
         while student.held:
             _return(table, student, student.held[-1])
         return
-    if (
-        student.shared_count
-        or not student.held
-        or student.own_power - table.powers[0] < student.need - EPS
-    ):
+    if student.shared_count or not student.held:
+        return
+    if student.own_power - table.powers[0] < student.need - EPS:
         return
     for teacher in list(reversed(student.held)):
         if table.claim_class(student, student.own_power - table.power[teacher], gives=1) == SERVED:

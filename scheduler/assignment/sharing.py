@@ -224,7 +224,7 @@ def _sort_by_priority(table: AssignmentTable, students: Iterable[StudentAssignme
     """Swap places between the highest and the lowest priority while a swap is worth it."""
     buckets: dict[tuple[int, float], list[StudentAssignment]] = defaultdict(list)
     for student in students:
-        buckets[student.priority, round(table.level(student), 6)].append(student)
+        buckets[student.priority, round(table.student_power(student), 6)].append(student)
     while True:
         pairs = [
             (-high[0], high[1], low[0], -low[1])

@@ -78,7 +78,7 @@ def judge(
         crashed, and one of them may get it again; "wait": decide later.
     """
     refusals = batch.refusals or {}
-    counted = sum(refusal.counts for refusal in refusals.values())
+    counted = sum(refusal.blames_batch for refusal in refusals.values())
     if counted >= POISON_REFUSALS:
         return "poison"
     able = [teacher for teacher in teachers if teacher.may_label]
@@ -88,7 +88,7 @@ def judge(
     if not crashed:
         return "poison" if counted else "wait"
     waiting = tuple(queue)
-    if any(refusals[t.name].counts or _is_its_turn(batch, t, waiting) for t in crashed):
+    if any(refusals[t.name].blames_batch or _is_its_turn(batch, t, waiting) for t in crashed):
         return "again"
     return "wait"
 
@@ -98,7 +98,7 @@ def may_retry_crash(refusal: Refusal) -> bool:
 
     It may until the third crash, and without a limit while it has labelled nothing.
     """
-    is_below_limit = refusal.crashes < POISON_REFUSALS or not refusal.counts
+    is_below_limit = refusal.crashes < POISON_REFUSALS or not refusal.blames_batch
     return refusal.crashes > 0 and is_below_limit
 
 

@@ -338,7 +338,7 @@ class Ledger(LedgerView):
                     tables.finish(batch, POISONED)
                 case "again":
                     for refusal in (batch.refusals or {}).values():
-                        refusal.again = may_retry_crash(refusal)
+                        refusal.may_retry = may_retry_crash(refusal)
                 case "wait":
                     pass
 

@@ -42,15 +42,15 @@ class Refusal:
 
     Attributes:
         reason: the teacher's message.
-        counts: the teacher has labelled something, so the batch may be to blame.
+        blames_batch: the teacher has labelled something, so the batch may be to blame.
         crashes: how often the batch crashed the teacher's predictor; 0: the teacher refused it.
-        again: after a crash the teacher may get the batch again, as no other teacher is left.
+        may_retry: after a crash the teacher may get the batch again, as no other teacher is left.
     """
 
     reason: str
-    counts: bool
+    blames_batch: bool
     crashes: int = 0
-    again: bool = False
+    may_retry: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +86,7 @@ class LedgerBatch:
         """Whether `teacher` has not refused the batch, or may get it once more."""
         if self.refusals is None or (refusal := self.refusals.get(teacher)) is None:
             return True
-        return refusal.again
+        return refusal.may_retry
 
     def may_join(self, other: LedgerBatch) -> bool:
         """Whether one request may have rows of both batches."""
@@ -413,13 +413,13 @@ class Tables:
         teacher.has_labelled = True
         for batch in self.batches.values():
             if batch.refusals is not None and teacher.name in batch.refusals:
-                batch.refusals[teacher.name].counts = True
+                batch.refusals[teacher.name].blames_batch = True
 
     def forget_refusals(self, name: str) -> None:
         """Forget the refusals of a teacher that has labelled nothing, except of poison batches."""
         for batch in self.batches.values():
             refusals = batch.refusals
-            if refusals is None or name not in refusals or refusals[name].counts:
+            if refusals is None or name not in refusals or refusals[name].blames_batch:
                 continue
             if batch.stage is not POISONED:
                 batch.refusals = {other: refusals[other] for other in refusals if other != name}

@@ -44,7 +44,7 @@ class LedgerLoad(NamedTuple):
             known.
         window_batches: number of batches of the loop's latest size that fill the windows of usable
             teachers. Before the first batch, teachers with a limit of rows do not count.
-        free_windows: number of further requests that the windows of usable teachers allow now.
+        window_room: number of further requests that the windows of usable teachers allow now.
         teachers: number of teachers that are not revoked.
         idle: number of usable teachers with nothing in flight.
     """
@@ -56,7 +56,7 @@ class LedgerLoad(NamedTuple):
     unlabelled: int
     unlabelled_calls: int
     window_batches: int
-    free_windows: int
+    window_room: int
     teachers: int
     idle: int
 

@@ -388,7 +388,7 @@ class ReaderCore:
             load.queued + tick.in_store,
             load.unlabelled + tick.in_store,
             load.window_batches,
-            load.free_windows,
+            load.window_room,
             load.idle,
             load.teachers,
             # Or calls wait for room in a window: another teacher would help them.

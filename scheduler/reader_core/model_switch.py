@@ -152,12 +152,12 @@ def _is_to_be_moved(state: ContentState, advice: Advice) -> bool:
 
 
 #: Prefixes of numerics_ids that do not promise equal bits.
-NO_PROMISE = ("merged-", "mixed-")
+WITHOUT_EQUAL_BITS = ("merged-", "mixed-")
 
 
-def promises(numerics_id: str) -> bool:
+def promises_equal_bits(numerics_id: str) -> bool:
     """Whether teachers of this numerics_id answer with equal bits."""
-    return bool(numerics_id) and not numerics_id.startswith(NO_PROMISE)
+    return bool(numerics_id) and not numerics_id.startswith(WITHOUT_EQUAL_BITS)
 
 
 def pinned(current: str, offered: Iterable[str]) -> str:
@@ -169,13 +169,13 @@ def pinned(current: str, offered: Iterable[str]) -> str:
     """
     if current:
         return current
-    counts = Counter(filter(promises, offered))
+    counts = Counter(filter(promises_equal_bits, offered))
     return min(counts, key=lambda numerics_id: (-counts[numerics_id], numerics_id), default="")
 
 
 def admits(pinned_to: str, numerics_id: str) -> bool:
     """Whether a teacher of this numerics_id may label a stream that is pinned to `pinned_to`."""
-    return promises(numerics_id) and pinned_to in ("", numerics_id)
+    return promises_equal_bits(numerics_id) and pinned_to in ("", numerics_id)
 
 
 def kinds_compatible(kind: str, other: str) -> bool:

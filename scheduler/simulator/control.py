@@ -339,9 +339,9 @@ def _result(control: SimulatedControl) -> SimulationResult:
         students=students,
         teachers=tuple(_teachers_result(group, control) for group in control.scenario.teachers),
         points=tuple(control.points),
-        happenings=tuple(trace.happenings),
-        labelled=tuple(trace.labelled),
-        stepped=tuple(trace.stepped),
+        mesh_events=tuple(trace.mesh_events),
+        requests=tuple(trace.requests),
+        steps=tuple(trace.steps),
         trace_hash=trace.digest,
         events=control.clock.events,
     )

@@ -15,7 +15,7 @@ from math import inf, log, log1p, sqrt
 from typing import Any, Protocol
 
 from ..backoff import RandomLike
-from .result import LabelledRequest, SimulatedEvent, Stepped
+from .result import LabelledRequest, SimulatedEvent, StudentStep
 from .scenario import NetworkLink, Scenario
 
 
@@ -108,14 +108,14 @@ class EventTrace:
         keep_batches: keep every answered request and every step, too. They are hashed in any case.
 
     Attributes:
-        happenings: events of the control plane.
-        labelled, stepped: answered requests and steps, if they are kept.
+        mesh_events: what happened to students, teachers and services, without batches.
+        requests, steps: answered requests and steps, if they are kept.
     """
 
     def __init__(self, clock: VirtualClock, keep_batches: bool = False) -> None:
-        self.happenings: list[SimulatedEvent] = []
-        self.labelled: list[LabelledRequest] = []
-        self.stepped: list[Stepped] = []
+        self.mesh_events: list[SimulatedEvent] = []
+        self.requests: list[LabelledRequest] = []
+        self.steps: list[StudentStep] = []
         self._clock = clock
         self._keep = keep_batches
         self._hash = blake2b(digest_size=8)
@@ -123,7 +123,7 @@ class EventTrace:
     def record(self, kind: str, subject: str, text: str = "") -> None:
         """Record an event of the mesh."""
         now = self._clock.now
-        self.happenings.append(SimulatedEvent(now, kind, subject, text))
+        self.mesh_events.append(SimulatedEvent(now, kind, subject, text))
         self._hash.update(f"{now!r} {kind} {subject} {text}\n".encode())
 
     def hash(self, *facts: object) -> None:
@@ -136,14 +136,14 @@ class EventTrace:
             f" {request.rows} {request.began_s!r} {request.used}\n".encode()
         )
         if self._keep:
-            self.labelled.append(request)
+            self.requests.append(request)
 
-    def record_step(self, step: Stepped) -> None:
+    def record_step(self, step: StudentStep) -> None:
         self._hash.update(
             f"{step.ended_s!r} S {step.student} {step.batch} {step.began_s!r}\n".encode()
         )
         if self._keep:
-            self.stepped.append(step)
+            self.steps.append(step)
 
     @property
     def digest(self) -> str:

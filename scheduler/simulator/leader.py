@@ -18,7 +18,7 @@ from ..autoscale import (
     decide,
     load_of,
 )
-from ..rates import is_time_news
+from ..rates import is_notable_change
 from .student import SimulatedStudent
 from .teacher import CONTENT
 
@@ -110,6 +110,6 @@ class SimulatedLeader:
 
 
 def _is_news(known: rule.StudentReported, new: rule.StudentReported) -> bool:
-    if is_time_news(known.t_t_s, new.t_t_s) or is_time_news(known.t_s_s, new.t_s_s):
+    if is_notable_change(known.t_t_s, new.t_t_s) or is_notable_change(known.t_s_s, new.t_s_s):
         return True
     return replace(known, t_t_s=new.t_t_s, t_s_s=new.t_s_s) != new

@@ -55,8 +55,8 @@ class TeachersResult:
         lost: number of expired leases: of teachers that crashed, or hung for longer than the TTL.
         there_s: teacher-seconds from serving until gone; a hung teacher counts until its lease
             expires.
-        busy_s: lane-seconds of working devices.
-        utilization: `busy_s` divided by the lane-seconds of `there_s`; 0 if there are none.
+        busy_s: device-seconds of work.
+        utilization: `busy_s` divided by the device-seconds of `there_s`; 0 if there are none.
         batches: number of used batches that they labelled; a part of a batch is a fraction.
         cost: price of `there_s`.
     """
@@ -142,7 +142,7 @@ class LabelledRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StudentStep:
     """A step of a student; kept only on demand."""
 
     student: str
@@ -159,8 +159,8 @@ class SimulationResult:
         virtual_s: its virtual duration.
         students, teachers: in the order of the scenario.
         points: the mesh at regular moments, for curves.
-        happenings: the events of the mesh, in order.
-        labelled, stepped: all answered requests and all steps, if they were kept.
+        mesh_events: the events of the mesh, in order.
+        requests, steps: all answered requests and all steps, if they were kept.
         trace_hash: hash of all events in order, batches included (16 hex digits).
         events: number of actions that the virtual clock executed.
     """
@@ -169,9 +169,9 @@ class SimulationResult:
     students: tuple[StudentResult, ...]
     teachers: tuple[TeachersResult, ...]
     points: tuple[MeshSample, ...]
-    happenings: tuple[SimulatedEvent, ...]
-    labelled: tuple[LabelledRequest, ...]
-    stepped: tuple[Stepped, ...]
+    mesh_events: tuple[SimulatedEvent, ...]
+    requests: tuple[LabelledRequest, ...]
+    steps: tuple[StudentStep, ...]
     trace_hash: str
     events: int
 

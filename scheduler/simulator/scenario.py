@@ -159,7 +159,7 @@ class TeacherGroup:
 
     Attributes:
         name: name of the group; a teacher's id is `name/number`. Names of all groups differ.
-        t_t_s: seconds per sample of one lane.
+        t_t_s: seconds per sample of one device.
         count: number of teachers; with autoscaling only at first.
         batch_overhead_s: fixed time of each request.
         lanes: devices of one teacher; each works on its own request.

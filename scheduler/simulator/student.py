@@ -20,7 +20,7 @@ from ..reader_core import instructions as do
 from ..reader_core.delivery import Delivery
 from ..reader_core.windows import WindowConfig
 from .environment import NetworkPort, SimulationRun
-from .result import LabelledRequest, Stepped
+from .result import LabelledRequest, StudentStep
 from .scenario import StudentGroup
 from .teacher import DeviceJob, SimulatedTeacher
 
@@ -459,7 +459,7 @@ class SimulatedStudent:
         self.last_s = now
         if now >= self._run.scenario.warm_up_s:
             self.measured += 1
-        self._run.trace.record_step(Stepped(self.name, batch, began_s, now))
+        self._run.trace.record_step(StudentStep(self.name, batch, began_s, now))
         if self.batches == self.limit:
             self.leave()
             self._on_done(self)

@@ -18,10 +18,10 @@ from ...distill_reader.sources.map_style import (
     BatchLoader,
     EpochPlan,
     LoaderIterator,
-    draw,
-    drawing,
     loader_of,
     own_ranks,
+    sampled_batches,
+    seeded_for_epoch,
     with_inner,
 )
 from ...distill_reader.sources.source import changed_fields
@@ -70,7 +70,7 @@ class SampleOrder:
     def total(self, epoch: int) -> int:
         """Return the number of positions of the epoch."""
         if self._drawn[0] != epoch:
-            with drawing(self._loader, self._seed, epoch):
+            with seeded_for_epoch(self._loader, self._seed, epoch):
                 self._draw(epoch)
         return len(self._drawn[1])
 
@@ -86,7 +86,7 @@ class SampleOrder:
         Returns:
             The plan, and its batches.
         """
-        with drawing(self._loader, self._seed, epoch):
+        with seeded_for_epoch(self._loader, self._seed, epoch):
             # Draw the order even if it is known: drawing advances the random generators, from
             # which the loader then draws its workers' seeds.
             plan = plan_of(self._draw(epoch))
@@ -97,7 +97,8 @@ class SampleOrder:
         self._loader.close()
 
     def _draw(self, epoch: int) -> list[Any]:
-        ids = [sample_id for batch in draw(self._loader.batch_sampler) for sample_id in batch]
+        batches = sampled_batches(self._loader.batch_sampler)
+        ids = [sample_id for batch in batches for sample_id in batch]
         self._drawn = (epoch, ids)
         return ids
 

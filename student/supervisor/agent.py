@@ -31,7 +31,12 @@ from ..launch import free_endpoints
 from ..link import ShardServer
 from ..messages import FromRank, Order, Progress, Ready, Saved, Scaled
 from ..settings import TrainSettings
-from .checkpoints import CheckpointManager, LastWrite, NewestCheckpoint, raise_if_unreachable
+from .checkpoints import (
+    CheckpointManager,
+    FinalSnapshotWriter,
+    NewestCheckpoint,
+    raise_if_unreachable,
+)
 from .rendezvous import TTL_S, RendezvousLeader, RendezvousSession, RendezvousView
 from .ui import NodeReporter, report_of
 from .workers import RANK_MODULE, RankProcess, RunResult, WorkerGroup, WorkerRun, inspect
@@ -113,7 +118,9 @@ class Supervisor:
             rows=settings.total_batch or 0,
             hang_s=settings.hang_s,
         )
-        self._last_write = LastWrite(self._checkpoints, self._dependencies.checkpoint_timeout_s)
+        self._final_writer = FinalSnapshotWriter(
+            self._checkpoints, self._dependencies.checkpoint_timeout_s
+        )
         self._leader = RendezvousLeader(
             board, settings.job, limits, self._checkpoints.verifier.newest, self._publish_facts
         )
@@ -451,7 +458,7 @@ class Supervisor:
             why = f": {problem}" if problem else ""
             step = self._generation.world.restored
             self._reporter.waiting(f"the checkpoint of step {step}{why}")
-        elif self._last_write.writes and problem:
+        elif self._final_writer.is_writing and problem:
             self._reporter.waiting(f"the last checkpoint to be written: {problem}")
         else:
             self._reporter.waiting(
@@ -505,12 +512,12 @@ class Supervisor:
         return NodeOutcome("finished", int(outcome.get("step", 0)), outcome.get("metrics", {}))
 
     def _last_written(self, *, follows_generations: bool) -> bool:
-        """Whether the newest snapshot is safe without this node; see `LastWrite.may_leave`."""
+        """Whether the newest snapshot is safe without this node; see `_final_writer.may_leave`."""
         if self._settings.checkpoint is None or self._generation is None:
             return True
         first = self._generation.world.nodes[0]
         writer_is_there = first != self._node and first in self._session.view.facts
-        return self._last_write.may_leave(writer_is_there, follows_generations)
+        return self._final_writer.may_leave(writer_is_there, follows_generations)
 
 
 def _error_of(report: str, usage: bool, gave_up: bool) -> EdlError:

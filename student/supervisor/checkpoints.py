@@ -286,7 +286,7 @@ _WRITER_S: Final = 15.0
 _SUCCESSOR_S: Final = 15.0
 
 
-class LastWrite:
+class FinalSnapshotWriter:
     """Writes the newest snapshot before a node leaves, unless another node does.
 
     No method waits for the write, so the node still follows generations meanwhile: if one starts
@@ -303,7 +303,7 @@ class LastWrite:
         self._writes_since_s: float | None = None
 
     @property
-    def writes(self) -> bool:
+    def is_writing(self) -> bool:
         """Whether this node tries to write the snapshot."""
         return self._writes_since_s is not None
 

@@ -32,7 +32,7 @@ from ..backends.model_source import find_model, hash_of_files
 from ..backends.paddle import KIND
 from ..backends.tensor_specs import datatype_named, with_declared_shapes
 from ..config import PredictorConfig, TeacherConfig
-from ..pool import CRASHES_TO_GIVE_UP
+from ..pool import GIVE_UP_AFTER_CRASHES
 from ..register.config import RegisterConfig
 from ..register.server_check import ServerTest
 from ..register.sidecar import register
@@ -319,7 +319,7 @@ class ServingProcess:
 
     def _ended(self, process: supervise.Process, code: int) -> None:
         self._deaths += 1
-        if self.failure is not None or (self._answered and self._deaths < CRASHES_TO_GIVE_UP):
+        if self.failure is not None or (self._answered and self._deaths < GIVE_UP_AFTER_CRASHES):
             return
         last = next((line for line in reversed(process.tail()) if line.strip()), "")
         self.failure = ProcessFailed(

@@ -94,7 +94,7 @@ class AdmittedCall:
 
     Attributes:
         table: the table that holds it.
-        peer: `CallerIdentity.owner` of the caller.
+        owner: `CallerIdentity.owner` of its caller.
         nbytes: memory reserved for its request, or a stream's requests.
         bytes_in_work: size of the requests of a stream that are read and not answered yet.
         is_stream: whether it may send many requests, at any time.
@@ -106,7 +106,7 @@ class AdmittedCall:
     """
 
     table: CallTable
-    peer: str
+    owner: str
     is_stream: bool
     since_s: float
     nbytes: int = 0
@@ -197,32 +197,32 @@ class CallTable:
 
     Args:
         max_calls: limit of open calls.
-        max_calls_per_peer: limit of open calls of one peer.
+        max_calls_per_owner: limit of open calls of one owner.
         max_bytes: limit of the memory of all requests.
-        max_bytes_per_peer: limit of the memory of the requests of one peer; at least the largest
+        max_bytes_per_owner: limit of the memory of the requests of one owner; at least the largest
             request.
         clock: seconds, monotonic.
 
     Attributes:
-        idle_calls: idle calls by peer, the longest idle first.
+        idle_calls: idle calls by owner, the longest idle first.
     """
 
     def __init__(
         self,
         max_calls: int,
-        max_calls_per_peer: int,
+        max_calls_per_owner: int,
         max_bytes: int,
-        max_bytes_per_peer: int,
+        max_bytes_per_owner: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._max_calls = max_calls
-        self._max_calls_per_peer = max_calls_per_peer
+        self._max_calls_per_owner = max_calls_per_owner
         self._max_bytes = max_bytes
-        self._max_bytes_per_peer = max_bytes_per_peer
+        self._max_bytes_per_owner = max_bytes_per_owner
         self._total = self._bytes = 0
-        self._calls_by_peer: dict[str, int] = {}
-        self._bytes_by_peer: dict[str, int] = {}
+        self._calls_by_owner: dict[str, int] = {}
+        self._bytes_by_owner: dict[str, int] = {}
         #: Set for a moment, which wakes the calls that wait for memory.
         self._more_room = asyncio.Event()
         self.idle_calls: dict[str, dict[AdmittedCall, None]] = {}
@@ -230,26 +230,26 @@ class CallTable:
     def __len__(self) -> int:
         return self._total
 
-    def begin(self, peer: str, *, is_stream: bool = False) -> AdmittedCall:
+    def begin(self, owner: str, *, is_stream: bool = False) -> AdmittedCall:
         """Add a call that has sent nothing yet.
 
         Raises:
             RateLimited: there is no room, and no idle call that may be ended for this one.
         """
-        if self._calls_by_peer.get(peer, 0) >= self._max_calls_per_peer:
+        if self._calls_by_owner.get(owner, 0) >= self._max_calls_per_owner:
             self._make_room(
-                peer,
-                f"{self._max_calls_per_peer} calls of one client are open: wait until one ends",
+                owner,
+                f"{self._max_calls_per_owner} calls of one client are open: wait until one ends",
             )
         elif self._total >= self._max_calls:
             greediest = max(
                 self.idle_calls, key=lambda name: len(self.idle_calls[name]), default=""
             )
             self._make_room(greediest, f"{self._max_calls} calls are open: try again later")
-        call = AdmittedCall(self, peer, is_stream, self._clock())
+        call = AdmittedCall(self, owner, is_stream, self._clock())
         self._total += 1
-        self._calls_by_peer[peer] = self._calls_by_peer.get(peer, 0) + 1
-        self.idle_calls.setdefault(peer, {})[call] = None
+        self._calls_by_owner[owner] = self._calls_by_owner.get(owner, 0) + 1
+        self.idle_calls.setdefault(owner, {})[call] = None
         return call
 
     # --- called by `AdmittedCall`
@@ -258,10 +258,10 @@ class CallTable:
         """Reserve `nbytes` for a call, evicting idle calls if needed; False if that fails."""
         more = nbytes - call.nbytes
         while True:
-            if self._bytes_by_peer.get(call.peer, 0) + more > self._max_bytes_per_peer:
-                idle = self._evictable(call.peer, call)
+            if self._bytes_by_owner.get(call.owner, 0) + more > self._max_bytes_per_owner:
+                idle = self._evictable(call.owner, call)
             elif self._bytes + more > self._max_bytes:
-                evictable = (self._evictable(peer, call) for peer in self.idle_calls)
+                evictable = (self._evictable(owner, call) for owner in self.idle_calls)
                 idle = max(evictable, key=len, default=[])
             else:
                 self.set_reserved(call, nbytes)
@@ -283,9 +283,9 @@ class CallTable:
             return
         call.nbytes = nbytes
         self._bytes += more
-        self._bytes_by_peer[call.peer] = self._bytes_by_peer.get(call.peer, 0) + more
-        if not self._bytes_by_peer[call.peer]:
-            del self._bytes_by_peer[call.peer]
+        self._bytes_by_owner[call.owner] = self._bytes_by_owner.get(call.owner, 0) + more
+        if not self._bytes_by_owner[call.owner]:
+            del self._bytes_by_owner[call.owner]
         if more < 0:
             self._wake()
 
@@ -293,20 +293,20 @@ class CallTable:
         """Set whether a call waits for a request, so that it may be evicted."""
         call.is_idle = idle
         if idle:
-            self.idle_calls.setdefault(call.peer, {})[call] = None
+            self.idle_calls.setdefault(call.owner, {})[call] = None
             self._wake()
-        elif (idle_calls := self.idle_calls.get(call.peer)) is not None:
+        elif (idle_calls := self.idle_calls.get(call.owner)) is not None:
             idle_calls.pop(call, None)
             if not idle_calls:
-                del self.idle_calls[call.peer]
+                del self.idle_calls[call.owner]
 
     def remove(self, call: AdmittedCall) -> None:
         self.set_idle(call, False)
         self.set_reserved(call, 0)
         self._total -= 1
-        self._calls_by_peer[call.peer] -= 1
-        if not self._calls_by_peer[call.peer]:
-            del self._calls_by_peer[call.peer]
+        self._calls_by_owner[call.owner] -= 1
+        if not self._calls_by_owner[call.owner]:
+            del self._calls_by_owner[call.owner]
 
     # --- making room
 
@@ -315,21 +315,21 @@ class CallTable:
         self._more_room.set()
         self._more_room.clear()
 
-    def _evictable(self, peer: str, requester: AdmittedCall) -> list[AdmittedCall]:
-        """Return the calls of a peer that may be ended to free memory for `requester`.
+    def _evictable(self, owner: str, requester: AdmittedCall) -> list[AdmittedCall]:
+        """Return the calls of an owner that may be ended to free memory for `requester`.
 
         The call that has been idle longest comes first.
         """
         late_s = self._clock() - REQUEST_WITHIN_S
         return [
             call
-            for call in self.idle_calls.get(peer, ())
+            for call in self.idle_calls.get(owner, ())
             if call.nbytes and call is not requester and (call.is_stream or call.since_s <= late_s)
         ]
 
-    def _make_room(self, peer: str, refusal: str) -> None:
-        """Evict the call of a peer that has been idle longest; without one, refuse."""
-        idle_calls = self.idle_calls.get(peer)
+    def _make_room(self, owner: str, refusal: str) -> None:
+        """Evict the call of an owner that has been idle longest; without one, refuse."""
+        idle_calls = self.idle_calls.get(owner)
         if not idle_calls:
             raise RateLimited(refusal)
         self._evict(next(iter(idle_calls)))

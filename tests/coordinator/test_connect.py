@@ -16,7 +16,7 @@ import redis
 from redis.crc import key_slot
 
 from edl.coordinator import cli, connect
-from edl.coordinator.registry import Kind, acl, with_patience
+from edl.coordinator.registry import Kind, acl, retry_timeouts
 from edl.coordinator.registry.schema import lease_set, service_key
 from edl.coordinator.serve import ServeConfig, serve
 from edl.coordinator.store.records import is_member, log_position
@@ -42,10 +42,10 @@ def test_a_start_waits_for_a_slow_redis_but_not_for_a_missing_one(
 ) -> None:
     call = Mock(side_effect=[*[RedisUnavailable(timed_out=timed_out)] * 2, "answer"])
     if timed_out:
-        assert with_patience(call, Stop()) == "answer"
+        assert retry_timeouts(call, Stop()) == "answer"
     else:
         with pytest.raises(RedisUnavailable):
-            with_patience(call, Stop())
+            retry_timeouts(call, Stop())
     assert call.call_count == calls
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edl.coordinator.manager.prober import Verdict
+from edl.coordinator.manager.prober import ProbeVerdict
 from edl.coordinator.registry import Plan
 from edl.scheduler.admission import PROBE_TIMEOUT_S
 from edl.tests.stores import memory
@@ -158,9 +158,9 @@ def test_what_an_operator_orders_of_an_emptied_registry_or_a_stale_clock_counts(
     world.run(2 * TTL_S, until=lambda: contents(student) == (OLD, ""))
 
 
-OK = Verdict("ok")
-NO = Verdict("retry", "another instance answers")
-NEVER = Verdict("never", "no such protocol")
+OK = ProbeVerdict("ok")
+NO = ProbeVerdict("retry", "another instance answers")
+NEVER = ProbeVerdict("never", "no such protocol")
 
 
 def test_students_hear_of_a_teacher_when_it_is_admitted() -> None:
@@ -203,7 +203,7 @@ def test_a_new_leader_does_not_probe_admitted_teachers() -> None:
 
 
 @pytest.mark.parametrize("no", [NO, NEVER])
-def test_a_teacher_that_readers_hold_is_believed_until_its_probe_fails(no: Verdict) -> None:
+def test_a_teacher_that_readers_hold_is_believed_until_its_probe_fails(no: ProbeVerdict) -> None:
     prober = FakeProber(OK)
     world = World(prober=prober)
     world.teacher("a", "b")

@@ -85,16 +85,16 @@ def test_a_service_is_led_on_after_its_last_member() -> None:
     election = mesh.election
     mesh.teacher("t")
     election.renew()
-    assert election.led() == ["s"]
+    assert election.led_services() == ["s"]
     mesh.registry.leave("teachers", "s", "t", 1)  # the leader has not read that yet
     for _ in range(4):
         mesh.now += 0.5
         election.renew()
-        assert election.led() == ["s"]
+        assert election.led_services() == ["s"]
     assert election.campaigns_for("s")
     mesh.now += 2 * TTL_S
     election.renew()
-    assert election.led() == []
+    assert election.led_services() == []
     assert not election.campaigns_for("s")
     assert mesh.registry.lead("s", "another#1", LEADER_TTL_S).leader == "another#1"
 
@@ -115,7 +115,7 @@ def test_a_service_that_cannot_be_led_hinders_no_other(
     monkeypatch.setattr(mesh.registry, "lead", refuses)
     for _ in range(2):
         mesh.election.renew()
-        assert sorted(mesh.election.led()) == ["a", "c"]
+        assert sorted(mesh.election.led_services()) == ["a", "c"]
         assert mesh.election.answering
     assert caplog.text.count("service b: its leadership") == 1
     broken |= {"a", "c"}
@@ -123,7 +123,7 @@ def test_a_service_that_cannot_be_led_hinders_no_other(
     assert not mesh.election.answering
     broken.clear()
     mesh.election.renew()
-    assert sorted(mesh.election.led()) == ["a", "b", "c"]
+    assert sorted(mesh.election.led_services()) == ["a", "b", "c"]
     assert mesh.election.answering
     memory(mesh.registry).set_available(False)
     mesh.election.renew()
@@ -154,7 +154,7 @@ def test_an_error_does_not_end_the_election(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(mesh.registry, "services", fails_once)
     mesh.election.start()
-    wait_until(lambda: mesh.election.led() == ["s"])
+    wait_until(lambda: mesh.election.led_services() == ["s"])
     mesh.election.stop()
 
 

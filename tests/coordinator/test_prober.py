@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
-from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber, Verdict
+from edl.coordinator.manager.prober import INSTANCE_KEY, SIDECAR, GrpcProber, ProbeVerdict
 from edl.coordinator.store.records import Member
 from edl.proto.security import instance
 from edl.proto.security.credentials import ClientSecurity, ServerSecurity
@@ -102,8 +102,8 @@ def member(address: str, name: str = "t1", **facts: str) -> Member:
     return Member(name, {**known, **facts})
 
 
-def probe(prober: GrpcProber, asked: Member) -> Verdict:
-    answers: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
+def probe(prober: GrpcProber, asked: Member) -> ProbeVerdict:
+    answers: queue.SimpleQueue[ProbeVerdict] = queue.SimpleQueue()
     prober.probe("s", asked, answers.put)
     return answers.get(timeout=3 * DEADLINE_S)
 
@@ -113,16 +113,16 @@ def keyed(mesh: Teachers, name: str = "t1") -> Member:
     return member(mesh.address, name, **{INSTANCE_KEY: mesh.keys[name]})
 
 
-def refused(verdict: Verdict, why: str, *, retry: bool = False) -> bool:
-    return (verdict.word, why in verdict.why) == ("retry" if retry else "never", True)
+def refused(verdict: ProbeVerdict, why: str, *, retry: bool = False) -> bool:
+    return (verdict.status, why in verdict.why) == ("retry" if retry else "never", True)
 
 
 def test_a_teacher_proves_that_it_holds_its_key(mesh: Teachers, prober: GrpcProber) -> None:
     asked = keyed(mesh)
-    assert probe(prober, asked) == Verdict("ok")
+    assert probe(prober, asked) == ProbeVerdict("ok")
     oip = replace(asked, facts={**asked.facts, "protocol": "oip"})
-    assert probe(prober, oip) == Verdict("ok")
-    stolen = {**asked.facts, "address": "127.0.0.1:9", VOUCHER: mesh.address}
+    assert probe(prober, oip) == ProbeVerdict("ok")
+    stolen = {**asked.facts, "address": "127.0.0.1:9", SIDECAR: mesh.address}
     assert refused(probe(prober, replace(asked, facts=stolen)), "an impostor")
     mesh.incarnation = 8
     assert refused(probe(prober, asked), "an impostor")
@@ -154,7 +154,7 @@ def vouched(mesh: Teachers, foreign: ForeignServer, **facts: str) -> Member:
     """A foreign server, and the teacher that vouches for it."""
     asked = keyed(mesh)
     mesh.vouched = foreign.address
-    own = {"address": foreign.address, VOUCHER: mesh.address, "model": MODEL}
+    own = {"address": foreign.address, SIDECAR: mesh.address, "model": MODEL}
     return replace(asked, facts={**asked.facts, **own, **facts})
 
 
@@ -162,7 +162,7 @@ def test_a_foreign_server_is_admitted_on_its_vouchers_proof(
     mesh: Teachers, prober: GrpcProber, hasty: GrpcProber, foreign: ForeignServer
 ) -> None:
     asked = vouched(mesh, foreign)
-    assert probe(prober, asked) == Verdict("ok")
+    assert probe(prober, asked) == ProbeVerdict("ok")
     pigeon = vouched(mesh, foreign, protocol="carrier-pigeon")
     assert refused(probe(prober, pigeon), "no client speaks 'carrier-pigeon'")
     asked = vouched(mesh, foreign)
@@ -189,9 +189,9 @@ def test_so_many_probes_side_by_side_share_a_connection(
 ) -> None:
     members = [keyed(mesh, f"t{n}") for n in range(THREADS)]
     mesh.free.clear()
-    answers: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[ProbeVerdict] = queue.SimpleQueue()
 
-    def answered(verdict: Verdict) -> None:
+    def answered(verdict: ProbeVerdict) -> None:
         answers.put(verdict)
         raise RuntimeError("the manager's own mistake, which ends nothing")
 
@@ -202,7 +202,7 @@ def test_so_many_probes_side_by_side_share_a_connection(
         first = {*mesh.peers}
         assert len(first) == 1
         mesh.free.set()
-        assert all(answers.get(timeout=DEADLINE_S).word == "ok" for _ in members)
+        assert all(answers.get(timeout=DEADLINE_S).status == "ok" for _ in members)
         wait_until(
             lambda: (
                 sum("the callback of a probe failed" in text for text in caplog.messages) == THREADS
@@ -210,7 +210,7 @@ def test_so_many_probes_side_by_side_share_a_connection(
         )
         assert mesh.most == at_once
         mesh.peers.clear()
-        assert probe(prober, members[0]).word == "ok"
+        assert probe(prober, members[0]).status == "ok"
         assert not mesh.peers & first, "the connection was closed when nobody was probed"
 
 
@@ -254,5 +254,5 @@ def test_with_certificates_and_a_token(tmp_path: Path) -> None:
         ):
             with probing(security, answer_s=DEADLINE_S if security else 0.5) as prober:
                 verdict = probe(prober, asked)
-            assert verdict.word == ("ok" if ok else "retry")
+            assert verdict.status == ("ok" if ok else "retry")
             assert said in verdict.why

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from edl.coordinator.manager.messages import MANAGER
-from edl.coordinator.manager.prober import Verdict
+from edl.coordinator.manager.prober import ProbeVerdict
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.registry import Kind
 from edl.coordinator.store.records import WrongKeyType
@@ -169,7 +169,7 @@ def test_a_teacher_that_is_given_up_does_not_count_as_live(world: World) -> None
 
 def test_a_student_is_told_of_teachers_that_are_not_assigned_to_it() -> None:
     """Else its reader would say that no teacher is registered, although one is refused."""
-    world = World(prober=FakeProber(Verdict("never", "another instance answers")))
+    world = World(prober=FakeProber(ProbeVerdict("never", "another instance answers")))
     student = world.student("j/0")
     world.run(GRACE_S + 1)
     assert student.stream.assignments[-1].live_teachers == 0

@@ -10,7 +10,7 @@ from edl.coordinator import Registry
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.leader import Leader
-from edl.coordinator.manager.prober import Verdict
+from edl.coordinator.manager.prober import ProbeVerdict
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.coordinator.registry import LogEntry
@@ -53,11 +53,11 @@ class FakeStream:
 class FakeProber:
     """Answers when it is told to; asks nobody."""
 
-    def __init__(self, answer: Verdict | None = None) -> None:
+    def __init__(self, answer: ProbeVerdict | None = None) -> None:
         self.answer = answer
-        self.asked: list[tuple[str, Callable[[Verdict], None]]] = []
+        self.asked: list[tuple[str, Callable[[ProbeVerdict], None]]] = []
 
-    def probe(self, service: str, member: Member, done: Callable[[Verdict], None]) -> None:
+    def probe(self, service: str, member: Member, done: Callable[[ProbeVerdict], None]) -> None:
         self.asked.append((member.member, done))
         if self.answer is not None:
             done(self.answer)

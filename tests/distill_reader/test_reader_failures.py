@@ -181,7 +181,7 @@ def test_teachers_of_lower_precision_are_believed_and_the_wider_form_wins(
         stats = reader.stats
     assert numbers_of(batches) == list(range(len(batches)))
     assert all(np.allclose(soft, logits_of(x), rtol=1e-2) for x, _, soft in batches)
-    assert (stats.ejections, stats.liars, stats.dispute) == (0, 0, "")
+    assert (stats.ejections, stats.ejections_for_lying, stats.dispute) == (0, 0, "")
     dtypes = [soft.dtype for _, _, soft in batches]
     wide = dtypes.index(np.dtype(np.float32))
     assert set(dtypes[wide:]) == {np.dtype(np.float32)}

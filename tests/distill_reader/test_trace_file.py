@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edl.distill_reader.trace_file import TraceFile, begin, older
+from edl.distill_reader.trace_file import TraceFile, create_trace, older
 from edl.tests.distill_reader.traces import Event, events_of
 
 
@@ -27,7 +27,7 @@ def names(events: list[Event]) -> list[str]:
 
 @pytest.mark.parametrize("cut", range(1, 60))
 def test_an_event_that_is_cut_off_is_dropped(path: Path, cut: int) -> None:
-    begin(path)
+    create_trace(path)
     file = TraceFile(path, 1 << 20)
     for number in range(3):
         file.add(event(number))
@@ -44,7 +44,7 @@ def test_an_event_that_is_cut_off_is_dropped(path: Path, cut: int) -> None:
 
 
 def test_an_array_that_was_ended_goes_on(path: Path) -> None:
-    begin(path)
+    create_trace(path)
     for number in range(3):
         file = TraceFile(path, 1 << 20)
         file.add(event(number))
@@ -54,9 +54,9 @@ def test_an_array_that_was_ended_goes_on(path: Path) -> None:
 
 def test_a_new_trace_forgets_the_one_before(path: Path) -> None:
     for _ in range(2):
-        begin(path)
+        create_trace(path)
         older(path).touch()
-    begin(path)
+    create_trace(path)
     assert path.read_text() == "[\n"
     assert not older(path).exists()
 
@@ -67,7 +67,7 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    begin(path)
+    create_trace(path)
     file = TraceFile(path, 1 << 20)
     with monkeypatch.context() as patch:
         patch.setattr("edl.distill_reader.trace_file.os.write", full)
@@ -81,7 +81,7 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(
 
 def test_every_part_of_a_trace_is_a_file_like_the_first(path: Path) -> None:
     """Two parts are kept, each of them whole, with the names of its tracks and the rights."""
-    begin(path)
+    create_trace(path)
     os.chmod(path, 0o644)
     trace, number = TraceFile(path, 4000), 0
     trace.name_track("process_name", "source", 7)
@@ -98,7 +98,7 @@ def test_every_part_of_a_trace_is_a_file_like_the_first(path: Path) -> None:
 
 
 def test_failed_rotation_ends_the_trace_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    begin(path)
+    create_trace(path)
     trace = TraceFile(path, 4000)
     older(path).mkdir()
     for _ in range(100):

@@ -399,7 +399,7 @@ class World:
         assert ledger.volume_bytes == sum(books[b].volume for b in (*self.student, *held))
         assert ledger.in_flight == sum(len(w.requests) for w in workers.values())
         load = ledger.load
-        assert load.free_windows == sum(max(w.window - len(w.requests), 0) for w in usable)
+        assert load.window_room == sum(max(w.window - len(w.requests), 0) for w in usable)
         assert load.idle == sum(not w.requests for w in usable)
         assert ledger.usable == len(usable)
         assert set(ledger.teachers) == {n for n, w in workers.items() if not w.revoked}

@@ -207,7 +207,7 @@ class Mesh(VirtualTime):
             queued=ledger.queued,
             unlabelled=ledger.unlabelled,
             window_batches=ledger.load.window_batches,
-            free_windows=ledger.load.free_windows,
+            window_room=ledger.load.window_room,
             idle=ledger.load.idle,
             teachers=len(ledger.teachers),
             waiting=self.waiting and not ledger.has_next(ordered=True),

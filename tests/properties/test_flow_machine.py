@@ -96,7 +96,7 @@ class FlowMachine(RuleBasedStateMachine):
         """By the definition: it waits for labels, and a further teacher would have a batch."""
         view = self.view
         starved = view.waiting and view.unlabelled > 0
-        full = view.free_windows == 0 and view.queued > 0
+        full = view.window_room == 0 and view.queued > 0
         return starved and full and view.teachers >= want
 
     def check_correction(self, old: int) -> None:
@@ -134,7 +134,7 @@ class FlowMachine(RuleBasedStateMachine):
     @rule(windows=small, free=small, teachers=st.integers(0, 10), idle=small)
     def the_teachers_are(self, windows: int, free: int, teachers: int, idle: int) -> None:
         free, idle = min(free, windows), min(idle, teachers)
-        self.view = self.view._replace(window_batches=windows, free_windows=free)
+        self.view = self.view._replace(window_batches=windows, window_room=free)
         self.view = self.view._replace(teachers=teachers, idle=idle)
         self.look(0.0)
 

@@ -171,7 +171,7 @@ def test_a_slow_source_does_not_move_the_want(
 
 def named_at(result: SimulationResult) -> dict[str, float]:
     """When which teachers are called stragglers, by the times of their answers."""
-    answers = sorted(result.labelled, key=lambda one: one.answered_s)
+    answers = sorted(result.requests, key=lambda one: one.answered_s)
     times, seen, found, last = Turnarounds(), Straggling(), dict[str, float](), dict[str, float]()
     for one in answers:
         taken_s = one.answered_s - began(one.sent_s, last.get(one.teacher, 0.0))
@@ -207,9 +207,9 @@ def test_a_slow_teacher_adds_what_it_can_and_is_named(
     fault = ScenarioFault(since_s, "t", "slow", factor=slower)
     result = play(group, pool, end_s, seed, faults=(fault,))
     ((slow, named_s),) = named_at(result).items()
-    assert slow in next(one.subject for one in result.happenings if one.kind == "slow")
+    assert slow in next(one.subject for one in result.mesh_events if one.kind == "slow")
     assert since_s < named_s < known_s
     sum_of_rates = (others + 1 / slower) / (batch_s * exp(jitter**2 / 2))  # of lognormal times
     assert rate(result, known_s, end_s) >= 0.95 * sum_of_rates
-    assert result.students[0].hedges <= 0.05 * len(result.labelled)
+    assert result.students[0].hedges <= 0.05 * len(result.requests)
     assert result.students[0].resends == 0

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl.scheduler import simulator
-from edl.scheduler.simulator.result import Stepped
+from edl.scheduler.simulator.result import StudentStep
 from edl.scheduler.simulator.scenario import FaultKind
 
 some = settings(max_examples=settings().max_examples // 4)
@@ -115,11 +115,11 @@ def test_every_batch_is_trained_once_in_order_with_labels_of_its_own(
     scenario: simulator.Scenario,
 ) -> None:
     result = run(scenario)
-    trained: dict[str, list[Stepped]] = defaultdict(list)
-    for step in result.stepped:
+    trained: dict[str, list[StudentStep]] = defaultdict(list)
+    for step in result.steps:
         trained[step.student].append(step)
-    labels = Counter((one.student, one.batch) for one in result.labelled if one.used)
-    labelled_at = {(one.student, one.batch): one.answered_s for one in result.labelled if one.used}
+    labels = Counter((one.student, one.batch) for one in result.requests if one.used)
+    labelled_at = {(one.student, one.batch): one.answered_s for one in result.requests if one.used}
     for student in result.students:
         steps = trained[student.name]
         assert [step.batch for step in steps] == list(range(BATCHES))
@@ -138,11 +138,11 @@ def test_a_device_works_on_one_request_on_each_lane_and_on_none_when_it_is_gone(
     scenario: simulator.Scenario,
 ) -> None:
     result = run(scenario)
-    ended = {h.subject: h.at_s for h in result.happenings if h.kind in ("crash", "leave")}
-    served = {h.subject: h.at_s for h in result.happenings if h.kind == "serve"}
+    ended = {h.subject: h.at_s for h in result.mesh_events if h.kind in ("crash", "leave")}
+    served = {h.subject: h.at_s for h in result.mesh_events if h.kind == "serve"}
     lanes = {group.name: group.lanes for group in scenario.teachers}
     works: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for one in result.labelled:
+    for one in result.requests:
         assert one.sent_s <= one.began_s < one.ended_s <= one.answered_s
         assert served[one.teacher] <= one.began_s
         if one.teacher in ended:
@@ -163,4 +163,4 @@ def test_without_trouble_nothing_is_sent_twice_or_in_vain(scenario: simulator.Sc
     result = run(scenario)
     assert all(student.resends == 0 for student in result.students)
     copies = sum(student.hedges for student in result.students)
-    assert sum(not one.used for one in result.labelled) <= copies
+    assert sum(not one.used for one in result.requests) <= copies

@@ -42,9 +42,9 @@ def admission() -> Admission:
 class TestAdmission:
     def test_who_proves_an_identity(self) -> None:
         assert identity_address("h:1", "", has_key=True) == "h:1", "it does so itself"
-        assert identity_address("h:1", "h:2", has_key=True) == "h:2", "who vouches for it"
-        for voucher in ("", "h:2"):
-            assert identity_address("h:1", voucher, has_key=False) is None, "nobody can"
+        assert identity_address("h:1", "h:2", has_key=True) == "h:2", "its sidecar does"
+        for sidecar in ("", "h:2"):
+            assert identity_address("h:1", sidecar, has_key=False) is None, "nobody can"
 
     @pytest.mark.parametrize(
         "other", [TeacherIdentity("a", 2, "h:1"), TeacherIdentity("a", 1, "h:2")]

@@ -25,8 +25,8 @@ NOTHING = FlowView(0, 0, 0, 0, 0, 0, 0, False, False, None, None)
 #: One teacher of window 2, the buffer half full, the student busy with a batch.
 CALM = NOTHING._replace(volume_bytes=500, queued=1, unlabelled=3, window_batches=2, teachers=1)
 STARVED = CALM._replace(volume_bytes=0, waiting=True)
-SOURCE_WAIT = STARVED._replace(queued=0, unlabelled=0, free_windows=2, idle=1)
-PAUSED = CALM._replace(volume_bytes=1001, queued=0, unlabelled=0, free_windows=2, idle=1)
+SOURCE_WAIT = STARVED._replace(queued=0, unlabelled=0, window_room=2, idle=1)
+PAUSED = CALM._replace(volume_bytes=1001, queued=0, unlabelled=0, window_room=2, idle=1)
 
 
 def times(ratio: float) -> dict[str, Any]:
@@ -90,9 +90,9 @@ class TestState:
             (STARVED._replace(queued=0, unlabelled=1), "starved"),
             (SOURCE_WAIT, "source_wait"),
             # One is on its way.
-            (SOURCE_WAIT._replace(unlabelled=1, free_windows=1), "source_wait"),
-            (SOURCE_WAIT._replace(unlabelled=1, free_windows=1, source_ended=True), "starved"),
-            (SOURCE_WAIT._replace(unlabelled=1, free_windows=0), "starved"),
+            (SOURCE_WAIT._replace(unlabelled=1, window_room=1), "source_wait"),
+            (SOURCE_WAIT._replace(unlabelled=1, window_room=1, source_ended=True), "starved"),
+            (SOURCE_WAIT._replace(unlabelled=1, window_room=0), "starved"),
             (SOURCE_WAIT._replace(source_ended=True), "steady"),
             (PAUSED, "blocked"),
             (STARVED._replace(volume_bytes=2000), "starved"),  # the head is late, the rest waits
@@ -281,7 +281,7 @@ class TestGivingBack:
     def test_slow_source_idles_teachers(self) -> None:
         flow = Flow()
         flow.see(CALM._replace(**FIVE_NEEDED))
-        waiting = SOURCE_WAIT._replace(window_batches=10, free_windows=9, idle=4, **FIVE_NEEDED)
+        waiting = SOURCE_WAIT._replace(window_batches=10, window_room=9, idle=4, **FIVE_NEEDED)
         assert flow.run_granted(waiting, 16.0).want == 4
 
     def test_starving_keeps_or_restores_the_need(self) -> None:

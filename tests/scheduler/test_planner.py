@@ -83,7 +83,7 @@ class TestCostModel:
     def test_all_teachers_are_dealt_out(self, teachers: int, students: int) -> None:
         groups = pipeline_model.divide_teachers((DeviceGroup("p4", teachers),), students)
         assert sum(number for number, _ in groups) == students
-        dealt = sum(number * team.count for number, teams in groups for team in teams)
+        dealt = sum(number * part.count for number, parts in groups for part in parts)
         assert dealt == pytest.approx(teachers)
 
     def test_narrow_windows_of_far_teachers_are_the_slowest_stage(self) -> None:
@@ -148,13 +148,13 @@ class TestCostModel:
         assert 0 <= few.thresholds.lower < few.thresholds.upper
 
     def test_invalid_meshes_are_refused(self) -> None:
-        for kind, teams, message in (
+        for kind, teachers, message in (
             ("v100", (), "at least one student and one teacher"),
             ("v100", (DeviceGroup("v100", 1),), "no rate of the teacher on 'v100'"),
             ("a100", (DeviceGroup("p4", 1),), "no devices 'a100'"),
         ):
             with pytest.raises(ValueError, match=message):
-                pipeline_model.predict(cluster_of(), job_with(), PlannedMesh(kind, 1, teams, 32))
+                pipeline_model.predict(cluster_of(), job_with(), PlannedMesh(kind, 1, teachers, 32))
 
 
 V100 = DeviceKind("v100", 8, price_per_hour=2.5)
@@ -179,7 +179,7 @@ class TestPlanner:
         assert made.mesh is not None
         assert made.prediction is not None
         assert (made.student, made.students, made.rows) == ("v100", 8, 32)
-        assert made.mesh.teams == (DeviceGroup("p4", 40),)
+        assert made.mesh.teacher_groups == (DeviceGroup("p4", 40),)
         assert made.needed == 5
         assert made.micro_batches == {"p4": 8}
         assert made.prediction.stages[0].name == "the student's step"
@@ -189,11 +189,11 @@ class TestPlanner:
         size = JOB.batch_bytes(32)
         assert made.upper_bytes == int(made.prediction.thresholds.upper * size)
         assert 0 <= made.lower_bytes < made.upper_bytes
-        way = made.way("mesh")
-        assert way.cost_per_hour == pytest.approx(8 * 2.5 + 40 * 0.3)
-        assert way.total_s == pytest.approx(10 * way.epoch_s)
-        assert way.epoch_s == pytest.approx(1e6 / way.samples_per_s, rel=0.01)
-        assert way.cost == pytest.approx(way.cost_per_hour * way.total_s / 3600)
+        estimate = made.estimate("mesh")
+        assert estimate.cost_per_hour == pytest.approx(8 * 2.5 + 40 * 0.3)
+        assert estimate.total_s == pytest.approx(10 * estimate.epoch_s)
+        assert estimate.epoch_s == pytest.approx(1e6 / estimate.samples_per_s, rel=0.01)
+        assert estimate.cost == pytest.approx(estimate.cost_per_hour * estimate.total_s / 3600)
 
     def test_labels_are_kept_where_inputs_are_fixed_and_light_teachers_need_no_mesh(self) -> None:
         light = replace(
@@ -204,29 +204,33 @@ class TestPlanner:
         assert made.verdict.take == "Online"
         fixed = replace(JOB, fixed_inputs=True, epochs=90)
         made = plan(CLUSTER, fixed)
-        store, mesh, alone = (made.way(name) for name in ("offline store", "mesh", "N-training"))
+        store, mesh = made.estimate("offline store"), made.estimate("mesh")
+        alone = made.estimate("N-training")
         assert made.verdict.take == "offline store"
         assert alone.cost < store.cost < mesh.cost
         assert store.total_s <= mesh.total_s * 1.001
         for epochs in (1, 90):
             made = plan(CLUSTER, replace(fixed, epochs=epochs))
-            store, mesh, alone = (made.way(way) for way in ("offline store", "mesh", "N-training"))
+            store, mesh, alone = (
+                made.estimate(method) for method in ("offline store", "mesh", "N-training")
+            )
             assert store.teachers == mesh.teachers
             teachers_per_hour = mesh.cost_per_hour - alone.cost_per_hour
             mean = alone.cost_per_hour + teachers_per_hour * mesh.epoch_s / store.total_s
             assert store.cost_per_hour == pytest.approx(mean)
             assert store.cost == pytest.approx(store.cost_per_hour * store.total_s / 3600)
-        assert "inputs change" in plan(CLUSTER, JOB).way("offline store").why_not
+        assert "inputs change" in plan(CLUSTER, JOB).estimate("offline store").why_not
 
     def test_budget_and_deadline(self) -> None:
-        fastest = plan(CLUSTER, JOB).way("mesh")
-        cheapest = plan(CLUSTER, JOB, aim="cheapest").way("mesh")
+        fastest = plan(CLUSTER, JOB).estimate("mesh")
+        cheapest = plan(CLUSTER, JOB, aim="cheapest").estimate("mesh")
         assert cheapest.cost < 1.01 * fastest.cost
         dear = replace(V100, price_per_hour=0.01), P4
-        cheap = plan(Cluster(dear), JOB, aim="cheapest").way("mesh")
+        cheap = plan(Cluster(dear), JOB, aim="cheapest").estimate("mesh")
         assert cheap.teachers < 40
         late = replace(JOB, deadline_s=0.9 * cheap.total_s)
-        assert plan(Cluster(dear), late, aim="cheapest").way("mesh").total_s <= 0.9 * cheap.total_s
+        in_time = plan(Cluster(dear), late, aim="cheapest").estimate("mesh")
+        assert in_time.total_s <= 0.9 * cheap.total_s
         poor = replace(JOB, budget=1e-3)
         assert "with a teacher keeps the budget" in plan(CLUSTER, poor).verdict.reasons[-1]
         hurried = replace(JOB, deadline_s=1.0)
@@ -243,12 +247,12 @@ class TestPlanner:
         )
         made = plan(cluster, job)
         assert made.mesh is not None
-        assert made.mesh.teams[0] == DeviceGroup("p4", 20)
-        assert made.mesh.teams[1].kind == "t4"
-        assert made.way("mesh").samples_per_s >= 0.99 * 8 * 345
+        assert made.mesh.teacher_groups[0] == DeviceGroup("p4", 20)
+        assert made.mesh.teacher_groups[1].kind == "t4"
+        assert made.estimate("mesh").samples_per_s >= 0.99 * 8 * 345
         # What a student's device is needed for, it cannot label besides.
         for mesh in fleets(CLUSTER, JOB, "v100", 32):
-            assert "v100" not in [team.kind for team in mesh.teams]
+            assert "v100" not in [group.kind for group in mesh.teacher_groups]
 
     def test_memory_limits(self) -> None:
         gib = 2.0**30
@@ -263,11 +267,11 @@ class TestPlanner:
         }
         made = plan(small, replace(JOB, student={"v100": large}, teacher=heavy))
         assert made.mesh is None
-        assert "both models need 19 GiB" in made.way("Online").why_not
+        assert "both models need 19 GiB" in made.estimate("Online").why_not
         assert made.verdict.take is None
 
     def test_requested_numbers_of_devices(self) -> None:
-        assert plan(CLUSTER, JOB, teachers=56).way("mesh").teachers == 56
+        assert plan(CLUSTER, JOB, teachers=56).estimate("mesh").teachers == 56
         made = plan(CLUSTER, JOB, teachers=57)
         assert made.mesh is None
         assert "not have 57 devices" in made.verdict.reasons[0]
@@ -297,11 +301,11 @@ class TestPlanner:
         assert made.mesh is not None
         assert made.prediction is not None
         labels = 0.0
-        for team in made.mesh.teams:
-            kind = cluster.kind(team.kind)
-            assert team.count <= kind.count
-            labels += team.count * kind.availability / teachers[team.kind].sample_s
+        for group in made.mesh.teacher_groups:
+            kind = cluster.kind(group.kind)
+            assert group.count <= kind.count
+            labels += group.count * kind.availability / teachers[group.kind].sample_s
         rate = made.prediction.samples_per_s
         assert rate <= min(labels, counts[0] / speeds[0].sample_s) * (1 + 1e-9)
-        assert made.way("N-training").total_s <= made.way("mesh").total_s * (1 + 1e-9)
+        assert made.estimate("N-training").total_s <= made.estimate("mesh").total_s * (1 + 1e-9)
         assert made.verdict.take in ("mesh", "offline store")

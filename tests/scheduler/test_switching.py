@@ -92,17 +92,21 @@ STANDINGS = [
     for known, mute, remembered, usable, asked in product(FLAGS, FLAGS, FLAGS, (0, 2), FLAGS)
     for waited_s in (0.0, FIRST_ANSWER_S, OFFLINE_AFTER_S, 20.0)
 ]
-NEW = CacheView(known=False, mute=False, remembered=True, usable=0, asked=False, waited_s=0.0)
+NEW = CacheView(
+    model_known=False, model_unnamed=False, remembered=True, usable=0, asked=False, waited_s=0.0
+)
 
 
 class TestCacheLookup:
     def test_nothing_is_guessed_and_no_wait_is_vain_or_endless(self) -> None:
         steps = [(now, cache_step(now)) for now in STANDINGS]
-        assert all(now.known for now, what in steps if what == "look")
+        assert all(now.model_known for now, what in steps if what == "look")
         for now in (now for now, what in steps if what == "recall"):
-            assert (now.remembered, now.known, now.usable, now.mute) == (True, False, 0, False)
+            assert (now.remembered, now.usable) == (True, 0)
+            assert not now.model_known
+            assert not now.model_unnamed
         for now in (now for now, what in steps if what == "wait"):
-            assert not now.known
+            assert not now.model_known
             assert now.asked or not now.usable
             assert now.waited_s < max(FIRST_ANSWER_S, OFFLINE_AFTER_S)
 
@@ -110,12 +114,12 @@ class TestCacheLookup:
         assert cache_step(NEW) == "wait"
         assert cache_step(replace(NEW, usable=1)) == "ask"
         assert cache_step(replace(NEW, usable=1, asked=True)) == "wait"
-        assert cache_step(replace(NEW, usable=1, known=True)) == "look"
-        assert cache_step(replace(NEW, usable=1, mute=True)) == "ask"
+        assert cache_step(replace(NEW, usable=1, model_known=True)) == "look"
+        assert cache_step(replace(NEW, usable=1, model_unnamed=True)) == "ask"
         late = replace(NEW, waited_s=OFFLINE_AFTER_S)
         assert cache_step(late) == "recall"
         assert cache_step(replace(late, remembered=False)) == "ask"
-        assert cache_step(replace(late, known=True)) == "look"
+        assert cache_step(replace(late, model_known=True)) == "look"
 
 
 CANDIDATES = st.lists(st.builds(StoredRow, st.integers(0, 50), st.integers(1, 100)), max_size=30)

@@ -101,11 +101,13 @@ class Deceived:
 
     def step(self) -> None:
         """Take a batch; the buffer never runs out, so that lies remain in it."""
-        wait_until(lambda: self.reader.stats.ready > self._least or self.reader.stats.liars)
+        wait_until(
+            lambda: self.reader.stats.ready > self._least or self.reader.stats.ejections_for_lying
+        )
         self.batches.append(next(self.stream))
 
     def go_on_until_it_is_found_out(self) -> None:
-        while not self.reader.stats.liars:
+        while not self.reader.stats.ejections_for_lying:
             self.step()
         self.believed = len(self.batches)
 
@@ -149,7 +151,7 @@ def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
         liar = at(late, lies=True)
         teachers(stack, liar)
         wait_until(lambda: liar.address in reader.stats.teachers)
-        batches += taken_until(stream, lambda: reader.stats.liars)
+        batches += taken_until(stream, lambda: reader.stats.ejections_for_lying)
         assert reader.stats.ejected == (liar.address,)
         batches += source.rest(stream)
     assert numbers_of(batches) == list(range(source.count))

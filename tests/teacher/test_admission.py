@@ -37,7 +37,7 @@ def test_a_request_waits_for_room_for_its_bytes() -> None:
 
     async def run() -> None:
         table = CallTable(9, 9, 30, 20)
-        first, second, other = (table.begin(peer) for peer in ("a", "a", "b"))
+        first, second, other = (table.begin(owner) for owner in ("a", "a", "b"))
         await first.wait_and_reserve(20)
         task = waits(second, 1)
         await asyncio.sleep(0)
@@ -130,18 +130,18 @@ def test_a_stream_that_becomes_idle_makes_room_for_who_waits() -> None:
     asyncio.run(run())
 
 
-class Peer(str):
+class Owner(str):
     """One that a weak reference may be had of."""
 
 
 def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
-    table, peers = CallTable(12, 5, MOST, MOST), [Peer(name) for name in "abcd"]
+    table, owners = CallTable(12, 5, MOST, MOST), [Owner(name) for name in "abcd"]
     held: list[AdmittedCall] = []
     for _ in range(5000):
         action = rng.random()
         if action < 0.5:
             try:
-                held.append(table.begin(rng.choice(peers)))
+                held.append(table.begin(rng.choice(owners)))
             except RateLimited:
                 assert not any(call.evicted for call in held)
         elif held and action < 0.7:
@@ -152,13 +152,13 @@ def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
             held.remove(call)
             call.end()
         assert len(table) == len(held) <= 12
-        assert max(sum(c.peer == p for c in held) for p in peers) <= 5
+        assert max(sum(c.owner == o for c in held) for o in owners) <= 5
     for call in held:
         call.end()
     assert len(table) == 0
-    known = [weakref.ref(peer) for peer in peers]
-    del held, peers, call
-    assert [peer() for peer in known] == [None] * 4
+    known = [weakref.ref(owner) for owner in owners]
+    del held, owners, call
+    assert [owner() for owner in known] == [None] * 4
 
 
 def test_a_cancelled_task_waits_for_its_thread() -> None:

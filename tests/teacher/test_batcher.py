@@ -61,7 +61,7 @@ class Bench(AbstractContextManager["Bench"]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.predictors = [FakeDevice(self, *each) for each in enumerate(t_ts_s or (0.01,))]
-        self.lanes, self.t_t_s = len(self.predictors), self.predictors[0].t_t_s
+        self.device_count, self.t_t_s = len(self.predictors), self.predictors[0].t_t_s
         self.backend, self.recorder = FakeBackend(), Recorder()
         self.runs: list[tuple[int, list[int]]] = []
         self.at_device = self.released = 0

@@ -40,7 +40,7 @@ class Teacher:
         self.registry: Registry = connect(f"memory://{uuid.uuid4()}")
         self.identity, self.recorder = bench.identity, bench.recorder
         self.server = bench.server
-        self.lanes, self.t_t_s = 1, 0.001
+        self.device_count, self.t_t_s = 1, 0.001
         self.heartbeat = Heartbeat(
             self.registry,
             "teachers",
@@ -54,9 +54,9 @@ class Teacher:
     def view(self) -> TeacherView:
         recorder = self.recorder
         return TeacherView(
-            self.identity, PredictorReady(SPEC, self.t_t_s, 8), slots=4, lanes=self.lanes,
-            in_flight=recorder.in_flight, t_t_s=self.t_t_s, accepting=True, restarts=0,
-            micro_batch_reductions=0, registry_answers=True,
+            self.identity, PredictorReady(SPEC, self.t_t_s, 8), slots=4,
+            device_count=self.device_count, in_flight=recorder.in_flight, t_t_s=self.t_t_s,
+            accepting=True, restarts=0, micro_batch_reductions=0, registry_answers=True,
             samples_per_second=recorder.samples_per_second,
         )  # fmt: skip
 
@@ -98,7 +98,7 @@ def test_the_fact_of_output_kinds() -> None:
 def test_facts_follow_the_traffic(teacher: Teacher) -> None:
     with timing(teacher.recorder) as one:
         one.labels_ready(10, 0.12345)
-    teacher.t_t_s, teacher.lanes = 0.012345, 2
+    teacher.t_t_s, teacher.device_count = 0.012345, 2
     with timing(teacher.recorder):
         teacher.heartbeat.update()
         wait_until(lambda: teacher.facts()["in_flight"] == "1")

@@ -20,7 +20,7 @@ from edl.tests.teacher.bench import timing
 from edl.tests.teacher.fakes import SPEC
 
 VIEW = TeacherView(
-    InstanceIdentity("resnet", "t1", 41), PredictorReady(SPEC, 0.0125, 8), slots=4, lanes=2,
+    InstanceIdentity("resnet", "t1", 41), PredictorReady(SPEC, 0.0125, 8), slots=4, device_count=2,
     in_flight=3, t_t_s=0.0125, accepting=True, restarts=2, micro_batch_reductions=1,
     registry_answers=True,
 )  # fmt: skip

@@ -326,7 +326,7 @@ def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
         assert bench.pool.ready
         np.testing.assert_array_equal(bench.ask(7.0), batch(7.0) * 2)
         wait_until(lambda: all(one.ready for one in bench.pool.predictors))
-        assert (bench.pool.restarts, bench.pool.lanes) == (1, 2)
+        assert (bench.pool.restarts, bench.pool.device_count) == (1, 2)
         assert other in pids()
         bench.ask()
         every = pids()
@@ -334,12 +334,12 @@ def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
 
 
 def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "CRASHES_TO_GIVE_UP", 1)
+    monkeypatch.setattr(pool, "GIVE_UP_AFTER_CRASHES", 1)
     with running() as bench:
-        assert bench.pool.lanes == 2
+        assert bench.pool.device_count == 2
         with pytest.raises(RetryableError):
             bench.ask(KILL)
-        wait_until(lambda: bench.pool.lanes == 1)
+        wait_until(lambda: bench.pool.device_count == 1)
         assert bench.pool.failure is None
         bench.ask()
         with pytest.raises(RetryableError):
@@ -353,7 +353,7 @@ def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPa
 def test_a_restart_that_finds_no_memory_is_tried_again(
     memory_full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "CRASHES_TO_GIVE_UP", 1000)
+    monkeypatch.setattr(pool, "GIVE_UP_AFTER_CRASHES", 1000)
     with running(NEEDS_MEMORY, NEEDS_MEMORY) as bench:
         memory_full.touch()
         os.kill(pids()[0], signal.SIGKILL)
@@ -367,11 +367,11 @@ def test_a_restart_that_finds_no_memory_is_tried_again(
 def test_a_predictor_that_never_finds_memory_again_is_given_up_alone(
     memory_full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "CRASHES_TO_GIVE_UP", 2)
+    monkeypatch.setattr(pool, "GIVE_UP_AFTER_CRASHES", 2)
     with running(NEEDS_MEMORY, NEEDS_MEMORY) as bench:
         memory_full.touch()
         os.kill(pids()[0], signal.SIGKILL)
-        wait_until(lambda: bench.pool.lanes == 1)
+        wait_until(lambda: bench.pool.device_count == 1)
         assert bench.pool.failure is None
         bench.ask()
         (why,) = [one.failure for one in bench.pool.predictors if one.failure is not None]

@@ -90,10 +90,10 @@ function teacherFacts(row, mesh) {
   return [
     ["host", row.host], ["address", row.address], ["device", row.device], ["model", row.model],
     ["serves", count(mesh.peers("teacher", `${row.service} ${row.id}`).length, "student")],
-    ["protocol", row.protocol], ["vouched for at", row.voucher],
+    ["protocol", row.protocol], ["sidecar", row.voucher],
     ["rate", row.voucher ? "" : `${number(row.rate)} samples/s`], ["t_t", perSample(row.t_t)],
     ["in flight", row.voucher ? "" : row.slots ? `${row.in_flight} of ${row.slots}` : String(row.in_flight)],
-    ["lanes", row.lanes > 1 ? String(row.lanes) : ""],
+    ["devices", row.lanes > 1 ? String(row.lanes) : ""],
     ["content", row.content + (row.verified ? ` (${row.verified})` : "")], ["numerics", row.numerics],
     ["started", row.since_ms > 1e12 ? clock(row.since_ms) : ""],
     ["lease", lease(row, mesh)],

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader.store import LabelStore
-from edl.distill_reader.store.database import Database, translated
+from edl.distill_reader.store.database import Database, converting_errors
 from edl.distill_reader.store.rows import LabelRow, ModelId, ServiceModel
 from edl.distill_reader.store.store import PAUSE_S, LabelDatabase
 from edl.proto.forms import LabelForm
@@ -177,7 +177,8 @@ def test_a_log_that_cannot_be_read_is_no_bare_error_of_sqlite(settings_: LabelSt
 def test_locks_that_others_keep_are_no_damage() -> None:
     error = sqlite3.OperationalError("locking protocol")
     error.sqlite_errorname = "SQLITE_PROTOCOL"
-    with pytest.raises(LabelStoreUnavailable, match="cannot be used now"), translated("labels"):
+    refusal = pytest.raises(LabelStoreUnavailable, match="cannot be used now")
+    with refusal, converting_errors("labels"):
         raise error
 
 

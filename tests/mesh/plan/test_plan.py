@@ -54,6 +54,8 @@ def test_values_of_one_figure() -> None:
     slowest = [one["plan"]["prediction"]["stages"][0]["name"] for one in found]
     assert slowest == ["the teachers"] * 3 + ["the student's step"] * 2
     assert made["plan"]["verdict"]["take"] == "mesh"
+    assert sum(group["count"] for group in made["plan"]["mesh"]["teams"]) == 42
+    assert len(made["plan"]["ways"]) == 4
     for sweep, error in (
         ("teachers", "expects KEY=A..B"),
         ("teachers=4", "expects KEY=A..B"),
@@ -117,8 +119,8 @@ def test_what_may_be_varied(key: str, values: list[float] | None) -> None:
     assert values or (len(sweep.values), sweep.values[0] < sweep.values[-1]) == (9, True)
     made = list(plan_points(sweep, cluster, job, "fastest"))
     assert [point.value for point in made] == list(sweep.values)
-    rates = {point.plan.way("mesh").samples_per_s for point in made if point.plan is not None}
-    figures = {point.plan.way("mesh").cost for point in made if point.plan is not None}
+    rates = {point.plan.estimate("mesh").samples_per_s for point in made if point.plan is not None}
+    figures = {point.plan.estimate("mesh").cost for point in made if point.plan is not None}
     assert len(rates | figures) > 1
 
 
@@ -214,9 +216,9 @@ CASES: dict[str, tuple[tuple[DeviceGroup, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("teams", "case"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("groups", "case"), CASES.values(), ids=CASES)
 def test_a_prediction_is_within_a_twentieth_of_the_simulation(
-    teams: tuple[DeviceGroup, ...], case: dict[str, Any]
+    groups: tuple[DeviceGroup, ...], case: dict[str, Any]
 ) -> None:
     link, students = case.get("link", DeviceLink()), case.get("students", 1)
     p4 = DeviceKind(P4, 64, link=link, availability=case.get("availability", 1.0))
@@ -231,7 +233,7 @@ def test_a_prediction_is_within_a_twentieth_of_the_simulation(
         synchronous=case.get("synchronous", True),
         source_samples_per_s=case.get("source"),
     )
-    mesh = PlannedMesh("v100", students, teams, 32)
+    mesh = PlannedMesh("v100", students, groups, 32)
     predicted = predict(cluster, job, mesh)
     scenario = scenario_of(cluster, job, mesh, predicted)
     lasts_s = case.get("batches", 200) * 32 * students / predicted.samples_per_s

@@ -54,7 +54,7 @@ def test_what_is_printed_is_all_of_it_and_the_same_again(small: Path) -> None:
     assert found["samples_per_s"] == sum(one["samples_per_s"] for one in found["students"])
     assert found["cost"] == pytest.approx(2 * sum(t["there_s"] for t in found["teachers"]) / 3600)
     assert len(found["points"]) >= 40
-    assert "crash" in {happening["kind"] for happening in found["happenings"]}
+    assert "crash" in {event["kind"] for event in found["happenings"]}
     assert {**found, "wall_s": 0} == {**again, "wall_s": 0}
     assert other["scenario"]["seed"] == 4
     assert other["trace_hash"] != found["trace_hash"]

@@ -44,7 +44,7 @@ def valid_tables() -> Tables:
     batches[1].waiting.clear()
     busy.in_flight[7] = LedgerRequest(7, (Span(1, 0, 4),), (batches[1],), 4, 1, {"busy"})
     busy.rows_in_flight = 4
-    batches[3].refusals = {"refuser": Refusal("bad", counts=True)}
+    batches[3].refusals = {"refuser": Refusal("bad", blames_batch=True)}
     tables.refused[3] = batches[3]
     tables.queue.append(3)
     for teacher in (busy, refuser):

@@ -368,10 +368,10 @@ class TestFigures:
 
     def test_windows_in_requests_and_in_batches(self) -> None:
         ledger = Ledger()
-        assert ledger.load.window_batches == ledger.load.free_windows == 0
+        assert ledger.load.window_batches == ledger.load.window_room == 0
         after(ledger, ev.TeacherJoined("a", 2), ev.TeacherJoined("b", 3, most_rows=5))
         after(ledger, ev.TeacherJoined("c", 2, most_rows=25), *queued(0))
-        assert (ledger.in_flight, ledger.load.free_windows) == (2, 5)
+        assert (ledger.in_flight, ledger.load.window_room) == (2, 5)
         assert ledger.load.window_batches == 9  # 2 x 10, 3 x 5 and 2 x 25 rows, at 10 a batch
         after(ledger, ev.TeacherRevoked("a"), ev.Ejected("c"))
         assert ledger.load.window_batches == 2

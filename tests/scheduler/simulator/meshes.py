@@ -47,4 +47,4 @@ def run(
 
 def kinds(result: SimulationResult, kind: str) -> list[tuple[float, str]]:
     """When something of a kind happened, and to whom."""
-    return [(one.at_s, one.subject) for one in result.happenings if one.kind == kind]
+    return [(one.at_s, one.subject) for one in result.mesh_events if one.kind == kind]

@@ -127,7 +127,7 @@ class TestRates:
     ) -> None:
         result = run(students(**student), teacher, keep_batches=True, **changed)
         assert result.virtual_s == pytest.approx(virtual_s)
-        assert {one.rows for one in result.labelled} <= {student.get("request_samples", 8)}
+        assert {one.rows for one in result.requests} <= {student.get("request_samples", 8)}
 
     def test_statistics_of_students_and_teachers(self) -> None:
         (student,) = run(students(needs_labels=False), None).students

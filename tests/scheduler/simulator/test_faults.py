@@ -214,7 +214,7 @@ class TestSeeds:
             student, teacher = students(2, jitter=0.2), teachers(6, jitter=0.3)
             faults = (ScenarioFault(3.0, "t", "crash"), ScenarioFault(4.0, "t", "hang"))
             result = run(student, teacher, keep, batches=50, seed=seed, faults=faults)
-            assert bool(result.labelled) is keep is bool(result.stepped)
+            assert bool(result.requests) is keep is bool(result.steps)
             return result.trace_hash
 
         assert hashed(1) == hashed(1, keep=True) != hashed(2)
@@ -240,6 +240,6 @@ class TestSeeds:
         def work(count: int) -> list[float]:
             student = students(teachers_max=1)
             result = run(student, teachers(count, jitter=0.3), True, batches=20)
-            return [one.ended_s - one.began_s for one in result.labelled if one.teacher == "t/0"]
+            return [one.ended_s - one.began_s for one in result.requests if one.teacher == "t/0"]
 
         assert work(1) == pytest.approx(work(2))

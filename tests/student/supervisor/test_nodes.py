@@ -34,7 +34,7 @@ from edl.student.messages import Ask, FromRank, Order, Progress
 from edl.student.settings import TrainSettings
 from edl.student.show.displays import Plain
 from edl.student.supervisor.agent import NodeDependencies, NodeOutcome, Supervisor
-from edl.student.supervisor.checkpoints import LastWrite
+from edl.student.supervisor.checkpoints import FinalSnapshotWriter
 from edl.student.supervisor.ui import NodeReporter
 from edl.student.supervisor.workers import RunResult, WorkerGroup, WorkerRun
 from edl.tests.stores import FaultyStore, memory
@@ -202,7 +202,7 @@ def test_three_crashes_on_one_step_end_the_job_even_if_no_checkpoint_can_be_writ
     def no_room(*_: object) -> None:
         raise CheckpointUnavailable("no room")
 
-    monkeypatch.setattr(LastWrite, "may_leave", no_room)
+    monkeypatch.setattr(FinalSnapshotWriter, "may_leave", no_room)
     fleet.job = {"crash": {"step": 17, "rank": 0, "times": 9}}
     error = fleet.start("a").error()
     assert "step 17 of epoch 0 (positions 64-67): ValueError: as was asked" in error

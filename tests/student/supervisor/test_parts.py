@@ -50,7 +50,7 @@ from edl.student.supervisor.agent import NodeDependencies, Supervisor
 from edl.student.supervisor.checkpoints import (
     CheckpointManager,
     CheckpointVerifier,
-    LastWrite,
+    FinalSnapshotWriter,
     NewestCheckpoint,
 )
 from edl.student.supervisor.rendezvous import RendezvousSession
@@ -430,7 +430,7 @@ def test_a_node_that_leaves_survives_an_outage_of_the_place(
     try:
         keeping.begin(published(board, World(1, ("a",))), writes=False)
         write_snapshot(keeping, 9)
-        last = LastWrite(keeping, 60.0)
+        last = FinalSnapshotWriter(keeping, 60.0)
         with monkeypatch.context() as outage:
             outage.setattr(Repository, "list", refused)
             assert not last.may_leave(writer_is_there=True, follows_generations=True)
@@ -439,7 +439,7 @@ def test_a_node_that_leaves_survives_an_outage_of_the_place(
         fence = HistoryFence(board, JOB, 1, "")
         repository.join(repository.write(contents(9), fence), fence)
         assert last.may_leave(writer_is_there=True, follows_generations=True)
-        assert not last.writes
+        assert not last.is_writing
     finally:
         keeping.close()
 

@@ -16,7 +16,7 @@ from edl.runtime.lifecycle import Stop
 from edl.runtime.supervise import Command, restarter
 from edl.teacher.paddle_serving.engine import ServingModel, ServingProcess, open_model
 from edl.teacher.paddle_serving.environment import make, recipe
-from edl.teacher.pool import CRASHES_TO_GIVE_UP
+from edl.teacher.pool import GIVE_UP_AFTER_CRASHES
 from edl.tests.runtime.programs import runs, wait_gone
 from edl.tests.waiting import wait_until
 
@@ -104,7 +104,7 @@ def test_a_server_that_dies_after_each_slow_start_is_given_up(
     server.kill()
     wait_until(lambda: len(server.pids()) == 2)
     server.process.test_passed()
-    for _ in range(CRASHES_TO_GIVE_UP - 1):
+    for _ in range(GIVE_UP_AFTER_CRASHES - 1):
         server.kill()
         wait_until(lambda: len(server.pids()) == 2)
     assert not server.stop.requested

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber
+from edl.coordinator.manager.prober import INSTANCE_KEY, SIDECAR, GrpcProber
 from edl.coordinator.store.records import Member
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array
@@ -239,7 +239,7 @@ def foreign() -> Iterator[ForeignGrpc]:
 def facts_of(identity: InstanceIdentity, attestation: AttestationServer) -> dict[str, str]:
     return {
         "incarnation": "7", "address": identity.attested_address, "protocol": "oip", "model": MODEL,
-        VOUCHER: f"127.0.0.1:{attestation.port}", INSTANCE_KEY: identity.key,
+        SIDECAR: f"127.0.0.1:{attestation.port}", INSTANCE_KEY: identity.key,
     }  # fmt: skip
 
 
@@ -250,14 +250,14 @@ def test_an_attestation_is_for_one_server(foreign: ForeignGrpc, ending: ExitStac
     ending.callback(attestation.stop)
     ending.callback(prober.stop)
     facts = facts_of(identity, attestation)
-    assert probe(prober, Member("t", facts)).word == "retry", "it vouches for nobody yet"
+    assert probe(prober, Member("t", facts)).status == "retry", "it vouches for nobody yet"
     attestation.identity = identity
-    assert probe(prober, Member("t", facts)).word == "ok"
+    assert probe(prober, Member("t", facts)).status == "ok"
     for other in ({"address": "127.0.0.1:9"}, {"incarnation": "8"}, {INSTANCE_KEY: "k" * 64}):
         assert "an impostor" in probe(prober, Member("t", {**facts, **other})).why
-    assert probe(prober, Member("u", facts)).word != "ok"
+    assert probe(prober, Member("u", facts)).status != "ok"
     attestation.identity = None
-    assert probe(prober, Member("t", facts)).word != "ok"
+    assert probe(prober, Member("t", facts)).status != "ok"
 
 
 def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None:

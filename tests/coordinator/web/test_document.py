@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edl.coordinator.web.feed import DEPARTED_S, Document, Picture, difference, document_of
+from edl.coordinator.web.feed import DEPARTED_S, Document, LatestDocument, difference, document_of
 from edl.proto import coordinator_pb2 as pb
 
 from .scripted_mesh import ScriptedMesh
@@ -47,11 +47,11 @@ def test_teacher_states(fields: dict[str, str], assigned: tuple[str, ...], state
 
 
 def test_a_teacher_that_left_while_no_page_was_open_is_not_shown_as_lost() -> None:
-    picture = Picture()
-    picture.update(mesh(teacher("t")), [], 1.0)
-    changes = picture.update(mesh(), [event("lost", "t")], 1.0 + DEPARTED_S)
+    latest = LatestDocument()
+    latest.update(mesh(teacher("t")), [], 1.0)
+    changes = latest.update(mesh(), [event("lost", "t")], 1.0 + DEPARTED_S)
     assert changes["teachers"] == {f"{S} t": None}
-    assert picture.document["teachers"] == {}
+    assert latest.document["teachers"] == {}
 
 
 def test_rows_name_hosts_of_foreign_servers_and_teachers_that_students_complain_of() -> None:
@@ -80,16 +80,16 @@ def test_a_lease_that_was_not_prolonged_is_no_change() -> None:
 
 
 def test_a_lost_teacher_fades_and_then_goes_or_comes_back() -> None:
-    picture = Picture()
-    picture.update(mesh(teacher("t", samples_per_second=5)), [], 0.0)
-    changes = picture.update(mesh(), [event("lost", "t")], 1.0)
+    latest = LatestDocument()
+    latest.update(mesh(teacher("t", samples_per_second=5)), [], 0.0)
+    changes = latest.update(mesh(), [event("lost", "t")], 1.0)
     assert changes["teachers"][f"{S} t"] == {"state": "lost", "rate": 0.0}
-    assert picture.update(mesh(), [], DEPARTED_S) == {}
-    assert picture.update(mesh(), [], 1.0 + DEPARTED_S)["teachers"] == {f"{S} t": None}
+    assert latest.update(mesh(), [], DEPARTED_S) == {}
+    assert latest.update(mesh(), [], 1.0 + DEPARTED_S)["teachers"] == {f"{S} t": None}
     for now, shown in ((20.0, (teacher("t"),)), (21.0, ()), (22.0, (teacher("t"),)), (31.0, ())):
-        picture.update(mesh(*shown), [event("lost", "t")] if now == 21.0 else [], now)
-        assert not shown or picture.document["teachers"][f"{S} t"]["state"] == "idle"
-    assert f"{S} t" in picture.document["teachers"], "it has gone anew"
+        latest.update(mesh(*shown), [event("lost", "t")] if now == 21.0 else [], now)
+        assert not shown or latest.document["teachers"][f"{S} t"]["state"] == "idle"
+    assert f"{S} t" in latest.document["teachers"], "it has gone anew"
 
 
 @pytest.mark.parametrize(
@@ -97,24 +97,24 @@ def test_a_lost_teacher_fades_and_then_goes_or_comes_back() -> None:
     [("serving", "left", "left"), ("draining", "", "left"), ("draining", "lost", "lost")],
 )
 def test_the_log_says_how_a_teacher_went(last_state: str, kind: str, shown: str) -> None:
-    picture = Picture()
-    picture.update(mesh(teacher("t", state=last_state)), [], 0.0)
-    picture.update(mesh(), [], 1.0)
-    picture.update(mesh(), [event(kind, "t")] if kind else [], 1.5)
-    assert picture.document["teachers"][f"{S} t"]["state"] == shown
+    latest = LatestDocument()
+    latest.update(mesh(teacher("t", state=last_state)), [], 0.0)
+    latest.update(mesh(), [], 1.0)
+    latest.update(mesh(), [event(kind, "t")] if kind else [], 1.5)
+    assert latest.document["teachers"][f"{S} t"]["state"] == shown
 
 
 def test_the_log_is_believed_before_an_older_status() -> None:
-    picture = Picture()
+    latest = LatestDocument()
     status = mesh(teacher("t"))
-    picture.update(status, [], 0.0)
+    latest.update(status, [], 0.0)
     lost = event("lost", "t")
     lost.time_ms = status.redis_time_ms + 1
-    picture.update(status, [lost], 0.5)
-    assert picture.document["teachers"][f"{S} t"]["state"] == "lost"
+    latest.update(status, [lost], 0.5)
+    assert latest.document["teachers"][f"{S} t"]["state"] == "lost"
     status.redis_time_ms += 2  # it is there again
-    picture.update(status, [], 1.0)
-    assert picture.document["teachers"][f"{S} t"]["state"] == "idle"
+    latest.update(status, [], 1.0)
+    assert latest.document["teachers"][f"{S} t"]["state"] == "idle"
 
 
 def laid(document: Document, changes: Document) -> Document:
@@ -131,13 +131,13 @@ def laid(document: Document, changes: Document) -> Document:
 
 def test_changes_laid_over_a_document_give_the_next_one() -> None:
     script = ScriptedMesh(60, 4, services=2)
-    picture = Picture()
-    picture.update(script.status(), [], 0.0)
+    latest = LatestDocument()
+    latest.update(script.status(), [], 0.0)
     for step in range(1, 30):
-        before = copy.deepcopy(picture.document)
+        before = copy.deepcopy(latest.document)
         if step % 5 == 0:
             script.kill("resnet101", list(script.teachers["resnet101"])[-1])
         status = script.status()
-        changes = picture.update(status, [], float(step))
-        assert laid(before, changes) == picture.document
-        assert picture.update(status, [], float(step)) == {}
+        changes = latest.update(status, [], float(step))
+        assert laid(before, changes) == latest.document
+        assert latest.update(status, [], float(step)) == {}
