@@ -276,6 +276,7 @@ class Repository:
             if (known and checkpoint.name == known.name) or self._is_whole(checkpoint):
                 sequence = max(newest, *(one.sequence for one in listed)) + 1
                 return replace(checkpoint, sequence=sequence)
+            self._warn_if_skipped(checkpoint)
         valid = next((one for one in listed if one.valid), None)
         if valid is None or known is None or valid.name != known.name:
             valid = self.newest_valid(history.dropped)

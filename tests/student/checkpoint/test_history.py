@@ -378,17 +378,20 @@ def test_a_damaged_note_is_passed_over_and_named(
     assert file in said
 
 
+@pytest.mark.parametrize("is_known", [False, True])
 def test_a_damaged_save_of_the_last_generation_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_known: bool
 ) -> None:
+    """`is_known`: the valid checkpoint before it has been read."""
     training = Training(str(tmp_path))
     fence = training.begin()
-    training.save(fence, 10)
+    saved = training.save(fence, 10)
     outside = training.repository().write(contents(20), fence)
     damage(outside, "model.safetensors", flip)
     repository, history = training.repository(), fence.history()
+    known = saved if is_known else None
     for _ in range(2):
-        newest = repository.newest_for_next_generation(history, training.generation)
+        newest = repository.newest_for_next_generation(history, training.generation, known)
         assert newest is not None
         assert newest.step == 10
     (said,) = [record.getMessage() for record in caplog.records]
