@@ -53,12 +53,10 @@ class Leader:
         prober: probes teachers; None: all are admitted.
         wake: called from any thread when `reconcile` should be called before it is due.
         scaling: returns the autoscale settings of the service; None: those of `config`.
-        totals: `totals` of the manager's former leader of the service; None: there was none.
 
     Attributes:
         due_s: when the next lease expires, by the clock of `reconcile`; infinite: there is none.
         view: the service as its leader sees it; None while another manager leads. Thread-safe.
-        totals: counters of the manager's leaders of the service, and durations.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class Leader:
         prober: Prober | None = None,
         wake: Callable[[], None] = lambda: None,
         scaling: Callable[[], AutoscaleConfig] | None = None,
-        totals: LeaderView | None = None,
     ) -> None:
         self.service = service
         self._autoscaler = Autoscaler(registry, service, scaling or (lambda: config.autoscale))
@@ -91,7 +88,7 @@ class Leader:
         self._plan_read_s = self._compared_s = self._viewed_s = float("-inf")
         self._answers: queue.SimpleQueue[ProbeAnswer] = queue.SimpleQueue()
         self.view: LeaderView | None = None
-        self.totals = totals or LeaderView()
+        self._totals = LeaderView()  # only its counters and durations
 
     def reconcile(self, now: float) -> bool:
         """Do what is due now; return whether rows of the assignment table were written.
@@ -122,7 +119,7 @@ class Leader:
         wrote = self._write(state)
         if self._state is state and state.begun:
             self._autoscaler.reconcile(state, self._fence, now)
-        self.totals = replace(self.totals, reconcile_s=time.perf_counter() - began_s)
+        self._totals = replace(self._totals, reconcile_s=time.perf_counter() - began_s)
         self._publish(now)
         return wrote
 
@@ -168,7 +165,7 @@ class Leader:
             leader=self._address,
         )
         self._election_state, self._compared_s = election_state, now
-        self.totals = replace(self.totals, recoveries=self.totals.recoveries + 1)
+        self._totals = replace(self._totals, recoveries=self._totals.recoveries + 1)
         log.info("service %s: this manager leads, term %d", service, state.term)
         return state
 
@@ -241,9 +238,9 @@ class Leader:
     def _apply(self, state: ServiceState, events: ServiceEvents, now: float) -> None:
         began_s = time.perf_counter()
         instructions = state.apply(events, now)
-        solve_s = time.perf_counter() - began_s if instructions.solved else self.totals.solve_s
-        refusals = self.totals.refusals + instructions.refused
-        self.totals = replace(self.totals, solve_s=solve_s, refusals=refusals)
+        solve_s = time.perf_counter() - began_s if instructions.solved else self._totals.solve_s
+        refusals = self._totals.refusals + instructions.refused
+        self._totals = replace(self._totals, solve_s=solve_s, refusals=refusals)
         for identity, member in instructions.probes:
             assert self._prober is not None  # else there are no probes
             self._prober.probe(self.service, member, partial(self._probed, identity))
@@ -275,11 +272,11 @@ class Leader:
                 return wrote
             state.wrote(write, self._election.clock())
             wrote = wrote or bool(write.rows)
-            self.totals = replace(self.totals, rows=self.totals.rows + len(write.rows))
+            self._totals = replace(self._totals, rows=self._totals.rows + len(write.rows))
         return wrote
 
     def _publish(self, now: float) -> None:
         if self._state is None or (self.view and now - self._viewed_s < _VIEW_S):
             return
         self._viewed_s = now
-        self.view = self._state.view(replace(self.totals, desired=self._autoscaler.desired))
+        self.view = self._state.view(replace(self._totals, desired=self._autoscaler.desired))

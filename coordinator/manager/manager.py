@@ -116,9 +116,6 @@ class Manager:
         self._hubs: dict[str, SubscriptionHub] = {}
         self._hub_views: dict[str, HubView] = {}
         self._leaders: dict[str, Leader] = {}
-        # Counters of services that are over: they must not decrease if a service returns.
-        self._totals: dict[str, LeaderView] = {}
-        self._pushed: dict[str, int] = {}
         self._events: queue.SimpleQueue[_HubEvent | None] = queue.SimpleQueue()
         self._leaders_wake = threading.Event()
         self._stopping = False
@@ -230,7 +227,7 @@ class Manager:
             self._leaders_wake.set()
         self._guards["hubs"].answering = True
         if hub.is_idle(now):
-            self._pushed[hub.service] = self._hubs.pop(hub.service).pushed
+            del self._hubs[hub.service]
             self._election.end_campaign_for(hub.service)
 
     def _handle_events(self, until_s: float, guard: _ErrorGuard) -> bool:
@@ -262,12 +259,7 @@ class Manager:
         if hub is None:
             ttl_s, now = self._config.ttl_s, time.monotonic()
             hub = self._hubs[service] = SubscriptionHub(
-                self._registry,
-                service,
-                ttl_s,
-                self._address,
-                now,
-                pushed=self._pushed.pop(service, 0),
+                self._registry, service, ttl_s, self._address, now
             )
             self._election.campaign_for(service)
         return hub
@@ -283,7 +275,7 @@ class Manager:
                 if name not in self._leaders:
                     self._leaders[name] = self._leader(name)
             for name in [n for n in self._leaders if not self._election.campaigns_for(n)]:
-                self._totals[name] = self._leaders.pop(name).totals
+                del self._leaders[name]
             for leader in list(self._leaders.values()):
                 if self._stopping:
                     return
@@ -308,7 +300,6 @@ class Manager:
             self._prober,
             wake=self._leaders_wake.set,
             scaling=lambda: self._scaling_of(service),
-            totals=self._totals.pop(service, None),
         )
 
     def _interval_s(self, guard: _ErrorGuard) -> float:

@@ -105,7 +105,7 @@ class LeaderView:
         idle: number of live teachers that no student has.
         reconcile_s: seconds that the last call of `Leader.reconcile` took.
         solve_s: seconds that the last computation of assignments took.
-        rows: rows of the table written since the manager was started.
+        rows: rows of the table written since the `Leader` was created.
         recoveries: recoveries begun since then, one for each term.
         refusals: probes that ended in a refusal since then.
         desired: how many teachers the service should have; None: not decided yet.

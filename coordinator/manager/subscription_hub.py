@@ -52,7 +52,7 @@ class HubView:
         assigned: number of teachers that are assigned to them, summed over students.
         samples_per_second: samples that they take per second, summed over students.
         starved_s, blocked_s, source_wait_s: sums of the times that they have reported.
-        pushed: assignments sent since the manager was started.
+        pushed: assignments sent since the hub was created.
         refresh_s: seconds that the last call of `SubscriptionHub.refresh` took.
     """
 
@@ -93,20 +93,10 @@ class SubscriptionHub:
         ttl_s: TTL of students' leases, in seconds.
         manager: address of this manager, stored with its students.
         now: monotonic seconds, as in all methods.
-        pushed: `pushed` of the manager's former hub of the service.
-
-    Attributes:
-        pushed: assignments sent by the manager's hubs of the service.
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        service: str,
-        ttl_s: float,
-        manager: str,
-        now: float,
-        pushed: int = 0,
+        self, registry: Registry, service: str, ttl_s: float, manager: str, now: float
     ) -> None:
         self.service = service
         self._registry = registry
@@ -126,7 +116,7 @@ class SubscriptionHub:
         self._registry_id = ""
         self._live_teachers = 0
         self._compared_s = self._used_s = now
-        self.pushed = pushed
+        self._pushed = 0
         self._refresh_s = 0.0
 
     # -- streams
@@ -290,7 +280,7 @@ class SubscriptionHub:
                 session.stream.close(superseded_by_restart(name))
                 self._drop(session)
             else:
-                self.pushed += session.push_row(
+                self._pushed += session.push_row(
                     row, term, self._teachers.members, self._live_teachers
                 )
 
@@ -389,6 +379,6 @@ class SubscriptionHub:
             starved_s=sum(report.starved_seconds for report in reports),
             blocked_s=sum(report.blocked_seconds for report in reports),
             source_wait_s=sum(report.source_wait_seconds for report in reports),
-            pushed=self.pushed,
+            pushed=self._pushed,
             refresh_s=self._refresh_s,
         )
