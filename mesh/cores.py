@@ -31,7 +31,10 @@ def pin_process(cores: Iterable[int], pid: int | None = None) -> None:
 
 @contextlib.contextmanager
 def on_cores(cores: Iterable[int]) -> Iterator[None]:
-    """Keep the calling thread, and children that it starts, on `cores` in the body (Linux only)."""
+    """Keep the calling thread on `cores` in the body (Linux only).
+
+    Threads and processes that it starts there stay on `cores` afterwards, too.
+    """
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -14,7 +14,7 @@ from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault, is_allowed
 from .processes import STOP_TIMEOUT_S, ChaosMesh
 from .proxy import ChaosProxy
 from .response_corruptor import CORRUPTIONS, ResponseCorruptor
-from .run_trace import InjectedFault, read_stats
+from .run_trace import FaultRecord, read_stats
 
 #: Delay of each chunk by "delay-teacher" in each direction, in seconds.
 DELAY_S = 0.2
@@ -44,22 +44,22 @@ class FaultInjector:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
-        self._injected: dict[int, InjectedFault] = {}
+        self._records: dict[int, FaultRecord] = {}
         self._effects_before: dict[int, int] = {}  # by the number of the fault
         self._threads: list[threading.Thread] = []
         self._closing = False
 
     @property
-    def injected(self) -> tuple[InjectedFault, ...]:
-        """Faults so far in order, including skipped ones."""
+    def records(self) -> tuple[FaultRecord, ...]:
+        """Records of the faults so far, in order, including skipped ones."""
         with self._lock:
-            return tuple(self._injected.values())
+            return tuple(self._records.values())
 
     def inject(self, fault: Fault) -> str:
         """Begin a fault; return the reason if it was skipped, otherwise an empty text."""
         active = self._active_faults()
         with self._lock:
-            self._injected[fault.number] = InjectedFault(fault, self._clock())
+            self._records[fault.number] = FaultRecord(fault, self._clock())
             self._effects_before[fault.number] = self._count_effects(fault)
         if is_allowed(KIND_BY_NAME[fault.kind], active, self._settings):
             skipped = self._begin(fault)
@@ -77,8 +77,8 @@ class FaultInjector:
         Killed processes are restarted, and guests are drained.
         """
         with self._lock:
-            injected = self._injected[fault.number]
-        if injected.healed_s is not None:
+            record = self._records[fault.number]
+        if record.healed_s is not None:
             return
         match fault.kind:
             case "kill-teacher" | "kill-manager" | "kill-redis":
@@ -93,9 +93,9 @@ class FaultInjector:
         """Undo all faults that last until they are undone, and start no more processes."""
         with self._lock:
             self._closing = True
-        for injected in self.injected:
-            if injected.healed_s is None:
-                self._undo(injected.fault)
+        for record in self.records:
+            if record.healed_s is None:
+                self._undo(record.fault)
 
     def close(self) -> None:
         """Join the threads. Call it after the processes have been stopped."""
@@ -107,7 +107,7 @@ class FaultInjector:
         """Return the faults that are not healed or have not settled."""
         now = self._clock()
         active = []
-        for one in self.injected:
+        for one in self.records:
             settle_s = min(LATE_SETTLE_S, KIND_BY_NAME[one.fault.kind].settle_s)
             if not one.skipped and now < max(one.fault.settled_s, one.ends_s + settle_s):
                 active.append(one.fault)
@@ -216,5 +216,5 @@ class FaultInjector:
 
     def _record(self, fault: Fault, **changes: object) -> None:
         with self._lock:
-            injected = self._injected[fault.number]
-            self._injected[fault.number] = replace(injected, **changes)  # type: ignore[arg-type]
+            record = self._records[fault.number]
+            self._records[fault.number] = replace(record, **changes)  # type: ignore[arg-type]

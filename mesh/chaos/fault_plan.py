@@ -129,7 +129,7 @@ class FaultKind:
         outlives_ttl: add the TTL of leases to the duration.
         weight: relative frequency of the kind.
         needs_comparison: no check of a single response can detect the fault.
-        effect_unit: unit of `InjectedFault.effects`; empty for faults of processes.
+        effect_unit: unit of `FaultRecord.effects`; empty for faults of processes.
     """
 
     name: str

@@ -12,7 +12,7 @@ from .liveness import longest_pause, missing_at_end
 from .run_trace import (
     CALL_TIMEOUT_S,
     STATS_INTERVAL_S,
-    InjectedFault,
+    FaultRecord,
     RunTrace,
     StudentTrace,
 )
@@ -356,7 +356,7 @@ def _median_slope(points: Sequence[tuple[float, float, int]]) -> float | None:
     return float(np.median(all_slopes)) if len(all_slopes) >= MIN_POINTS else None
 
 
-def _describe(one: InjectedFault) -> str:
+def _describe(one: FaultRecord) -> str:
     return f"{one.fault.kind} of {one.fault.target} at {one.at_s:.1f} s"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...proto.arena import Array
 from .fault_plan import KIND_BY_NAME, FaultTarget
-from .run_trace import InjectedFault, MembershipSnapshot, RunTrace, StudentStats, StudentTrace
+from .run_trace import FaultRecord, MembershipSnapshot, RunTrace, StudentStats, StudentTrace
 
 #: Resolution of the measurement of pauses.
 STEP_S = 0.1
@@ -77,7 +77,7 @@ def longest_pause(trace: RunTrace, student: str) -> LongestPause:
     )
 
 
-def recovery_s(trace: RunTrace, injected: InjectedFault) -> float | None:
+def recovery_s(trace: RunTrace, injected: FaultRecord) -> float | None:
     """Return the seconds from the healing of a fault to the recovery; None: not in this run.
 
     The mesh has recovered once every student has received a sample since the healing, and
@@ -174,9 +174,7 @@ def _all_served(trace: RunTrace, since_s: float, until_s: float) -> bool:
     return True
 
 
-def _target_recovered(
-    trace: RunTrace, injected: InjectedFault, snapshot: MembershipSnapshot
-) -> bool:
+def _target_recovered(trace: RunTrace, injected: FaultRecord, snapshot: MembershipSnapshot) -> bool:
     target = injected.fault.target
     latest: dict[str, StudentStats] = {}  # without those from before the healing
     for name, student_trace in trace.students.items():

@@ -10,7 +10,7 @@ from typing import Any
 from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault
 from .invariants import InvariantResult
 from .liveness import recovery_s
-from .run_trace import InjectedFault, RunTrace
+from .run_trace import FaultRecord, RunTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class ChaosReport:
 
     @property
     def held(self) -> bool:
-        """Whether every invariant holds."""
+        """Whether every checked invariant holds; an interrupted run checks no recovery."""
         return all(result.held for result in self.results)
 
     @property
-    def effective_faults(self) -> tuple[InjectedFault, ...]:
+    def effective_faults(self) -> tuple[FaultRecord, ...]:
         """Faults that were neither skipped nor without effect."""
         return tuple(one for one in self.trace.faults if not (one.skipped or one.without_effect))
 
@@ -94,13 +94,13 @@ def as_json(report: ChaosReport) -> dict[str, Any]:
     }
 
 
-def _fault_json(trace: RunTrace, one: InjectedFault) -> dict[str, Any]:
+def _fault_json(trace: RunTrace, one: FaultRecord) -> dict[str, Any]:
     values = asdict(one)
     recovered_s = None if one.skipped else recovery_s(trace, one)
     return {**values.pop("fault"), **values, "recovery_s": recovered_s}
 
 
-def _fault_line(trace: RunTrace, one: InjectedFault) -> str:
+def _fault_line(trace: RunTrace, one: FaultRecord) -> str:
     text = f"{one.at_s:7.1f} s  {one.fault.kind:<17} {one.fault.target:<10}"
     if one.skipped:
         return f"{text} skipped: {one.skipped}"

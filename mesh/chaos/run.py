@@ -147,7 +147,7 @@ class _ChaosRun:
         return RunTrace(
             self._settings.teacher_names,
             {name: self._student_trace(name) for name in self.mesh.student_configs},
-            self.injector.injected,
+            self.injector.records,
             tuple(self.monitor.snapshots),
             tuple(self.monitor.stalls),
             leftovers,

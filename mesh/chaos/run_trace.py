@@ -93,8 +93,8 @@ class MembershipSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class InjectedFault:
-    """A fault as it was carried out.
+class FaultRecord:
+    """A planned fault, as it was carried out or skipped.
 
     Attributes:
         fault: the planned fault.
@@ -182,7 +182,7 @@ class RunTrace:
 
     teachers: tuple[str, ...]
     students: Mapping[str, StudentTrace]
-    faults: tuple[InjectedFault, ...]
+    faults: tuple[FaultRecord, ...]
     snapshots: tuple[MembershipSnapshot, ...]
     stalls: tuple[tuple[float, float], ...] = ()
     leftovers: tuple[str, ...] = ()
@@ -192,7 +192,7 @@ class RunTrace:
     misconfigured: tuple[str, ...] = ()
 
     @property
-    def wrong_label_faults(self) -> list[InjectedFault]:
+    def wrong_label_faults(self) -> list[FaultRecord]:
         """Injected faults that only a comparison with another teacher reveals."""
         return [
             one

@@ -1,7 +1,7 @@
 """Identities of processes: pid and start time, so that no signal reaches another process.
 
 The kernel reuses pids. A stored pid is valid only while the process with that pid has the stored
-start time.
+start time. Without pidfds, a pid may still be reused between the check and the signal.
 """
 
 from __future__ import annotations

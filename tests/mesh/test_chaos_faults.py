@@ -290,7 +290,7 @@ def test_a_fault_that_meets_no_traffic_is_without_effect(
 ) -> None:
     assert fixture.injector.inject(fault(kind)) == ""
     fixture.injector.heal(fault(kind))
-    (done,) = fixture.injector.injected
+    (done,) = fixture.injector.records
     assert done.healed_s is not None
     assert done.without_effect
 
@@ -302,5 +302,5 @@ def test_effects_of_earlier_faults_are_not_counted(fixture: InjectorFixture) -> 
         fixture.injector.inject(one)
         rows.append(fixture.rows())
         fixture.injector.heal(one)
-    assert [done.effects for done in fixture.injector.injected] == [1, 1, 1]
+    assert [done.effects for done in fixture.injector.records] == [1, 1, 1]
     assert rows == [len(LABELS) - 1, len(LABELS), len(LABELS) - 1]

@@ -18,7 +18,7 @@ from edl.mesh.chaos.run_trace import (
     CALL_TIMEOUT_S,
     SAMPLE_RECORD,
     ElasticTrainingResult,
-    InjectedFault,
+    FaultRecord,
     MembershipSnapshot,
     RunTrace,
     StudentStats,
@@ -62,9 +62,7 @@ def student(**changes: Any) -> StudentTrace:
     return replace(StudentTrace(samples(), stats(), 0.0, SECONDS), **changes)
 
 
-def trace(
-    *students: StudentTrace, faults: Sequence[InjectedFault] = (), **changes: Any
-) -> RunTrace:
+def trace(*students: StudentTrace, faults: Sequence[FaultRecord] = (), **changes: Any) -> RunTrace:
     named = {f"s{number + 1}": seen for number, seen in enumerate(students or (student(),))}
     assigned = {name: frozenset(TEACHERS) for name in named}
     looks = tuple(
@@ -76,8 +74,8 @@ def trace(
 
 def injected(
     kind: str, target: str, at_s: float, healed_s: float | None, **changes: Any
-) -> InjectedFault:
-    return replace(InjectedFault(Fault(1, at_s, kind, target, 1.0), at_s, healed_s), **changes)
+) -> FaultRecord:
+    return replace(FaultRecord(Fault(1, at_s, kind, target, 1.0), at_s, healed_s), **changes)
 
 
 def without(rows: Array, begin_s: float, end_s: float) -> Array:
