@@ -13,7 +13,7 @@ from ..proto.security.credentials import ClientSecurity, TlsFiles
 from ..runtime.errors import UsageError
 from ..scheduler.no_teacher import Policy
 from ..scheduler.students.shards import RankShard, Uneven
-from .label_forms import AS_GIVEN, LabelForms
+from .label_forms import NO_FORMS, LabelForms
 from .options import (
     DEFAULT_CANARIES,
     DEFAULT_LIMITS,
@@ -95,7 +95,7 @@ class ReaderConfig:
     teachers: tuple[str, ...] = ()
     feeds: tuple[tuple[str | None, FieldKey], ...] = ()
     fetches: tuple[str, ...] = ()
-    labels: LabelForms = AS_GIVEN
+    labels: LabelForms = NO_FORMS
     upper_bytes: int = DEFAULT_UPPER_BYTES
     lower_bytes: int = DEFAULT_UPPER_BYTES // 2
     job: str = DEFAULT_JOB

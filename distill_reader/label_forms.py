@@ -21,7 +21,8 @@ class LabelForms:
 
     Attributes:
         forms: wire form of each output, as `LabelForm.parse` reads it.
-        temperatures: temperatures of the softmax that the teacher applies before encoding.
+        temperatures: temperatures of the softmax before the encoding; the teacher applies it, or
+            the engine for a foreign server.
         expand: return outputs with a requested form as dense float32; False: return the wire form.
         stated: kinds of the models' outputs, as stated by the user.
 
@@ -49,7 +50,7 @@ class LabelForms:
         expand: bool,
         soft_label_is: SoftLabelIs | Mapping[str, SoftLabelIs] | None = None,
     ) -> Self:
-        """Convert the user's values. Each is for all outputs, or a dict by output; None: no value.
+        """Convert the user's values; each but `expand` is for all outputs, or a dict by output.
 
         Raises:
             UsageError: a value is invalid, or a value or the name of an output is of a wrong type.
@@ -107,5 +108,5 @@ def _value(pairs: Sequence[tuple[str | None, T]], output: str | None) -> T | Non
     return values.get(output, values.get(None))
 
 
-#: Every label in the model's own form.
-AS_GIVEN: Final = LabelForms()
+#: No form is requested: every label comes in the model's own form.
+NO_FORMS: Final = LabelForms()

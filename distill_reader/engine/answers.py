@@ -22,7 +22,7 @@ from ...proto.datatypes import (
 )
 from ...proto.forms import LabelForm, check_parts, decode, encode
 from ...runtime.errors import BadAnswer, RequestRefused, UsageError, WireError, WrongInstance
-from ..label_forms import AS_GIVEN, LabelForms
+from ..label_forms import NO_FORMS, LabelForms
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ExpectedResponse:
     incarnation: int
     content_id: str
     outputs: tuple[str, ...]
-    forms: LabelForms = AS_GIVEN
+    forms: LabelForms = NO_FORMS
     foreign: bool = False
     declared: Mapping[str, TensorSpec] = field(default_factory=dict)
     whole: bool = False

@@ -1,6 +1,6 @@
 """A store of soft labels on disk, by sample.
 
-`LabelStore` has the user's settings, `store.LabelDatabase` is an open store. See
+`LabelStore` has the user's settings, `LabelDatabase` in `store.py` is an open store. See
 docs/how-to/label-store.md for the use of a store, and ADR-0011 for its design.
 """
 
@@ -32,7 +32,8 @@ class LabelStore:
         path: path of the file. It is created if missing, together with two other files, which have
             the suffixes `-wal` and `-shm`. It must be on a disk of this host, not on NFS.
         max_bytes: maximum size of the file. If it is full, the oldest labels are evicted; recently
-            used labels usually stay. The other files take up to 32 MiB more.
+            used labels usually stay. The other files take up to 32 MiB more, plus one row if rows
+            are larger than 4 MiB.
         sample_ids: fields of a batch that together identify a sample and its augmentation, as in
             `("index", "crop_seed")`. By default, the bytes of the teachers' inputs identify it.
 

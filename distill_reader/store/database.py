@@ -3,18 +3,21 @@
 ```
 labels    id, key, data                    the data of rows; ids grow in the order of writing, and
                                            eviction begins at the lowest
-keys      key, id, layout, used, made,     the id, layout, times, size, teachers and checksum of a
-          nbytes, maker, sum               row; `layout` and `maker` are numbers of the two tables
-                                           below
+keys      key, id, layout, used, made,     one entry per row. `used`: last recorded use; `made`:
+          nbytes, maker, sum               when it was written, in seconds since 1970; `nbytes`: its
+                                           size; `sum`: its checksum; `layout` and `maker`: numbers
+                                           of the two tables below
 layouts   layout, text                     encodings of rows
 makers    maker, text                      a `maker` is a set of teachers that made rows together;
                                            the text has one teacher per line
-services  service, told, sum               the latest model of a service as JSON, and a checksum
+services  service, told, sum               `told`: the latest model of a service as JSON; `sum`: its
+                                           checksum
 counters  name, value                      totals of all readers
 ```
 
 SQLite uses a write-ahead log (WAL): after a kill, a transaction is complete or absent; any number
-of processes can read while one writes; and damage is an error, never a signal. See ADR-0011.
+of processes can read while one writes; and damage raises an error of SQLite, whereas damage of a
+file that is mapped into memory can end the process by SIGBUS. See ADR-0011.
 """
 
 from __future__ import annotations
@@ -33,9 +36,10 @@ from ...runtime.errors import LabelStoreUnavailable, StoreDamaged, UsageError
 log = logging.getLogger(__name__)
 
 PAGE_BYTES = 8192
-#: If the write-ahead log is larger than this, it is merged into the file before a transaction.
-WAL_LIMIT_BYTES = 16 << 20
-#: A transaction adds at most about twice this to the log: changed pages, and rows.
+#: A write-ahead log above this size is merged into the file before a write transaction.
+WAL_MERGE_BYTES = 16 << 20
+#: A transaction adds at most about twice this to the log: changed pages, and rows. A single row of
+#: more than half of this comes on top.
 TRANSACTION_BYTES = 8 << 20
 #: Timeout of waiting for another process's transaction.
 BUSY_S = 5.0
@@ -123,7 +127,8 @@ class Database:
 
         Raises:
             StoreDamaged: the file is broken.
-            LabelStoreUnavailable: the disk is full or fails, or another process locks the file.
+            LabelStoreUnavailable: the disk or the file's budget (`bound`) is full, the disk fails,
+                another process locks the file, or readers keep the log from being merged.
         """
         with converting_errors(self.path):
             self._bound_the_log()
@@ -153,11 +158,11 @@ class Database:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the file, its log and its index."""
+        """Bytes of the file and of its `-wal` and `-shm` files."""
         return sum(_size(self.path + suffix) for suffix in ("", "-wal", "-shm"))
 
     def bound(self, max_bytes: int) -> None:
-        """Limit the size of the file."""
+        """Limit the size to which this connection lets the file grow."""
         with converting_errors(self.path):
             self.execute(f"PRAGMA max_page_count = {max_bytes // self._page_bytes}")
 
@@ -212,13 +217,13 @@ class Database:
             self.execute("COMMIT")
             self._write_ahead()
             self.execute("PRAGMA synchronous = NORMAL")
-            self.execute(f"PRAGMA wal_autocheckpoint = {WAL_LIMIT_BYTES // 2 // PAGE_BYTES}")
-            self.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
+            self.execute(f"PRAGMA wal_autocheckpoint = {WAL_MERGE_BYTES // 2 // PAGE_BYTES}")
+            self.execute(f"PRAGMA journal_size_limit = {WAL_MERGE_BYTES}")
             self._page_bytes = self._pragma("page_size")
         except sqlite3.OperationalError as error:
             if not _is(error, "READONLY", "CANTOPEN") or not os.path.exists(self.path):
                 raise
-            log.warning("the label store %s is read but not written: %s", self.path, error)
+            log.warning("the label store %s can only be read: %s", self.path, error)
             self.close()
             return
         self.writable = True
@@ -247,7 +252,7 @@ class Database:
                     f"the label store {self.path} was not closed by its last user: open it once"
                     " where it can be written"
                 ) from None
-            self._connect("immutable=1")  # the file cannot be written, so no locks are needed
+            self._connect("immutable=1")  # this process cannot create the file of locks
             self._check_is_label_store()
         self._page_bytes = self._pragma("page_size")
 
@@ -286,7 +291,7 @@ class Database:
 
     def _bound_the_log(self) -> None:
         deadline = time.monotonic() + BUSY_S
-        while _size(self.path + "-wal") > WAL_LIMIT_BYTES:
+        while _size(self.path + "-wal") > WAL_MERGE_BYTES:
             if time.monotonic() >= deadline:
                 raise LabelStoreUnavailable(
                     f"the write-ahead log of {self.path} cannot be merged: other processes read the"

@@ -16,7 +16,7 @@ from edl.distill_reader import CanaryPolicy, DistilReader, EnsemblePolicy
 from edl.distill_reader.adapters.paddle import by_name
 from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, security_of
 from edl.distill_reader.engine.requests import model_inputs
-from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.label_forms import NO_FORMS, LabelForms
 from edl.distill_reader.options import (
     FORMER_PARAMETERS,
     TLS,
@@ -62,8 +62,8 @@ def test_it_survives_the_way_to_the_engine(tmp_path: Path) -> None:
 
 
 def test_forms_are_for_every_output_or_for_those_that_are_named() -> None:
-    assert LabelForms.from_user(None, None, True) == AS_GIVEN
-    assert AS_GIVEN.of("logits") is None
+    assert LabelForms.from_user(None, None, True) == NO_FORMS
+    assert NO_FORMS.of("logits") is None
     numpys: Any = np.float32(4)
     assert LabelForms.from_user(None, numpys, True).of("logits") == LabelForm(temperature=4.0)
     every = LabelForms.from_user("topk:20", None, True)

@@ -15,7 +15,7 @@ from edl.distill_reader.engine.batch_delivery import mean_layout, mixed_into
 from edl.distill_reader.engine.label_records import LabelRecords
 from edl.distill_reader.engine.requests import InputSlicer, KnownBatches
 from edl.distill_reader.engine.teacher_requests import RequestDone, TeacherRequest
-from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.label_forms import NO_FORMS, LabelForms
 from edl.distill_reader.structure import row_count
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.datatypes import StackedArray, as_one_array
@@ -240,9 +240,9 @@ STATED = LabelForms.from_user("topk:1", None, True, "probabilities")
         # The teachers have applied the temperature.
         ([(0.25, GIVEN), (0.75, GIVEN)], LabelForms.from_user(None, 2.0, True), (), GIVEN),
         # Of one service come logits, of the other what its softmax made of the same.
-        ([(0.5, GIVEN), (0.5, LOGITS)], AS_GIVEN, ("", "logits"), GIVEN),
-        ([(0.5, GIVEN), (0.5, LOGITS)], AS_GIVEN, ("probabilities", "logits"), GIVEN),
-        ([(0.5, LOGARITHMS), (0.5, LOGITS)], AS_GIVEN, ("log-probabilities",), GIVEN),
+        ([(0.5, GIVEN), (0.5, LOGITS)], NO_FORMS, ("", "logits"), GIVEN),
+        ([(0.5, GIVEN), (0.5, LOGITS)], NO_FORMS, ("probabilities", "logits"), GIVEN),
+        ([(0.5, LOGARITHMS), (0.5, LOGITS)], NO_FORMS, ("log-probabilities",), GIVEN),
         # Top-k of probabilities comes as logarithms, whatever is stated of the model.
         ([(1.0, LOGARITHMS)], STATED, ("probabilities",), GIVEN),
     ],
@@ -261,7 +261,7 @@ def test_the_mean_is_of_probabilities(
 def test_sigmoid_outputs_are_not_averaged() -> None:
     mixed = [np.ones((1, 2), np.float32)]
     with pytest.raises(UsageError, match="output 'y' cannot be averaged"):
-        mixed_into(mixed, [(1.0, {"y": GIVEN[:1]})], AS_GIVEN, [{"y": "other"}])
+        mixed_into(mixed, [(1.0, {"y": GIVEN[:1]})], NO_FORMS, [{"y": "other"}])
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1)])
@@ -272,7 +272,7 @@ def test_outputs_of_less_than_two_classes_are_averaged_only_as_probabilities(
     label, mixed = np.full(shape, 0.25, np.float32), [np.empty(shape, np.float32)]
     for kind in ("", "logits"):
         with pytest.raises(UsageError, match="fewer than two classes"):
-            mixed_into(mixed, [(1.0, {"y": label})], AS_GIVEN, [{"y": kind}])
+            mixed_into(mixed, [(1.0, {"y": label})], NO_FORMS, [{"y": kind}])
     stated = LabelForms.from_user(None, None, True, "probabilities")
     mixed_into(mixed, [(1.0, {"y": label})], stated, [{}])
     np.testing.assert_array_equal(mixed[0], label)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from edl.distill_reader.engine.answers import labels_of
 from edl.distill_reader.engine.label_comparison import agree, greatest_difference
-from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.label_forms import NO_FORMS, LabelForms
 from edl.distill_reader.options import CanaryPolicy
 from edl.proto.arena import Array
 from edl.proto.clients import LabelResponse
@@ -347,7 +347,7 @@ Y, IDS, ZEROS = logits(0), np.arange(100), np.zeros((2, 3), np.float32)
 def test_every_output_has_to_agree(
     ours: dict[str, Array], theirs: dict[str, Array], same: bool
 ) -> None:
-    assert agree(ours, theirs, SAME, AS_GIVEN) is same
+    assert agree(ours, theirs, SAME, NO_FORMS) is same
 
 
 A_TENTH_LESS, NINES = Y * np.float32(0.9), IDS[:10] // 9 * 9

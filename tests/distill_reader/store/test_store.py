@@ -157,7 +157,7 @@ def test_a_slow_disk_is_not_taken_for_readers_without_a_pause(
 ) -> None:
     with LabelDatabase(settings_) as store:
         fill(store, range(10))
-        monkeypatch.setattr("edl.distill_reader.store.database.WAL_LIMIT_BYTES", 0)
+        monkeypatch.setattr("edl.distill_reader.store.database.WAL_MERGE_BYTES", 0)
         log = Path(settings_.path + "-wal")
         monkeypatch.setattr("time.monotonic", lambda: 0.0 if log.stat().st_size else 9.0)
         fill(store, range(10, 20))

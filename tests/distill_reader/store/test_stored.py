@@ -28,7 +28,7 @@ from edl.distill_reader.engine.label_cache_thread import (
     cached_labels,
     rows_of,
 )
-from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.label_forms import NO_FORMS, LabelForms
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.rows import LabelRow, ModelId, ServiceModel, merged
 from edl.distill_reader.store.store import LabelDatabase
@@ -45,7 +45,7 @@ TEXTS = [None, "float32", "bfloat16", "float16", "topk:3", "topk:5"]
 FORMS = st.builds(
     LabelForms.from_user, st.sampled_from(TEXTS), st.sampled_from([None, 1.0, 4.0]), st.booleans()
 )
-ALL = LabelSelection((), AS_GIVEN)
+ALL = LabelSelection((), NO_FORMS)
 
 
 def answer_of(numbers: list[int], forms: LabelForms) -> LabelResponse:
@@ -112,10 +112,10 @@ def test_rows_of_many_kinds_stand_in_one_batch(kinds: list[str]) -> None:
 
 
 def test_all_outputs_come_only_of_rows_that_have_all() -> None:
-    some = kept([1, 2], LabelSelection(("hidden",), AS_GIVEN))
+    some = kept([1, 2], LabelSelection(("hidden",), NO_FORMS))
     assert cached_labels(some, ALL) == NO_LABELS
-    assert list(cached_labels(some, LabelSelection(("hidden",), AS_GIVEN)).labels) == ["hidden"]
-    assert cached_labels(some, LabelSelection(("hidden", "logits"), AS_GIVEN)) == NO_LABELS
+    assert list(cached_labels(some, LabelSelection(("hidden",), NO_FORMS)).labels) == ["hidden"]
+    assert cached_labels(some, LabelSelection(("hidden", "logits"), NO_FORMS)) == NO_LABELS
 
 
 def test_rows_of_another_shape_are_missing() -> None:
@@ -186,7 +186,7 @@ class Worker:
         self.listener = Listener()
         self._inbox = Inbox()
         settings = LabelStore(folder / "labels", 1 << 26)
-        selection = LabelSelection((), AS_GIVEN)
+        selection = LabelSelection((), NO_FORMS)
         self.thread = LabelCacheThread(settings, "s", selection, self._inbox, self.listener)
 
     def run_until(self, condition: Callable[[], bool]) -> None:
@@ -213,8 +213,8 @@ def fails(*_: object) -> None:
 
 
 def rows_to_store(numbers: list[int]) -> StoreRows:
-    expected = ExpectedResponse("", 0, "", ("logits", "hidden"), AS_GIVEN, whole=True)
-    rows = rows_of(answer_of(numbers, AS_GIVEN), expected, CONTENT)
+    expected = ExpectedResponse("", 0, "", ("logits", "hidden"), NO_FORMS, whole=True)
+    rows = rows_of(answer_of(numbers, NO_FORMS), expected, CONTENT)
     return StoreRows(BatchKeys(7, CONTENT, [bytes([n]) * 16 for n in numbers]), rows)
 
 
