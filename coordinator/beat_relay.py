@@ -25,7 +25,7 @@ from ..runtime.errors import EdlError
 from .registry import Kind, Registry
 from .registry.schema import check_member, check_service
 from .store import Store
-from .store.records import Beat, MemberBeat, check_ttl
+from .store.records import BeatAnswer, MemberBeat, check_ttl
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ _GATHER_S: Final = 0.05
 _RETRY_S: Final = 1.0
 #: A teacher waits for the relay's reply for this share of its TTL, at most this many seconds.
 _WAIT_TTLS, _MAX_WAIT_S = 0.1, 1.0
+#: Name of `MemberBeat.notify` in messages.
+_NOTIFY: Final = "noted"
 _MAX_PATH_BYTES: Final = 100  # the limit of Linux for Unix sockets is 107
 
 
@@ -59,9 +61,9 @@ class RelayedRegistry(Registry):
         self._lock = threading.Lock()
         self._relay: socket.socket | None = None
 
-    def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
+    def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> BeatAnswer:
         # A change that managers have to see is sent directly: the relay would delay it.
-        relayed = kind == "teachers" and not beat.noted
+        relayed = kind == "teachers" and not beat.notify
         answer = self._beat_by_relay(service, beat, ttl_s) if relayed else None
         return super().beat(kind, service, beat, ttl_s) if answer is None else answer
 
@@ -70,11 +72,13 @@ class RelayedRegistry(Registry):
             self._disconnect()
         super().close()
 
-    def _beat_by_relay(self, service: str, beat: MemberBeat, ttl_s: float) -> Beat | None:
+    def _beat_by_relay(self, service: str, beat: MemberBeat, ttl_s: float) -> BeatAnswer | None:
         """Return Redis's reply through the relay; None: none came in time, or the relay failed."""
         wait_s = min(_WAIT_TTLS * ttl_s, _MAX_WAIT_S) if self._wait_s is None else self._wait_s
         until_s = time.monotonic() + wait_s
-        message = {"service": service, "ttl_s": ttl_s, "until_s": until_s, "beat": asdict(beat)}
+        fields = asdict(beat)
+        fields[_NOTIFY] = fields.pop("notify")
+        message = {"service": service, "ttl_s": ttl_s, "until_s": until_s, "beat": fields}
         with self._lock:
             try:
                 if self._relay is None:
@@ -85,7 +89,7 @@ class RelayedRegistry(Registry):
                 self._relay.sendall(json.dumps(message).encode() + b"\n")
                 answer = self._relay.recv(1)
                 if answer.isdigit():
-                    return Beat(int(answer))
+                    return BeatAnswer(int(answer))
             except (OSError, ValueError) as error:
                 log.debug("the relay of this host does not answer: %s", error)
             self._disconnect()  # else a late reply would count as the reply to the next heartbeat
@@ -114,7 +118,7 @@ class _PendingBeat:
     ttl_s: float
     until_s: float
     beat: MemberBeat
-    answer: queue.SimpleQueue[Beat | None] = field(default_factory=queue.SimpleQueue)
+    answer: queue.SimpleQueue[BeatAnswer | None] = field(default_factory=queue.SimpleQueue)
 
 
 class BeatRelay:
@@ -193,7 +197,7 @@ class BeatRelay:
             self._path.unlink(missing_ok=True)
             server.shutdown()
 
-    def _reply_to(self, line: bytes) -> Beat | None:
+    def _reply_to(self, line: bytes) -> BeatAnswer | None:
         """Forward one heartbeat and return Redis's reply.
 
         None: the heartbeat is invalid or was not sent, or no reply came within its TTL.
@@ -231,7 +235,7 @@ class BeatRelay:
                 unsent.answer.put(None)
 
     def _send(self, group: Sequence[_PendingBeat], ttl_s: float) -> None:
-        answers: Sequence[Beat | None] = [None] * len(group)
+        answers: Sequence[BeatAnswer | None] = [None] * len(group)
         try:
             beats = [(pending.service, pending.beat) for pending in group]
             answers = self._registry.beat_many("teachers", beats, ttl_s)
@@ -249,10 +253,12 @@ def _parse(line: bytes) -> _PendingBeat:
     The relay forwards all heartbeats in one message, so an invalid one would make all of them fail.
     """
     message = json.loads(line)
-    beat = MemberBeat(**message["beat"])
+    fields = message["beat"]
+    fields["notify"] = fields.pop(_NOTIFY, False)
+    beat = MemberBeat(**fields)
     check_member("teachers", beat.member)
     names_and_values = [part for pair in beat.facts.items() for part in pair]
-    typed = type(beat.incarnation) is int and type(beat.noted) is type(beat.volatile) is bool
+    typed = type(beat.incarnation) is int and type(beat.notify) is type(beat.volatile) is bool
     if not (typed and all(isinstance(part, str) for part in names_and_values)):
         raise TypeError(f"a field of the heartbeat of {beat.member} has a wrong type")
     service, ttl_s = check_service(message["service"]), check_ttl(float(message["ttl_s"]))
@@ -263,7 +269,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = socket.SOMAXCONN  # a new relay gets the heartbeats of all teachers at once
-    reply_to: Callable[[bytes], Beat | None]  # returns the reply to a heartbeat
+    reply_to: Callable[[bytes], BeatAnswer | None]  # returns the reply to a heartbeat
 
 
 class _TeacherConnection(socketserver.StreamRequestHandler):

@@ -15,7 +15,7 @@ from ..runtime.errors import AccessError, LeaseSuperseded, RedisUnavailable
 from ..scheduler.leadership import BEATS_PER_TTL
 from .registry import Kind, Registry
 from .registry.schema import GIVEN_UP, are_volatile, concerns_managers
-from .store.records import PLAIN_TTLS, Beat, MemberBeat
+from .store.records import PLAIN_TTLS, BeatAnswer, MemberBeat
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Heartbeat:
         self._on_superseded = on_superseded
         self._on_drain = on_drain
         self._sent_facts: dict[str, str] = {}
-        self._noted_facts: dict[str, str] = {}  # as managers last saw them
+        self._notified_facts: dict[str, str] = {}  # as managers were last notified of them
         self._facts_sent_s = 0.0
         self._registered = False
         self._answering = True
@@ -115,10 +115,10 @@ class Heartbeat:
         self.stop(leave=False, timeout_s=timeout_s)
         if self._registered:
             with contextlib.suppress(RedisUnavailable, AccessError, LeaseSuperseded):
-                # `noted`: managers have to see it, and a plain heartbeat cannot shorten the lease.
+                # `notify`: managers have to see it, and a plain heartbeat cannot shorten the lease.
                 facts = {GIVEN_UP: why[:_MAX_REASON_LENGTH]}
                 incarnation = int(self._sent_facts["incarnation"])
-                beat = MemberBeat(self._member, incarnation, facts, noted=True)
+                beat = MemberBeat(self._member, incarnation, facts, notify=True)
                 self._registry.beat(self._kind, self._service, beat, _LAST_TTL_S)
 
     def stop(self, leave: bool = True, timeout_s: float = 5.0) -> None:
@@ -198,11 +198,11 @@ class Heartbeat:
         volatile = are_volatile(changed)
         if volatile and now - self._facts_sent_s < self._ttl_s * PLAIN_TTLS:
             changed, facts = {}, self._sent_facts
-        noted = concerns_managers(self._kind, changed, self._noted_facts)
+        notify = concerns_managers(self._kind, changed, self._notified_facts)
         incarnation = int(facts["incarnation"])
-        beat = MemberBeat(self._member, incarnation, changed, noted, volatile)
+        beat = MemberBeat(self._member, incarnation, changed, notify, volatile)
         answer = self._registry.beat(self._kind, self._service, beat, self._ttl_s)
-        if answer is Beat.UNKNOWN:
+        if answer is BeatAnswer.UNKNOWN:
             self._register(facts)
             log.warning(
                 "the lease of %s %s had run out, or Redis had lost it; registered again",
@@ -213,9 +213,9 @@ class Heartbeat:
         self._sent_facts = facts
         if changed or now - self._facts_sent_s >= self._ttl_s * PLAIN_TTLS:
             self._facts_sent_s = now
-        if noted:
-            self._noted_facts = facts
-        if answer is Beat.DRAIN and self._on_drain is not None:
+        if notify:
+            self._notified_facts = facts
+        if answer is BeatAnswer.DRAIN and self._on_drain is not None:
             begin_drain, self._on_drain = self._on_drain, None
             log.info("%s was asked to drain", self._member)
             try:
@@ -225,6 +225,6 @@ class Heartbeat:
 
     def _register(self, facts: dict[str, str]) -> None:
         self._registry.register(self._kind, self._service, self._member, facts, self._ttl_s)
-        self._sent_facts = self._noted_facts = facts
+        self._sent_facts = self._notified_facts = facts
         self._facts_sent_s = time.monotonic()
         self._registered = True

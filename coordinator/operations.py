@@ -12,7 +12,7 @@ from ..proto import coordinator_pb2 as pb
 from ..runtime.errors import RetryableError, UsageError
 from .machines.board import MachineBoard
 from .machines.schema import Deployment, is_content_id, parse_options
-from .registry import Plan, Registry
+from .registry import Registry, StoredContentPlan
 from .registry.schema import check_member, check_service
 from .store.records import Member, WrongKeyType
 
@@ -99,18 +99,20 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
     for _ in range(_ATTEMPTS):
         teachers = registry.members("teachers", service)
         students = registry.members("students", service)
-        present = registry.plan(service)
+        present = registry.content_plan(service)
         current = present.content_id or _prevailing(students, teachers)
         known = {present.content_id, present.next_content_id}
         known |= {member.facts.get("content_id", "") for member in (*students, *teachers)}
         content = _full_content_id(content_id, known - {""}, service)
         plan = _next_plan(replace(present, content_id=current), service, content, at)
-        if registry.set_plan(service, plan, present.version):
+        if registry.set_content_plan(service, plan, present.version):
             return _summary(registry, service, plan, teachers)
     raise RetryableError(f"others change the plan of service {service} as well: try again")
 
 
-def _next_plan(present: Plan, service: str, content_id: str, at: str) -> Plan:
+def _next_plan(
+    present: StoredContentPlan, service: str, content_id: str, at: str
+) -> StoredContentPlan:
     target = present.next_content_id
     if not target and present.content_id == content_id:
         raise UsageError(f"service {service} has content {content_id} already")
@@ -122,10 +124,12 @@ def _next_plan(present: Plan, service: str, content_id: str, at: str) -> Plan:
             "wait until all its students have moved, or move it back first"
         )
     origin = target if content_id == present.content_id else present.content_id
-    return Plan(content_id=origin, next_content_id=content_id, at=at)
+    return StoredContentPlan(content_id=origin, next_content_id=content_id, at=at)
 
 
-def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Member]) -> str:
+def _summary(
+    registry: Registry, service: str, plan: StoredContentPlan, teachers: Iterable[Member]
+) -> str:
     registered = sum(
         member.facts.get("content_id") == plan.next_content_id and not member.draining
         for member in teachers

@@ -44,15 +44,15 @@ def next_term(time_ms: int, stored: int, *reported: int) -> int:
     return max(time_ms, stored + 1, *followed)
 
 
-def is_ahead(reported: tuple[int, int], epoch: tuple[int, int], time_ms: int) -> bool:
+def is_ahead(reported: tuple[int, int], table: tuple[int, int], time_ms: int) -> bool:
     """Whether a reader's assignment is newer than the table; if so, the table was rolled back.
 
     Args:
         reported: (term, counter) of the reader's assignment.
-        epoch: (term, counter) of the table.
+        table: (term, counter) of the table.
         time_ms: the registry's clock.
     """
-    return reported > epoch and is_believable(reported[0], time_ms)
+    return reported > table and is_believable(reported[0], time_ms)
 
 
 #: Heartbeats per TTL: if one is lost, the next one still comes in time.

@@ -15,7 +15,7 @@ from edl.coordinator.registry import Kind, Registry
 from edl.coordinator.registry.schema import are_volatile, concerns_managers, service_key
 from edl.coordinator.store import Store
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.coordinator.store.records import Beat, Leads, MemberBeat
+from edl.coordinator.store.records import BeatAnswer, Leads, MemberBeat
 from edl.runtime.errors import RedisUnavailable
 
 
@@ -96,9 +96,9 @@ def renew(
     *,
     incarnation: int,
     facts: Mapping[str, str] | None = None,
-) -> Beat:
+) -> BeatAnswer:
     """Renew a lease as `Heartbeat` does, with changed facts."""
     told = facts or {}
-    noted = concerns_managers(kind, told, {})
-    beat = MemberBeat(member, incarnation, told, noted, are_volatile(told))
+    notify = concerns_managers(kind, told, {})
+    beat = MemberBeat(member, incarnation, told, notify, are_volatile(told))
     return registry.beat(kind, service, beat, ttl_s)

@@ -131,7 +131,7 @@ class Subscription:
         self._call: Any = None  # of the current stream
         self._secret = ""
         self._incarnation = 0
-        self._epoch = (0, 0)  # (term, counter) of the latest assignment
+        self._version = (0, 0)  # (term, counter) of the latest assignment
         self._shunned: dict[str, float] = {}  # address of a manager -> until when it is tried last
         self._accepted = False  # whether a manager has sent an assignment
         self._why = "no report was made yet"
@@ -159,7 +159,7 @@ class Subscription:
     def start(self, on_assignment: Callable[[pb.Assignment], None]) -> None:
         """Start the subscription; it calls `on_assignment` in its own thread.
 
-        Assignments come in the order of their epochs (term, counter).
+        Assignments come in the order of their versions (term, counter).
         """
         self._on_assignment = on_assignment
         self._thread.start()
@@ -168,7 +168,7 @@ class Subscription:
         """Send a report at once, and again at each interval until it is replaced.
 
         Service, student id and protocol version are filled in; the incarnation only if it is
-        missing, and the epoch (term, counter) only if it is older than the latest assignment's.
+        missing, and the version (term, counter) only if it is older than the latest assignment's.
         """
         copy = pb.StudentReport()
         copy.CopyFrom(report)
@@ -210,7 +210,7 @@ class Subscription:
     def _subscribe(self, registry: Registry) -> None:
         attempt = 0
         while not self._stopping.is_set():
-            epoch = self._epoch
+            before = self._version
             try:
                 address = self._choose(registry)
                 self._incarnation = self._incarnation or _new_incarnation(registry, self._rng)
@@ -226,7 +226,7 @@ class Subscription:
                 if self._logged_refusal != self._why:
                     self._logged_refusal = self._why
                     log.warning("the manager refuses student %s: %s", self._student_id, error)
-            attempt = 0 if self._epoch != epoch else attempt + 1
+            attempt = 0 if self._version != before else attempt + 1
             self._stopping.wait(delay_s(attempt, self._rng, base_s=_BASE_S, cap_s=_CAP_S))
 
     def _choose(self, registry: Registry) -> str:
@@ -271,11 +271,11 @@ class Subscription:
     def _accept(self, assignment: pb.Assignment) -> None:
         check_version(assignment.protocol_version)
         self._accepted, self._why, self._logged_refusal = True, "", ""
-        epoch = (assignment.term, assignment.counter)
-        if epoch < self._epoch:
-            log.debug("assignment %s is older than %s: ignored", epoch, self._epoch)
+        version = (assignment.term, assignment.counter)
+        if version < self._version:
+            log.debug("assignment %s is older than %s: ignored", version, self._version)
             return
-        self._epoch = epoch
+        self._version = version
         try:
             self._on_assignment(assignment)
         except Exception:
@@ -319,8 +319,8 @@ class Subscription:
                 return None
             report = self._latest
             report.incarnation = report.incarnation or self._incarnation
-            if (report.term, report.counter) < self._epoch:
-                report.term, report.counter = self._epoch
+            if (report.term, report.counter) < self._version:
+                report.term, report.counter = self._version
             return self._number, report
 
 

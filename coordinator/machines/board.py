@@ -17,7 +17,7 @@ from ..registry.schema import check_service
 from ..store import Store
 from ..store.records import (
     Append,
-    Beat,
+    BeatAnswer,
     Change,
     Condition,
     Delete,
@@ -120,7 +120,7 @@ class MachineBoard:
         """
         facts = {} if report is None else {"report": json_of(report)}
         beat = MemberBeat(check_machine(machine_id), incarnation, facts)
-        if self.store.leases.beat(MACHINES, beat, check_ttl(ttl_s)) != Beat.KEPT:
+        if self.store.leases.beat(MACHINES, beat, check_ttl(ttl_s)) != BeatAnswer.KEPT:
             return None
         # The heartbeat's script cannot read the order: for each key of a script, Redis requires the
         # permission to write, and agents may only read orders.

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...scheduler import assignment as rule
-from ..registry import LogEntry, Plan
+from ..registry import LogEntry, StoredContentPlan
 
 
-def plan_event(plan: Plan) -> rule.ContentPlanned:
+def plan_event(plan: StoredContentPlan) -> rule.ContentPlanned:
     """Return the plan as an event of the rule."""
     at: rule.When = "now" if plan.at == "now" else "epoch"
     return rule.ContentPlanned(plan.content_id, plan.next_content_id, at)
 
 
-def is_lost(stored: Plan, known: Plan) -> bool:
+def is_lost(stored: StoredContentPlan, known: StoredContentPlan) -> bool:
     """Return whether the registry lost the plan that we know: it has none, or a stale one.
 
     A stale plan, from a replica, has a smaller version and an earlier time. The time alone proves
@@ -35,8 +35,11 @@ def is_lost(stored: Plan, known: Plan) -> bool:
 
 
 def next_plan(
-    stored: Plan, known: Plan, state: rule.AssignmentState, recovering: bool
-) -> tuple[Plan, LogEntry] | None:
+    stored: StoredContentPlan,
+    known: StoredContentPlan,
+    state: rule.AssignmentState,
+    recovering: bool,
+) -> tuple[StoredContentPlan, LogEntry] | None:
     """Return the next plan and its log entry; None: the current plan stays.
 
     Args:
@@ -57,7 +60,7 @@ def next_plan(
     if stored.next_content_id:
         if not rule.plan_is_complete(state):
             return None
-        done = Plan(stored.next_content_id, version=stored.version)
+        done = StoredContentPlan(stored.next_content_id, version=stored.version)
         former = f" instead of {stored.content_id}" if stored.content_id else ""
         text = f"upgrade done: all students are on {done.content_id}{former}"
         return done, LogEntry("upgrade", done.content_id, text)
@@ -73,18 +76,18 @@ def next_plan(
     return replace(stored, content_id=content), LogEntry("upgrade", content, text)
 
 
-def _is_empty(plan: Plan) -> bool:
+def _is_empty(plan: StoredContentPlan) -> bool:
     return not (plan.content_id or plan.next_content_id)
 
 
-def _describe(plan: Plan) -> str:
+def _describe(plan: StoredContentPlan) -> str:
     if not plan.next_content_id:
         return plan.content_id
     when = "at once" if plan.at == "now" else "as each begins its next epoch"
     return f"students move to {plan.next_content_id} {when}"
 
 
-def change_entry(before: Plan, after: Plan) -> LogEntry | None:
+def change_entry(before: StoredContentPlan, after: StoredContentPlan) -> LogEntry | None:
     """Return the log entry for an operator's change of the plan; None: nothing to log."""
     if replace(after, version=before.version, since_ms=before.since_ms) == before:
         return None

@@ -137,7 +137,7 @@ class Leader:
             state is not None
             and self._election_state is not None
             and election_state.basis == self._election_state.basis
-            and not state.is_void(answer.epoch, answer.time_ms, election_state.asked_s)
+            and not state.is_void(answer.table_version, answer.time_ms, election_state.asked_s)
         ):
             return state
         if now - self._failed_s < _PAUSE_AFTER_BUG_S:
@@ -153,7 +153,7 @@ class Leader:
             students=registry.changes("students", service, 0),
             table=registry.table(service, None),
             admitted=registry.admitted(service),
-            plan=registry.plan(service),
+            plan=registry.content_plan(service),
         )
         self._state = state = ServiceState(
             snapshot,
@@ -184,7 +184,7 @@ class Leader:
         state, previous = self._state, self._previous
         if state is None:
             return
-        if previous is None or state.begun or state.epoch > previous.epoch:
+        if previous is None or state.begun or state.table_version > previous.table_version:
             self._previous = state
 
     def _give_up(self, now: float) -> None:
@@ -209,7 +209,7 @@ class Leader:
         plan, names = None, None
         if now - self._plan_read_s >= _PLAN_S:
             self._plan_read_s = now
-            plan = registry.plan(service)
+            plan = registry.content_plan(service)
         self.due_s = math.inf
         teachers = self._changes("teachers", state.teachers.cache, now)
         students = self._changes("students", state.students.cache, now)
@@ -246,7 +246,9 @@ class Leader:
             self._prober.probe(self.service, member, partial(self._probed, identity))
         if instructions.plan is not None:
             plan, entry = instructions.plan
-            if self._registry.move_plan(self.service, self._fence, state.epoch, plan, entry):
+            if self._registry.move_content_plan(
+                self.service, self._fence, state.table_version, plan, entry
+            ):
                 state.wrote_plan(plan)
 
     def _write(self, state: ServiceState) -> bool:
@@ -259,7 +261,7 @@ class Leader:
                 self.service,
                 self._fence,
                 expected=write.expected,
-                epoch=write.epoch,
+                version=write.version,
                 rows=write.rows,
                 events=write.entries,
                 admitted=write.admitted,

@@ -33,7 +33,7 @@ from .leader import Leader
 from .overview import Overview
 from .prober import Prober
 from .service_state import LeaderView
-from .student_sessions import AssignmentStream, StudentOwner
+from .student_sessions import AssignmentStream, StudentCaller
 from .subscription_hub import HubView, SubscriptionHub
 
 log = logging.getLogger(__name__)
@@ -150,14 +150,14 @@ class Manager:
         self._election.stop(timeout_s)
 
     def subscribe(
-        self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner
+        self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentCaller
     ) -> None:
         """Accept a stream that a student opened; `report` is the first on it.
 
         The stream ends with Forbidden if the caller may not report as this student, and with
         LeaseSuperseded once a newer incarnation of the student uses this or another manager.
         """
-        self._events.put((report.service, lambda hub: hub.subscribed(stream, report, owner)))
+        self._events.put((report.service, lambda hub: hub.subscribed(stream, report, caller)))
 
     def report(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
         """Process a further report on an open stream."""

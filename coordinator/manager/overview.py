@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import RedisUnavailable
-from ..registry import DesiredCount, LogEntry, Plan, Registry, Row, Table
+from ..registry import DesiredCount, LogEntry, Registry, Row, StoredContentPlan, Table
 from ..store.records import Member, WrongKeyType
 from .messages import parse_number, report_from, teacher_from
 from .watch_cache import WatchCache
@@ -153,7 +153,7 @@ class Overview:
             students={member.member: member for member in registry.members("students", name)},
             table=registry.table(name, None),
             leader=self._leader_of(name),
-            plan=registry.plan(name),
+            plan=registry.content_plan(name),
             admitted=admitted,
             refused=_refusals(registry.events(name, last=_LOG_ENTRIES)) if any_pending else {},
             desired=registry.desired(name),
@@ -181,7 +181,7 @@ class _ServiceRecords:
     students: Mapping[str, Member]
     table: Table
     leader: str
-    plan: Plan
+    plan: StoredContentPlan
     admitted: Mapping[str, int]
     refused: Mapping[str, str]
     desired: DesiredCount | None = None
@@ -250,8 +250,8 @@ def _summary(records: _ServiceRecords) -> pb.ServiceStatus:
         desired_reason="" if desired is None else desired.reason,
         desired_since_ms=0 if desired is None else desired.since_ms,
         name=records.name,
-        term=records.table.epoch[0],
-        counter=records.table.epoch[1],
+        term=records.table.version[0],
+        counter=records.table.version[1],
         teacher_count=len(records.teachers),
         student_count=len(students),
         teacher_states=Counter(_state(records, member) for member in records.teachers.values()),

@@ -10,7 +10,7 @@ from ...scheduler import assignment as rule
 from ...scheduler import leadership
 from ...scheduler.admission import Admission, ProbeOutcome, TeacherIdentity
 from ...scheduler.debounce import StarvationLog
-from ..registry import Epoch, LogEntry, Row
+from ..registry import LogEntry, Row, TableVersion
 from ..registry.schema import GIVEN_UP
 from ..store.records import DRAIN, Changes, Member
 from .messages import parse_number, report_from
@@ -252,7 +252,7 @@ class StudentRoster:
 
     Attributes:
         recovering: whether teachers that readers use are presumed live.
-        ahead: the greatest credible epoch (term, counter) of an assignment that a reader has.
+        ahead: the greatest credible version (term, counter) of an assignment that a reader has.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class StudentRoster:
     ) -> None:
         self.cache = WatchCache(grace_s)
         self.recovering = True
-        self.ahead: Epoch = (0, 0)
+        self.ahead: TableVersion = (0, 0)
         self._pending = pending
         self._teachers = teachers
         self._time_ms = time_ms

@@ -16,7 +16,7 @@ from ...scheduler import leadership
 from ...scheduler.admission import Admission, TeacherIdentity
 from ...scheduler.autoscale import Desired
 from ...scheduler.backoff import RandomLike
-from ..registry import Epoch, LogEntry, Plan, Row, Table
+from ..registry import LogEntry, Row, StoredContentPlan, Table, TableVersion
 from ..store.records import Changes, Member, number
 from . import content_plan
 from .rosters import PendingChanges, ProbeAnswer, StudentRoster, TeacherRoster
@@ -43,7 +43,7 @@ class ServiceSnapshot:
     teachers: Changes
     students: Changes
     admitted: Mapping[str, int]
-    plan: Plan
+    plan: StoredContentPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ServiceEvents:
     teachers: Changes | None = None
     students: Changes | None = None
     names: tuple[Set[str], Set[str]] | None = None
-    plan: Plan | None = None
+    plan: StoredContentPlan | None = None
     answers: Sequence[ProbeAnswer] = ()
 
 
@@ -68,8 +68,8 @@ class ServiceEvents:
 class Write:
     """One compare-and-set: arguments of `Registry.write`."""
 
-    expected: Epoch
-    epoch: Epoch
+    expected: TableVersion
+    version: TableVersion
     rows: Mapping[str, Row | None]
     entries: Sequence[LogEntry]
     admitted: Mapping[str, int | None]
@@ -87,7 +87,7 @@ class Instructions:
     """
 
     probes: Sequence[tuple[TeacherIdentity, Member]] = ()
-    plan: tuple[Plan, LogEntry] | None = None
+    plan: tuple[StoredContentPlan, LogEntry] | None = None
     solved: bool = False
     refused: int = 0
 
@@ -97,7 +97,7 @@ class LeaderView:
     """A service as the manager that leads it sees it.
 
     Attributes:
-        term: first part of the epoch of its assignments.
+        term: first part of the version of its table.
         counter: second part.
         recovering: whether a recovery runs: students lose no teacher that may still register again.
         teachers: "serving", "draining", "waiting" (for a probe) or "refused" -> how many.
@@ -216,8 +216,8 @@ class ServiceState:
         leader: address of the manager, for the log.
 
     Attributes:
-        term: number of the term, the first part of the epochs that it writes.
-        epoch: epoch of the table after the latest write.
+        term: number of the term, the first part of the versions that it writes.
+        table_version: version of the table after the latest write.
         plan: the content that the service should serve, also if the registry has lost it.
     """
 
@@ -232,15 +232,15 @@ class ServiceState:
         rng: RandomLike | None,
         leader: str = "",
     ) -> None:
-        self.epoch = snapshot.table.epoch
+        self.table_version = snapshot.table.version
         self.term = _next_term(snapshot, former)
-        known_plan = Plan() if former is None else former.plan
-        self.plan: Plan = (
+        known_plan = StoredContentPlan() if former is None else former.plan
+        self.plan: StoredContentPlan = (
             known_plan if content_plan.is_lost(snapshot.plan, known_plan) else snapshot.plan
         )
         self._stored_plan = snapshot.plan
         rows = dict(snapshot.table.rows)
-        if former is not None and former._is_newer_than(self.epoch):
+        if former is not None and former._is_newer_than(self.table_version):
             rows |= former._rows.rows  # rows that the registry has lost
         self._rows: AssignmentRows = AssignmentRows(rows, lost_s, self._counter)
         self._grace_s = grace_s
@@ -306,7 +306,7 @@ class ServiceState:
             )
         return Instructions(self.teachers.to_probe(now), plan, solved, refused)
 
-    def _apply_plan(self, plan: Plan) -> None:
+    def _apply_plan(self, plan: StoredContentPlan) -> None:
         self._stored_plan = plan
         if plan == self.plan or content_plan.is_lost(plan, self.plan):
             return
@@ -349,7 +349,7 @@ class ServiceState:
         self._rows.set_incarnations(incarnations, self._counter)
         return bool(events)
 
-    def wrote_plan(self, plan: Plan) -> None:
+    def wrote_plan(self, plan: StoredContentPlan) -> None:
         """Record that this change of the plan was written."""
         self.plan = self._stored_plan = replace(plan, version=plan.version + 1)
         self._pending.events.append(content_plan.plan_event(self.plan))
@@ -359,12 +359,12 @@ class ServiceState:
     @property
     def begun(self) -> bool:
         """Whether this term has written the table."""
-        return self.epoch[0] == self.term
+        return self.table_version[0] == self.term
 
     @property
     def _counter(self) -> int:
         """Counter of the next write with rows."""
-        return self.epoch[1] + 1 if self.begun else 1
+        return self.table_version[1] + 1 if self.begun else 1
 
     def next_write(self) -> Write | None:
         """Return what to write now; None: nothing.
@@ -376,8 +376,8 @@ class ServiceState:
             return None
         advances = bool(rows) or not self.begun
         return Write(
-            expected=self.epoch,
-            epoch=(self.term, self._counter) if advances else self.epoch,
+            expected=self.table_version,
+            version=(self.term, self._counter) if advances else self.table_version,
             rows=dict(rows),
             entries=tuple(pending.entries[:_AT_ONCE]),
             admitted=dict(islice(pending.admitted.items(), _AT_ONCE)),
@@ -387,7 +387,7 @@ class ServiceState:
         """Record that `write` was written; call it before the next `apply`."""
         if not self.begun:
             self._begun_s = now
-        self.epoch = write.epoch
+        self.table_version = write.version
         self._rows.unwritten = {}
         del self._pending.entries[: len(write.entries)]
         for teacher in write.admitted:
@@ -404,28 +404,29 @@ class ServiceState:
         """Whether the recovery has lasted long enough to end, once all ids were compared."""
         return self._recovering_until_s is not None and now >= self._recovering_until_s
 
-    def is_void(self, epoch: Epoch, time_ms: int, asked_s: float) -> bool:
+    def is_void(self, version: TableVersion, time_ms: int, asked_s: float) -> bool:
         """Whether the table was emptied, rolled back, or written by another manager.
 
         Args:
-            epoch: epoch of the table.
+            version: version of the table.
             time_ms: time of the registry's clock.
             asked_s: monotonic seconds before both were read.
         """
         if not self.begun:
             return False
-        if asked_s > self._begun_s and epoch[0] != self.term:
+        if asked_s > self._begun_s and version[0] != self.term:
             return True
-        # A reader may report a wrong epoch, so reports end a term at most once per grace period.
+        # A reader may report a wrong version, so reports end a term at most once per grace period.
         settled = asked_s - self._begun_s > self._grace_s
-        return settled and leadership.is_ahead(self.students.ahead, self.epoch, time_ms)
+        return settled and leadership.is_ahead(self.students.ahead, self.table_version, time_ms)
 
-    def _is_newer_than(self, epoch: Epoch) -> bool:
-        """Whether a table at `epoch` may lack rows that this state has.
+    def _is_newer_than(self, version: TableVersion) -> bool:
+        """Whether a table at `version` may lack rows that this state has.
 
         A term that never wrote has only the rows that it read.
         """
-        return epoch <= self.epoch if self.begun else epoch < self.epoch
+        own = self.table_version
+        return version <= own if self.begun else version < own
 
     def view(self, totals: LeaderView) -> LeaderView:
         """Return `totals`, the counters of the leader, with the figures of this state added."""
@@ -439,7 +440,7 @@ class ServiceState:
         return replace(
             totals,
             term=self.term,
-            counter=self.epoch[1],
+            counter=self.table_version[1],
             recovering=self.recovering,
             teachers=teachers,
             students=len(self.students.cache.members),
@@ -448,9 +449,9 @@ class ServiceState:
 
 
 def _next_term(snapshot: ServiceSnapshot, former: ServiceState | None) -> int:
-    stored = snapshot.table.epoch[0]
+    stored = snapshot.table.version[0]
     reported = [number(member.facts.get("term", "")) for member in snapshot.students.members]
     if former is not None:
-        stored = max(stored, former.epoch[0])  # the registry may have lost the table
+        stored = max(stored, former.table_version[0])  # the registry may have lost the table
         reported.append(former.students.ahead[0])
     return leadership.next_term(snapshot.time_ms, stored, *reported)

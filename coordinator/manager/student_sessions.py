@@ -16,13 +16,13 @@ from typing import Final, Protocol
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
 from ...runtime.errors import EdlError, Forbidden, LeaseSuperseded
-from ..registry import Epoch, Row
+from ..registry import Row, TableVersion
 from ..registry.schema import concerns_managers
 from ..store.records import Member, MemberBeat
 from .messages import MANAGER, report_facts, teacher_from
 
-#: Facts of a teacher that students need; other changes are not sent.
-_FOR_STUDENTS = (
+#: Facts of a teacher whose change is pushed at once. Other facts reach students with the next push.
+_PUSHED_AT_ONCE = (
     "incarnation", "address", "protocol", "content_id", "numerics_id", "state", "drain", "slots",
     "inputs", "voucher",
 )  # fmt: skip
@@ -32,8 +32,8 @@ SECRET: Final = "secret"
 
 
 @dataclass(frozen=True, slots=True)
-class StudentOwner:
-    """The caller that opened a stream as a student.
+class StudentCaller:
+    """A caller that subscribes as a student; see `refusal_of`.
 
     Attributes:
         principal: identity of its credential; empty without authentication.
@@ -44,12 +44,12 @@ class StudentOwner:
     secret: str = ""
 
     def facts(self) -> dict[str, str]:
-        """Return the owner's facts, which the registry keeps beside the student's report."""
+        """Return the facts that the registry keeps beside the report of a student of this owner."""
         return {OWNER: _hash(self.principal), SECRET: _hash(self.secret)}
 
 
 def refusal_of(
-    student_id: str, incarnation: int, caller: StudentOwner, facts: Mapping[str, str] | None
+    student_id: str, incarnation: int, caller: StudentCaller, facts: Mapping[str, str] | None
 ) -> EdlError | None:
     """Return why a caller may not report as a student; None: it may.
 
@@ -78,7 +78,7 @@ def refusal_of(
             "greater incarnation"
         )
     if incarnation < Member(student_id, facts).incarnation:
-        return superseded_by_restart(student_id)
+        return superseded_error(student_id)
     return None
 
 
@@ -98,8 +98,8 @@ def _equal(stored: str, claimed: str) -> bool:
     return hmac.compare_digest(stored.encode(), claimed.encode())
 
 
-def superseded_by_restart(student_id: str) -> LeaseSuperseded:
-    """Return the error for an older incarnation."""
+def superseded_error(student_id: str) -> LeaseSuperseded:
+    """Return the error for an older incarnation of a student."""
     return LeaseSuperseded(
         f"student {student_id} was started again and has replaced this one; if both are to run,"
         " give each reader another rank= or job="
@@ -121,34 +121,38 @@ class AssignmentStream(Protocol):
 
 
 class StudentSession:
-    """A student that is subscribed at this manager.
+    """A student that subscribes at this manager; it may not be accepted yet.
 
     Args:
         stream: receives its assignments.
         report: its latest report.
-        owner: its owner.
+        caller: the caller that opened the stream.
         manager: address of this manager.
 
     Attributes:
-        pushed: the row that was last sent to it; None: none was.
+        pushed_row: the row that was last sent to it; None: none was.
         written: its facts in the registry; None: the registry may have no lease of it.
         written_s: monotonic seconds when they were written, or somewhat earlier, to spread
             renewals.
     """
 
     def __init__(
-        self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner, manager: str
+        self,
+        stream: AssignmentStream,
+        report: pb.StudentReport,
+        caller: StudentCaller,
+        manager: str,
     ) -> None:
         self.stream = stream
         self.report = report
-        self.owner = owner
-        self.pushed: Row | None = None
+        self.caller = caller
+        self.pushed_row: Row | None = None
         self.written: dict[str, str] | None = None
         self.written_s = 0.0
-        self._fixed_facts = {**owner.facts(), MANAGER: manager}
-        self._noted_facts: dict[str, str] = {}
+        self._fixed_facts = {**caller.facts(), MANAGER: manager}
+        self._notified_facts: dict[str, str] = {}
         self._last_sent: object = None
-        self._noted_epoch: Epoch = (0, 0)
+        self._notified_version: TableVersion = (0, 0)
 
     @property
     def student_id(self) -> str:
@@ -158,47 +162,47 @@ class StudentSession:
     def incarnation(self) -> int:
         return self.report.incarnation
 
-    def is_ahead(self, epoch: Epoch) -> bool:
-        """Whether its assignment's epoch is above the table's, and the leader has not seen it."""
-        return self._followed_epoch > epoch and self._followed_epoch != self._noted_epoch
+    def is_ahead(self, version: TableVersion) -> bool:
+        """Whether its assignment is newer than the table, and managers were not notified of it."""
+        return self._followed_version > version and self._followed_version != self._notified_version
 
-    def note_epoch(self) -> None:
-        """Record that the leader has seen the epoch of the student's assignment."""
-        self._noted_epoch = self._followed_epoch
+    def notified_of_version(self) -> None:
+        """Record that managers were notified of the version of the student's assignment."""
+        self._notified_version = self._followed_version
 
     @property
-    def _followed_epoch(self) -> Epoch:
+    def _followed_version(self) -> TableVersion:
         return self.report.term, self.report.counter
 
     def facts(self) -> dict[str, str]:
         """Return the facts that the registry should have."""
         return {**report_facts(self.report), **self._fixed_facts}
 
-    def beat(self, facts: Mapping[str, str], *, urgent: bool) -> MemberBeat:
-        """Return the heartbeat that writes these facts; `urgent`: managers have to see it."""
+    def beat_for(self, facts: Mapping[str, str], *, urgent: bool) -> MemberBeat:
+        """Return the heartbeat that writes these facts; `urgent`: it notifies managers anyway."""
         written = self.written or {}
         changed = {name: value for name, value in facts.items() if written.get(name) != value}
-        noted = urgent or concerns_managers("students", changed, self._noted_facts)
-        return MemberBeat(self.student_id, self.incarnation, changed, noted)
+        notify = urgent or concerns_managers("students", changed, self._notified_facts)
+        return MemberBeat(self.student_id, self.incarnation, changed, notify)
 
-    def wrote(self, facts: dict[str, str], at_s: float, *, noted: bool) -> None:
-        """Record that these facts were written; `noted`: managers were notified."""
+    def wrote(self, facts: dict[str, str], at_s: float, *, notified: bool) -> None:
+        """Record that these facts were written; `notified`: managers were notified of them."""
         self.written, self.written_s = facts, at_s
-        if noted:
-            self._noted_facts = facts
+        if notified:
+            self._notified_facts = facts
 
     def push_row(self, row: Row, term: int, teachers: Mapping[str, Member], live: int) -> bool:
         """Push the student's row of the table if it is new; return whether it was pushed.
 
-        A row is also pushed if the facts of its teachers have changed, or if `live`, the number of
-        live teachers, has become 0 or is no longer 0. For a teacher that the registry has lost,
-        only the id is sent: a student that uses the teacher knows the rest.
+        A row is also pushed if `facts_pushed_at_once` of its teachers have changed, or if `live`,
+        the number of live teachers, has become 0 or is no longer 0. For a teacher that the registry
+        has lost, only the id is sent: a student that uses the teacher knows the rest.
         """
         members = [teachers.get(name) or Member(name) for name in row.teachers]
-        to_send = term, row, live > 0, [facts_for_students(member) for member in members]
+        to_send = term, row, live > 0, [facts_pushed_at_once(member) for member in members]
         if to_send == self._last_sent:
             return False
-        self._last_sent, self.pushed = to_send, row
+        self._last_sent, self.pushed_row = to_send, row
         self.stream.push(
             pb.Assignment(
                 protocol_version=PROTOCOL_VERSION,
@@ -216,6 +220,6 @@ class StudentSession:
         return True
 
 
-def facts_for_students(member: Member) -> tuple[str, ...]:
-    """Return the facts of a teacher that students receive."""
-    return tuple(member.facts.get(name, "") for name in _FOR_STUDENTS)
+def facts_pushed_at_once(member: Member) -> tuple[str, ...]:
+    """Return the facts of a teacher whose change is pushed to its students at once."""
+    return tuple(member.facts.get(name, "") for name in _PUSHED_AT_ONCE)

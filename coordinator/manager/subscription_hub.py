@@ -22,16 +22,16 @@ from ...runtime.errors import (
     UnavailableError,
 )
 from ...scheduler import leadership as rule
-from ..registry import Epoch, Registry, Row
-from ..store.records import FACTS_TTLS, Beat, Member, MemberBeat, WrongKeyType
+from ..registry import Registry, Row, TableVersion
+from ..store.records import FACTS_TTLS, BeatAnswer, Member, MemberBeat, WrongKeyType
 from .messages import MANAGER
 from .student_sessions import (
     AssignmentStream,
-    StudentOwner,
+    StudentCaller,
     StudentSession,
-    facts_for_students,
+    facts_pushed_at_once,
     refusal_of,
-    superseded_by_restart,
+    superseded_error,
 )
 from .watch_cache import WatchCache
 
@@ -72,7 +72,7 @@ class HubView:
 class _LeaseUpdate:
     """A heartbeat that brings the facts of a student in the registry to `facts`.
 
-    `urgent`: the leader has to read them.
+    `urgent`: managers have to be notified of the version of the student's assignment.
     """
 
     session: StudentSession
@@ -104,7 +104,7 @@ class SubscriptionHub:
         self._manager = manager
         self._renew_s = ttl_s / _WRITES_PER_TTL
         self._teachers = WatchCache(rule.grace_s(ttl_s))
-        self._epoch: Epoch | None = None
+        self._version: TableVersion | None = None
         self._rows: dict[str, Row] = {}
         self._sessions: dict[str, StudentSession] = {}
         self._arrivals: list[StudentSession] = []  # not admitted yet
@@ -122,10 +122,10 @@ class SubscriptionHub:
     # -- streams
 
     def subscribed(
-        self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner
+        self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentCaller
     ) -> None:
         """Queue a new stream; `settle` accepts or refuses it."""
-        self._arrivals.append(StudentSession(stream, report, owner, self._manager))
+        self._arrivals.append(StudentSession(stream, report, caller, self._manager))
 
     def reported(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
         """Store a report of a student, unless it comes on an older stream of the student."""
@@ -178,7 +178,7 @@ class SubscriptionHub:
         self, session: StudentSession, known: dict[str, Mapping[str, str]], now: float
     ) -> None:
         name, incarnation = session.student_id, session.incarnation
-        error = refusal_of(name, incarnation, session.owner, known.get(name))
+        error = refusal_of(name, incarnation, session.caller, known.get(name))
         error = error or self._register(session, now)
         if error is not None:
             session.stream.close(error)
@@ -189,7 +189,7 @@ class SubscriptionHub:
             former.stream.close(
                 RetryableError(f"{name} opened another stream")
                 if same_incarnation
-                else superseded_by_restart(name)
+                else superseded_error(name)
             )
         self._sessions[name] = session
         self._leaving.pop(name, None)
@@ -214,7 +214,7 @@ class SubscriptionHub:
                     session.written = None
                 self._unwritten.update(self._sessions)
                 self._teachers.restart_grace(now)
-                self._epoch = None
+                self._version = None
             self._registry_id = registry_id
         self._read_table()
         cursor = self._teachers.cursor_at(now)
@@ -231,21 +231,21 @@ class SubscriptionHub:
         self._refresh_s = time.perf_counter() - began_s
 
     def _read_table(self) -> None:
-        table = self._registry.table(self.service, self._epoch)
+        table = self._registry.table(self.service, self._version)
         if table.full:
             self._rows = {}
         self._rows.update(table.rows)
         for name in table.gone:
             self._rows.pop(name, None)
         self._unpushed.update(table.rows.keys() & self._sessions.keys())
-        self._epoch = table.epoch
+        self._version = table.version
 
     def _note_changes(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
         """Queue pushes.
 
-        If facts of a teacher that students receive have changed, queue a push to each student that
-        has the teacher. If the first live teacher has come or the last one has gone, queue a push
-        to all students.
+        If facts of a teacher that are pushed at once have changed, queue a push to each student
+        that has the teacher. If the first live teacher has come or the last one has gone, queue a
+        push to all students.
         """
         members, had_live = self._teachers.members.values(), self._live_teachers > 0
         self._live_teachers = sum(1 for member in members if member.facts and not member.draining)
@@ -255,11 +255,12 @@ class SubscriptionHub:
             member.member
             for member in changed
             if (old := before[member.member]) is None
-            or facts_for_students(old) != facts_for_students(member)
+            or facts_pushed_at_once(old) != facts_pushed_at_once(member)
         }
         if changed_ids:
             for name, session in self._sessions.items():
-                if session.pushed is not None and changed_ids.intersection(session.pushed.teachers):
+                row = session.pushed_row
+                if row is not None and changed_ids.intersection(row.teachers):
                     self._unpushed.add(name)
 
     # -- writing and pushing
@@ -270,14 +271,14 @@ class SubscriptionHub:
         A student without a row keeps its teachers: the row was not computed yet, or the registry
         has lost it.
         """
-        term = self._epoch[0] if self._epoch else 0
+        term = self._version[0] if self._version else 0
         for name in sorted(self._unpushed):
             row, session = self._rows.get(name), self._sessions[name]
             if row is None or row.incarnation < session.incarnation:
                 continue
             self._unpushed.discard(name)
             if row.incarnation > session.incarnation:
-                session.stream.close(superseded_by_restart(name))
+                session.stream.close(superseded_error(name))
                 self._drop(session)
             else:
                 self._pushed += session.push_row(
@@ -299,12 +300,12 @@ class SubscriptionHub:
         for update in due:
             self._unwritten.discard(update.session.student_id)
             if update.urgent:
-                update.session.note_epoch()
+                update.session.notified_of_version()
         for session, error in errors.items():
             if error is not None:
                 session.stream.close(error)
                 self._drop(session)
-        return bool(to_register) or any(update.beat.noted for update in beats)
+        return bool(to_register) or any(update.beat.notify for update in beats)
 
     def _due(self, now: float) -> Iterator[_LeaseUpdate]:
         """Yield leases to write now. Each report is compared once: there are thousands a second."""
@@ -315,10 +316,10 @@ class SubscriptionHub:
         self._unwritten |= uncompared
         for name in due_names | uncompared:
             session = self._sessions[name]
-            urgent = self._epoch is not None and session.is_ahead(self._epoch)
+            urgent = self._version is not None and session.is_ahead(self._version)
             facts = session.facts()
-            beat = session.beat(facts, urgent=urgent)
-            if beat.noted or self._is_renewal_due(session, now):
+            beat = session.beat_for(facts, urgent=urgent)
+            if beat.notify or self._is_renewal_due(session, now):
                 yield _LeaseUpdate(session, facts, beat, urgent)
 
     def _is_renewal_due(self, session: StudentSession, now: float) -> bool:
@@ -335,7 +336,7 @@ class SubscriptionHub:
         except (LeaseSuperseded, WrongKeyType) as error:
             return error
         # Spread renewals: else students that subscribed together would always be written together.
-        session.wrote(facts, now - random.random() * self._renew_s, noted=True)
+        session.wrote(facts, now - random.random() * self._renew_s, notified=True)
         return None
 
     def _beat(self, updates: Sequence[_LeaseUpdate], now: float) -> list[_LeaseUpdate]:
@@ -346,10 +347,10 @@ class SubscriptionHub:
         answers = self._registry.beat_many("students", beats, self._ttl_s)
         unknown = []
         for update, answer in zip(updates, answers, strict=True):
-            if answer is Beat.UNKNOWN:
+            if answer is BeatAnswer.UNKNOWN:
                 unknown.append(update)
             else:
-                update.session.wrote(update.facts, now, noted=update.beat.noted)
+                update.session.wrote(update.facts, now, notified=update.beat.notify)
         return unknown
 
     def _leave(self) -> None:
@@ -374,7 +375,9 @@ class SubscriptionHub:
             streams=len(reports),
             students=Counter(report.state or "new" for report in reports),
             wanted=sum(report.want for report in reports),
-            assigned=sum(len(s.pushed.teachers) for s in self._sessions.values() if s.pushed),
+            assigned=sum(
+                len(s.pushed_row.teachers) for s in self._sessions.values() if s.pushed_row
+            ),
             samples_per_second=sum(report.samples_per_second for report in reports),
             starved_s=sum(report.starved_seconds for report in reports),
             blocked_s=sum(report.blocked_seconds for report in reports),

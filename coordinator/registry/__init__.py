@@ -9,13 +9,13 @@ from ...runtime.errors import RedisUnavailable, StartCancelled
 from ..store import open_store
 from .registry import Registry as Registry
 from .schema import DesiredCount as DesiredCount
-from .schema import Epoch as Epoch
 from .schema import Kind as Kind
 from .schema import LogEntry as LogEntry
-from .schema import Plan as Plan
 from .schema import Row as Row
 from .schema import ServiceLeadership as ServiceLeadership
+from .schema import StoredContentPlan as StoredContentPlan
 from .schema import Table as Table
+from .schema import TableVersion as TableVersion
 
 if TYPE_CHECKING:
     from ...runtime.lifecycle import Stop

@@ -9,7 +9,7 @@ from ...runtime.errors import LeaseSuperseded, UsageError
 from ..store import Store
 from ..store.records import (
     Append,
-    Beat,
+    BeatAnswer,
     Change,
     Changes,
     Condition,
@@ -32,13 +32,13 @@ from ..store.records import (
 from .schema import (
     SERVICES,
     DesiredCount,
-    Epoch,
     Kind,
     LogEntry,
-    Plan,
     Row,
     ServiceLeadership,
+    StoredContentPlan,
     Table,
+    TableVersion,
     check_member,
     lease_set,
     log_entry,
@@ -47,8 +47,8 @@ from .schema import (
     unpack_row,
 )
 
-#: Seconds after the last renewal by a leader until the table expires. By then, students' reports
-#: are more accurate.
+#: Seconds after the last renewal by a leader until the table expires: students' reports then tell
+#: better which teachers they have.
 _TABLE_S: Final = 3600.0
 _LOG_S: Final = 7 * 86_400.0
 _PLAN_S: Final = 30 * 86_400.0
@@ -61,9 +61,9 @@ _KEPT_S: Final = {
     "events": _LOG_S,
     "plan": _PLAN_S,
 }
-#: Number of events kept, and of row changes; a reader that missed more changes reads all rows.
+#: Number of events kept, and of row changes; a manager that missed more changes reads all rows.
 _KEPT: Final = 10_000
-#: A service without keys is forgotten this many seconds after its last recorded use.
+#: A service without members and log is forgotten this many seconds after its last recorded use.
 _FORGET_AGE_S: Final = 60.0
 
 
@@ -71,9 +71,10 @@ class Registry:
     """The registry: leases of members, and for each service a table that its leader writes.
 
     Methods may be called from any thread. Each change of a member, a table, a plan or a desired
-    number is one atomic step; reading several members is not. All methods raise RedisUnavailable if
-    the store does not answer, Unauthenticated if it rejects the user or password, Forbidden if the
-    user lacks the permission, and UsageError if a name is invalid.
+    number is one atomic step, except heartbeats that only renew or report volatile facts. Reading
+    several members takes several steps. All methods raise RedisUnavailable if the store does not
+    answer, Unauthenticated if it rejects the user or password, Forbidden if the user lacks the
+    permission, and UsageError if a name is invalid (`beat_many` checks no ids of members).
     `service` is "" for the kind "managers".
 
     Args:
@@ -141,7 +142,7 @@ class Registry:
                 f"{service or 'the mesh'}"
             )
 
-    def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
+    def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> BeatAnswer:
         """Renew a lease.
 
         Args:
@@ -159,7 +160,7 @@ class Registry:
 
     def beat_many(
         self, kind: Kind, beats: Sequence[tuple[str, MemberBeat]], ttl_s: float
-    ) -> list[Beat]:
+    ) -> list[BeatAnswer]:
         """Send many heartbeats in few round trips; return the answers of `beat` in order.
 
         Args:
@@ -184,7 +185,7 @@ class Registry:
         check_member(kind, member)
         return self._leases.leave(lease_set(kind, service), member, incarnation)
 
-    # --- readers
+    # --- reading members
 
     def members(self, kind: Kind, service: str) -> list[Member]:
         """Return the members whose deadline has not passed, sorted by id."""
@@ -205,7 +206,8 @@ class Registry:
 
         Only facts of changed members are read, so that polling every 100 ms is cheap. The result
         also tells when a sweep is due. With a cursor older than a minute, changes may be missing:
-        start again from 0. `left` has only members that ended their lease: an outage adds none.
+        start again from 0. `left` has members that ended their lease by `leave`, `lost` those that
+        a sweep removed; see `Changes`.
         """
         return self._leases.changes(lease_set(kind, service), cursor)
 
@@ -255,14 +257,14 @@ class Registry:
     def lead(self, service: str, holder: str, ttl_s: float) -> ServiceLeadership:
         """Take the leadership of a service if it is free, or renew ours; return who leads.
 
-        The epoch of the table is read afterwards, in a step of its own.
+        The version of the table is read afterwards, in a step of its own.
         """
         key = service_key(service, "leader")
         kept = {service_key(service, name): keep_s for name, keep_s in _KEPT_S.items()}
         leadership = self.store.lead(key, holder, ttl_s, keep_s=kept, identify=True)
-        epoch = self._epoch(service)
+        version = self._table_version(service)
         fence = Leads(key, leadership.holder, leadership.token)
-        return ServiceLeadership(fence, epoch, leadership.registry_id, leadership.time_ms)
+        return ServiceLeadership(fence, version, leadership.registry_id, leadership.time_ms)
 
     def resign(self, service: str, holder: str) -> bool:
         """Give the leadership back; False if `holder` does not have it."""
@@ -272,8 +274,8 @@ class Registry:
         self,
         service: str,
         fence: Leads,
-        expected: Epoch,
-        epoch: Epoch,
+        expected: TableVersion,
+        version: TableVersion,
         rows: Mapping[str, Row | None],
         events: Sequence[LogEntry] = (),
         admitted: Mapping[str, int | None] | None = None,
@@ -283,21 +285,21 @@ class Registry:
         Args:
             service: name of the service.
             fence: fence of the leader.
-            expected: the current epoch of the table.
-            epoch: the new epoch; above `expected` if there are rows.
+            expected: the current version of the table.
+            version: the new version; above `expected` if there are rows.
             rows: student id -> row; None deletes the row. Other rows stay.
             events: events to append to the log.
             admitted: teacher id -> incarnation that passed its probe, or 0 if there are no probes;
                 None deletes the entry.
 
         Returns:
-            Whether it was written: False if another manager leads or the table has another epoch.
+            Whether it was written: False if another manager leads or the table has another version.
 
         Raises:
-            UsageError: an epoch is negative, `epoch` is below `expected`, or there are rows and the
-                epochs are equal.
+            UsageError: a version is negative, `version` is below `expected`, or there are rows and
+                the versions are equal.
         """
-        _check_epochs(expected, epoch, rows)
+        _check_versions(expected, version, rows)
         table, changed, admissions = (
             service_key(service, name) for name in ("assignment", "assignment:changes", "admitted")
         )
@@ -305,12 +307,13 @@ class Registry:
             check_member("students", student): None if row is None else pack_row(row)
             for student, row in rows.items()
         }
-        header: dict[str, str | int | None] = {"=term": epoch[0], "=counter": epoch[1]}
+        header: dict[str, str | int | None] = {"=term": version[0], "=counter": version[1]}
         changes: list[Change] = []
-        if epoch[0] != expected[0]:  # counters start again: readers of the old term read everything
+        if version[0] != expected[0]:
+            # Counters start again: managers that know the old term read all rows.
             changes.append(Delete([changed]))
-            header["=floor"] = epoch[1]
-        changes += [Put(table, header), PutRows(table, changed, epoch[1], _KEPT, packed)]
+            header["=floor"] = version[1]
+        changes += [Put(table, header), PutRows(table, changed, version[1], _KEPT, packed)]
         if admitted:
             changes.append(Put(admissions, admitted))
         changes += [self._append(service, event) for event in events]
@@ -318,12 +321,12 @@ class Registry:
         fenced: list[Condition] = [fence, Once(table), *_table_is_at(table, expected)]
         return self.store.commit(fenced, changes) == 0
 
-    def table(self, service: str, since: Epoch | None = None) -> Table:
-        """Return the rows written since an epoch; all if it is None, too old or of another term."""
-        if since is not None and self._epoch(service) == since:  # cheaper than the script
+    def table(self, service: str, since: TableVersion | None = None) -> Table:
+        """Return the rows written since a version; all if None, too old or of another term."""
+        if since is not None and self._table_version(service) == since:  # cheaper than the script
             return Table(since, full=False)
         table, changes = (service_key(service, n) for n in ("assignment", "assignment:changes"))
-        full, epoch, texts = self.store.changed_rows(table, changes, since)
+        full, version, texts = self.store.changed_rows(table, changes, since)
         rows: dict[str, Row] = {}
         gone: list[str] = []
         for student, text in texts.items():
@@ -334,9 +337,9 @@ class Registry:
                 rows[student] = row
             elif not full:
                 gone.append(student)
-        return Table(epoch, rows, tuple(gone), full)
+        return Table(version, rows, tuple(gone), full)
 
-    def _epoch(self, service: str) -> Epoch:
+    def _table_version(self, service: str) -> TableVersion:
         term, counter = self.store.fields(service_key(service, "assignment"), ["=term", "=counter"])
         return number(term or ""), number(counter or "")
 
@@ -374,12 +377,12 @@ class Registry:
         key = service_key(service, "events")
         return Append(key, fields, self._events_kept, _LOG_S, exact=False)
 
-    # --- declared content and number of teachers
+    # --- content plan and number of teachers
 
-    def plan(self, service: str) -> Plan:
-        """Return the declared content of a service."""
+    def content_plan(self, service: str) -> StoredContentPlan:
+        """Return the content plan of a service: its declared content, and a running upgrade."""
         (stored,) = self.store.read(service_key(service, "plan"))
-        return Plan(
+        return StoredContentPlan(
             content_id=stored.get("content_id", ""),
             next_content_id=stored.get("next_content_id", ""),
             at=stored.get("at", ""),
@@ -387,21 +390,28 @@ class Registry:
             since_ms=number(stored.get("since_ms", "")),
         )
 
-    def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
+    def set_content_plan(
+        self, service: str, plan: StoredContentPlan, expected_version: int
+    ) -> bool:
         """Write a plan as version `expected_version` + 1; False if the current version differs."""
         key = service_key(service, "plan")
         conditions: list[Condition] = [Once(key), NumberIs(key, "version", expected_version)]
         return self.store.commit(conditions, _put_plan(service, plan, expected_version)) == 0
 
-    def move_plan(
-        self, service: str, fence: Leads, epoch: Epoch, plan: Plan, entry: LogEntry
+    def move_content_plan(
+        self,
+        service: str,
+        fence: Leads,
+        table_version: TableVersion,
+        plan: StoredContentPlan,
+        entry: LogEntry,
     ) -> bool:
         """Write a plan and an event as the leader, in one atomic step.
 
         Args:
             service: name of the service.
             fence: fence of the leader.
-            epoch: the current epoch of the table.
+            table_version: the current version of the table.
             plan: the new plan; its `version` is that of the current plan.
             entry: event to append to the log.
 
@@ -409,7 +419,7 @@ class Registry:
             Whether it was written: False if another manager leads, or table or plan has changed.
         """
         key, table = service_key(service, "plan"), service_key(service, "assignment")
-        conditions: list[Condition] = [fence, *_table_is_at(table, epoch), Once(key)]
+        conditions: list[Condition] = [fence, *_table_is_at(table, table_version), Once(key)]
         conditions.append(NumberIs(key, "version", plan.version))
         changes = [*_put_plan(service, plan, plan.version), self._append(service, entry)]
         return self.store.commit(conditions, changes) == 0
@@ -451,22 +461,24 @@ class Registry:
         return self.store.commit(conditions, changes) == 0
 
 
-def _superseded_as_unknown(beat: Beat) -> Beat:
+def _superseded_as_unknown(answer: BeatAnswer) -> BeatAnswer:
     """Let a superseded member register again; `register` refuses an older incarnation."""
-    return Beat.UNKNOWN if beat is Beat.SUPERSEDED else beat
+    return BeatAnswer.UNKNOWN if answer is BeatAnswer.SUPERSEDED else answer
 
 
-def _check_epochs(expected: Epoch, epoch: Epoch, rows: Sized) -> None:
-    """Raise UsageError if the epochs would hide a write from readers of the table."""
-    if epoch < expected or (rows and epoch == expected) or min(*expected, *epoch) < 0:
-        raise UsageError(f"a table at {expected} cannot be written as {epoch}: epochs must grow")
+def _check_versions(expected: TableVersion, version: TableVersion, rows: Sized) -> None:
+    """Raise UsageError if the versions would hide a write from managers that read the table."""
+    if version < expected or (rows and version == expected) or min(*expected, *version) < 0:
+        raise UsageError(
+            f"a table at {expected} cannot be written as {version}: versions must grow"
+        )
 
 
-def _table_is_at(table: str, epoch: Epoch) -> list[NumberIs]:
-    return [NumberIs(table, "=term", epoch[0]), NumberIs(table, "=counter", epoch[1])]
+def _table_is_at(table: str, version: TableVersion) -> list[NumberIs]:
+    return [NumberIs(table, "=term", version[0]), NumberIs(table, "=counter", version[1])]
 
 
-def _put_plan(service: str, plan: Plan, version: int) -> list[Change]:
+def _put_plan(service: str, plan: StoredContentPlan, version: int) -> list[Change]:
     key = service_key(service, "plan")
     fields: dict[str, str | int | None] = {
         "content_id": plan.content_id,

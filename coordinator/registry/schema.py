@@ -23,9 +23,9 @@ together. The managers' keys share the slot of `edl:managers` in the same way.
 | `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |
 | `edl:write-check` | list | always missing: RPUSHX tests whether writes are accepted |
 
-No member id begins with `=`. In a hash, `=term` and `=counter` are the epoch, changes up to number
-`=floor` are deleted, and `=write` is the id of the latest write (`store.records.Once`). In a zset
-of changes, `=` and an id stand for a member that ended its lease.
+No member id begins with `=`. In a hash, `=term` and `=counter` are the version, changes up to
+number `=floor` are deleted, and `=write` is the id of the latest write (`store.records.Once`). In a
+zset of changes, `=` and an id stand for a member that ended its lease.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ..store.records import check_member as check_member_id
 Kind = Literal["teachers", "students", "managers"]
 
 #: (term, counter): the version of an assignment table; (0, 0): it was never written.
-Epoch = tuple[int, int]
+TableVersion = tuple[int, int]
 
 #: Fact of a teacher whose sidecar ended its lease as if it had died: the reason, as text.
 GIVEN_UP: Final = "given_up"
@@ -95,17 +95,17 @@ def service_key(service: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServiceLeadership:
-    """The leader of a service, and the epoch of the assignment table.
+    """The leader of a service, and the version of the assignment table.
 
     Attributes:
         fence: the leader and its fencing token; all its writes carry it.
-        epoch: (term, counter) of the table, as the next write expects it; (0, 0): no table.
+        table_version: version of the table, as the next write expects it.
         registry_id: id of the Redis process, which changes with a restart or failover.
         time_ms: the registry's clock, milliseconds since 1970.
     """
 
     fence: Leads
-    epoch: Epoch
+    table_version: TableVersion
     registry_id: str
     time_ms: int = 0
 
@@ -125,7 +125,7 @@ class Row:
         content_id: content that all of `teachers` serve.
         next_content_id: content that the student moves to at its next epoch; empty: none.
         data_epoch: epoch of the student's data, in the report that the row is based on.
-        counter: counter of the table's epoch when the row was written.
+        counter: counter of the table's version when the row was written.
         reason: reason of the assignment, as text.
         incarnation: incarnation of the student.
     """
@@ -148,13 +148,13 @@ class Table:
     """Rows of the assignment table.
 
     Attributes:
-        epoch: epoch of the table.
-        rows: student id -> row; all rows, or those written since the requested epoch.
+        version: version of the table.
+        rows: student id -> row; all rows, or those written since the requested version.
         gone: ids of students whose rows were deleted since then; empty if `full`.
         full: `rows` are all rows of the table.
     """
 
-    epoch: Epoch = (0, 0)
+    version: TableVersion = (0, 0)
     rows: Mapping[str, Row] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
     full: bool = True
@@ -201,8 +201,8 @@ class DesiredCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The declared content of a service; an upgrade runs while `next_content_id` is set.
+class StoredContentPlan:
+    """The content plan of a service: its declared content, and a running upgrade.
 
     Attributes:
         content_id: the declared content; empty: none is declared.
@@ -270,21 +270,21 @@ def are_volatile(facts: Iterable[str]) -> bool:
     return _VOLATILE.issuperset(facts)
 
 
-def concerns_managers(kind: Kind, facts: Mapping[str, str], noted: Mapping[str, str]) -> bool:
-    """Return whether managers have to see a change of these facts.
+def concerns_managers(kind: Kind, facts: Mapping[str, str], notified: Mapping[str, str]) -> bool:
+    """Return whether managers have to be notified of a change of these facts.
 
-    They need not see: a teacher's volatile facts, facts of a student that managers do not need, a
-    measured time that changed by at most a tenth, and a change of a student's state that neither
-    begins nor ends starvation.
+    They are not notified of: a teacher's volatile facts, facts of a student that managers do not
+    need, a measured time that changed by at most a tenth, and a change of a student's state that
+    neither begins nor ends starvation.
 
     Args:
         kind: kind of the member.
         facts: changed facts.
-        noted: facts as managers last saw them, not as last written, so that many small changes
-            add up.
+        notified: facts of which managers were last notified, not those last written, so that
+            many small changes add up.
     """
     concerning = facts.keys() & _FOR_MANAGERS if kind == "students" else facts.keys() - _VOLATILE
-    return any(_is_news(kind, name, noted.get(name), facts[name]) for name in concerning)
+    return any(_is_news(kind, name, notified.get(name), facts[name]) for name in concerning)
 
 
 def _is_news(kind: Kind, name: str, before: str | None, now: str) -> bool:

@@ -35,7 +35,7 @@ from ...scheduler.admission import full_bucket, take_token
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..manager.manager import Manager
-from ..manager.student_sessions import StudentOwner
+from ..manager.student_sessions import StudentCaller
 from ..registry.schema import check_member, check_service
 from .call_guard import CallGuard, ConcurrencyLimit, Context, ManagerLimits
 
@@ -174,13 +174,16 @@ class SubscribeHandler:
         self, requests: AsyncIterator[bytes], admitted: _Admitted, caller: Caller
     ) -> None:
         context = admitted.context
-        owner = StudentOwner(caller.principal, _secret(context))
+        student_caller = StudentCaller(caller.principal, _secret(context))
         # Sent before the first report is read, so no manager stores a secret that was never sent.
         await context.send_initial_metadata(
-            ((BEAT_METADATA, f"{self._manager.beat_s:.3f}"), (SECRET_METADATA, owner.secret))
+            (
+                (BEAT_METADATA, f"{self._manager.beat_s:.3f}"),
+                (SECRET_METADATA, student_caller.secret),
+            )
         )
         stream = StudentStream(asyncio.get_running_loop())
-        receiving = asyncio.create_task(self._receive(requests, stream, caller, owner))
+        receiving = asyncio.create_task(self._receive(requests, stream, caller, student_caller))
         self._open[stream] = admitted
         closed = False
         try:
@@ -199,14 +202,14 @@ class SubscribeHandler:
         requests: AsyncIterator[bytes],
         stream: StudentStream,
         caller: Caller,
-        owner: StudentOwner,
+        student_caller: StudentCaller,
     ) -> None:
         try:
             report = await self._guard.first(requests, pb.StudentReport())
             check_report(report, None, self._limits)
             self._guard.check_own(caller, report.student_id)
             stream.report = report
-            self._manager.subscribe(stream, report, owner)
+            self._manager.subscribe(stream, report, student_caller)
             await self._receive_further(requests, stream, report)
         except EdlError as error:
             stream.fail(error)

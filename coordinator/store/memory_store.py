@@ -14,7 +14,7 @@ from .records import (
     FACTS_TTLS,
     AddRanked,
     Append,
-    Beat,
+    BeatAnswer,
     Change,
     Changes,
     Condition,
@@ -192,12 +192,12 @@ class MemoryStore:
     ) -> tuple[bool, tuple[int, int], dict[str, str]]:
         with self.lock:
             rows = self.value(key)
-            epoch = number(rows.get("=term", "")), number(rows.get("=counter", ""))
+            version = number(rows.get("=term", "")), number(rows.get("=counter", ""))
             floor = number(rows.get("=floor", ""))
-            if since is None or since[0] != epoch[0] or not floor <= since[1] <= epoch[1]:
-                return True, epoch, dict(rows)
+            if since is None or since[0] != version[0] or not floor <= since[1] <= version[1]:
+                return True, version, dict(rows)
             changed = [row for row, at in self.value(changes).items() if at > since[1]]
-            return False, epoch, {row: rows.get(row, "") for row in changed}
+            return False, version, {row: rows.get(row, "") for row in changed}
 
     def commit(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> int:
         with self.lock:
@@ -370,22 +370,24 @@ class MemoryLeases:
             self._note(leases, member)
             return True
 
-    def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
+    def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> BeatAnswer:
         with self._store.lock:
             deadlines = self._deadlines(leases)
             stored = self._store.peek(leases.facts + beat.member)
             if beat.member not in deadlines or not stored:
-                return Beat.UNKNOWN
+                return BeatAnswer.UNKNOWN
             if stored["incarnation"] != str(beat.incarnation):
-                return Beat.SUPERSEDED
+                return BeatAnswer.SUPERSEDED
             stored.update({**beat.facts, "incarnation": stored["incarnation"]})
             late = deadlines[beat.member] <= self._store.now_s()
             self._renew(leases, beat.member, deadlines, ttl_s)
-            if beat.noted or late:
+            if beat.notify or late:
                 self._note(leases, beat.member)
-            return Beat.DRAIN if stored.get(DRAIN) == "1" else Beat.KEPT
+            return BeatAnswer.DRAIN if stored.get(DRAIN) == "1" else BeatAnswer.KEPT
 
-    def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
+    def beat_many(
+        self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float
+    ) -> list[BeatAnswer]:
         return [self.beat(leases, beat, ttl_s) for leases, beat in beats]
 
     def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:

@@ -61,7 +61,7 @@ class LeaseSet:
         return [*keys, self.changes] if self.changes else keys
 
 
-class Beat(IntEnum):
+class BeatAnswer(IntEnum):
     """The answer to a heartbeat. Only UNKNOWN is falsy."""
 
     #: There is no such lease: register again.
@@ -112,14 +112,14 @@ class MemberBeat:
         member: its id.
         incarnation: its incarnation when it registered.
         facts: changed facts.
-        noted: whether managers have to see the change.
+        notify: whether managers have to be notified of the change.
         volatile: the facts change all the time, so a late or lost update is harmless.
     """
 
     member: str
     incarnation: int
     facts: Mapping[str, str] = field(default_factory=dict)
-    noted: bool = False
+    notify: bool = False
     volatile: bool = False
 
 

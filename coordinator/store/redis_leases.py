@@ -13,7 +13,7 @@ from .records import (
     DRAIN,
     FACTS_TTLS,
     PLAIN_TTLS,
-    Beat,
+    BeatAnswer,
     Changes,
     LeaseSet,
     Member,
@@ -96,11 +96,13 @@ class RedisLeases:
         self._full_beats.pop(leases.facts + member, None)
         return bool(self._connection.run("register", call.keys, *call.args))
 
-    def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
+    def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> BeatAnswer:
         """Renew a lease and add the changed facts."""
         return self.beat_many([(leases, beat)], ttl_s)[0]
 
-    def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
+    def beat_many(
+        self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float
+    ) -> list[BeatAnswer]:
         """Renew many leases in few round trips; the answers are in the order of `beats`.
 
         A member gets UNKNOWN also if a key of its lease has another type; `register` then raises
@@ -109,10 +111,10 @@ class RedisLeases:
         renewed = self._beat_by_commands(beats, ttl_s)
         rest = [position for position in range(len(beats)) if position not in renewed]
         calls = [beat_call(*beats[position], _ms(ttl_s)) for position in rest]
-        answers = dict.fromkeys(renewed, Beat.KEPT)
+        answers = dict.fromkeys(renewed, BeatAnswer.KEPT)
         for position, answer in zip(rest, self._connection.run_many("beat", calls), strict=True):
-            code, now_ms = answer or (Beat.UNKNOWN, 0)
-            answers[position] = Beat(code)
+            code, now_ms = answer or (BeatAnswer.UNKNOWN, 0)
+            answers[position] = BeatAnswer(code)
             self._remember(*beats[position], ttl_s, code, now_ms)
         return [answers[position] for position in range(len(beats))]
 
@@ -165,7 +167,7 @@ class RedisLeases:
                     continue
                 if expiry_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
                     self._client.pexpire(leases.deadlines, FACTS_TTLS * _ms(ttl_s))
-                self._remember(leases, beat, ttl_s, Beat.KEPT, now_ms)
+                self._remember(leases, beat, ttl_s, BeatAnswer.KEPT, now_ms)
                 renewed.add(position)
         return renewed
 
@@ -174,7 +176,7 @@ class RedisLeases:
     ) -> None:
         """Remember a full heartbeat of a followed set, with Redis's clock at it."""
         facts = leases.facts + beat.member
-        if code == Beat.KEPT and leases.changes:
+        if code == BeatAnswer.KEPT and leases.changes:
             now = time.monotonic()
             usable_until_s = now + ttl_s * _SILENCE_TTLS
             self._full_beats[facts] = _FullBeat(beat.incarnation, now_ms, now, usable_until_s)
@@ -188,7 +190,7 @@ class RedisLeases:
         args = member, "" if incarnation is None else incarnation
         return bool(self._connection.run("leave", keys, *args))
 
-    # --- readers
+    # --- for managers
 
     def request_drain(self, leases: LeaseSet, member: str) -> bool:
         """Request a member of a followed set to drain; its next heartbeat returns DRAIN.
@@ -341,12 +343,12 @@ def register_call(leases: LeaseSet, member: str, facts: Mapping[str, str], ttl_m
 def beat_call(leases: LeaseSet, beat: MemberBeat, ttl_ms: int) -> Call:
     """Return the call of script `beat` for a member."""
     changed = {name: value for name, value in beat.facts.items() if name != "incarnation"}
-    flags: list[str | int] = [beat.member, ttl_ms, beat.incarnation, int(beat.noted)]
+    flags: list[str | int] = [beat.member, ttl_ms, beat.incarnation, int(beat.notify)]
     return Call(leases.keys_of(beat.member), [*flags, *_flat(changed)])
 
 
 def _may_be_plain(beat: MemberBeat) -> bool:
-    return not beat.noted and (beat.volatile or not beat.facts)
+    return not beat.notify and (beat.volatile or not beat.facts)
 
 
 def plain_beat(deadlines: str, member: str, deadline_ms: int) -> tuple[str | int, ...]:

@@ -167,10 +167,10 @@ class RedisStore:
     def changed_rows(
         self, key: str, changes: str, since: tuple[int, int] | None
     ) -> tuple[bool, tuple[int, int], dict[str, str]]:
-        """Read the rows of a document that `PutRows` changed since an epoch (`=term`, `=counter`).
+        """Read the rows of a document that `PutRows` changed since a version (`=term`, `=counter`).
 
         Returns:
-            Whether these are all rows, the current epoch, and row -> text, "" for a deleted row.
+            Whether these are all rows, the current version, and row -> text, "" for a deleted row.
             All rows include the fields that begin with "=".
         """
         args = ("", 0) if since is None else since

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from edl.coordinator import Registry
-from edl.coordinator.registry import LogEntry, Plan, Row
+from edl.coordinator.registry import LogEntry, Row, StoredContentPlan, TableVersion
 from edl.coordinator.registry.schema import DesiredCount
 from edl.runtime.errors import UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
@@ -28,13 +28,14 @@ def lead(registries: Registries, token: str, ttl_s: float = LONG_S) -> str:
     return registries.one.lead("s", token, ttl_s).leader
 
 
-Epoch = tuple[int, int]
-
-
 def write(
-    registry: Registry, token: str, expected: Epoch, epoch: Epoch, rows: Mapping[str, Row | None]
+    registry: Registry,
+    token: str,
+    expected: TableVersion,
+    version: TableVersion,
+    rows: Mapping[str, Row | None],
 ) -> bool:
-    return registry.write("s", of_service(registry, token), expected, epoch, rows)
+    return registry.write("s", of_service(registry, token), expected, version, rows)
 
 
 def test_one_leads_until_it_stops_prolonging_or_resigns(registries: Registries) -> None:
@@ -58,18 +59,22 @@ def test_leadership_and_rows_are_read_as_they_were_written(registries: Registrie
     registry = registries.one
     began_ms = registry.time_ms()
     fresh = registry.lead("s", "a#1", LONG_S)
-    assert fresh.epoch == registry.table("s").epoch == (0, 0)
+    assert fresh.table_version == registry.table("s").version == (0, 0)
     assert began_ms <= fresh.time_ms <= registry.time_ms()
     assert fresh.registry_id
     term, rows = fresh.time_ms, {"j/0": ROW, "j/1": Row()}
     assert write(registry, "a#1", (0, 0), (term, 1), rows)
     seen = registry.lead("s", "b#1", LONG_S)
-    assert (seen.leader, seen.epoch, seen.registry_id) == ("a#1", (term, 1), fresh.registry_id)
+    assert (seen.leader, seen.table_version, seen.registry_id) == (
+        "a#1",
+        (term, 1),
+        fresh.registry_id,
+    )
     table = registry.table("s")
-    assert (table.epoch, dict(table.rows), table.full) == ((term, 1), rows, True)
-    for expected, epoch in (((5, 1), (5, 1)), ((5, 1), (5, 0)), ((5, 1), (4, 9))):
-        with pytest.raises(UsageError, match="epochs must grow"):
-            write(registry, "a#1", expected, epoch, {"j/0": ROW})
+    assert (table.version, dict(table.rows), table.full) == ((term, 1), rows, True)
+    for expected, version in (((5, 1), (5, 1)), ((5, 1), (5, 0)), ((5, 1), (4, 9))):
+        with pytest.raises(UsageError, match="versions must grow"):
+            write(registry, "a#1", expected, version, {"j/0": ROW})
 
 
 def test_a_leader_that_was_paused_writes_nothing_after_its_successor(
@@ -99,7 +104,7 @@ def test_only_what_changed_is_read_again(registry: Registry) -> None:
     write(registry, "a#1", (0, 0), (5, 1), {f"j/{n}": Row((f"t{n}",)) for n in range(5)})
     write(registry, "a#1", (5, 1), (5, 2), {"j/1": Row(("x",)), "j/2": None, "j/9": None})
     news = registry.table("s", (5, 1))
-    assert (news.epoch, dict(news.rows), news.full) == ((5, 2), {"j/1": Row(("x",))}, False)
+    assert (news.version, dict(news.rows), news.full) == ((5, 2), {"j/1": Row(("x",))}, False)
     assert sorted(news.gone) == ["j/2", "j/9"]
     nothing = registry.table("s", (5, 2))
     assert (dict(nothing.rows), nothing.gone, nothing.full) == ({}, (), False)
@@ -111,7 +116,7 @@ def test_table_of_another_term_is_read_whole(registry: Registry) -> None:
     write(registry, "a#1", (5, 3), (9, 0), {"j/1": Row()})
     for since in ((5, 3), (5, 9), (9, 1), (12, 0)):
         table = registry.table("s", since)
-        assert (table.full, sorted(table.rows), table.epoch) == (True, ["j/0", "j/1"], (9, 0))
+        assert (table.full, sorted(table.rows), table.version) == (True, ["j/0", "j/1"], (9, 0))
     assert not registry.table("s", (9, 0)).full
 
 
@@ -119,7 +124,7 @@ def test_an_emptied_registry_begins_again(registry: Registry, registries: Regist
     write(registry, "a#1", (0, 0), (5, 1), {"j/0": ROW})
     registries.empty()
     assert not write(registry, "a#1", (5, 1), (5, 2), {"j/0": ROW})
-    assert registry.lead("s", "b#1", LONG_S).epoch == (0, 0)
+    assert registry.lead("s", "b#1", LONG_S).table_version == (0, 0)
     assert registry.table("s", (5, 1)).full
     assert registry.table("s", (5, 1)).rows == {}
     assert write(registry, "b#1", (0, 0), (6, 0), {"j/0": ROW})
@@ -158,23 +163,29 @@ def test_the_log_is_in_order_and_goes_on_after_an_id(registry: Registry) -> None
 
 
 def test_an_operator_or_the_leader_changes_the_plan(registry: Registry) -> None:
-    assert registry.plan("s") == Plan()
+    assert registry.content_plan("s") == StoredContentPlan()
     assert registry.write("s", of_service(registry, "a#1"), (0, 0), (7, 1), {})
-    assert registry.set_plan("s", Plan("c1", "c2", "now"), 0)
-    assert not registry.set_plan("s", Plan("c1", "c3", "now"), 0)
-    before = registry.plan("s")
-    assert replace(before, since_ms=0) == Plan("c1", "c2", "now", version=1)
+    assert registry.set_content_plan("s", StoredContentPlan("c1", "c2", "now"), 0)
+    assert not registry.set_content_plan("s", StoredContentPlan("c1", "c3", "now"), 0)
+    before = registry.content_plan("s")
+    assert replace(before, since_ms=0) == StoredContentPlan("c1", "c2", "now", version=1)
     entry = LogEntry("upgrade", "c2", "upgrade done: all students are on c2 \u2192")
-    for token, epoch, version in (("b#1", (7, 1), 1), ("a#1", (7, 2), 1), ("a#1", (7, 1), 0)):
+    for token, table_version, version in (
+        ("b#1", (7, 1), 1),
+        ("a#1", (7, 2), 1),
+        ("a#1", (7, 1), 0),
+    ):
         fence = of_service(registry, token)
-        assert not registry.move_plan("s", fence, epoch, Plan("c2", version=version), entry)
-    assert registry.plan("s") == before
+        assert not registry.move_content_plan(
+            "s", fence, table_version, StoredContentPlan("c2", version=version), entry
+        )
+    assert registry.content_plan("s") == before
     assert registry.events("s") == []
-    assert registry.move_plan(
-        "s", of_service(registry, "a#1"), (7, 1), Plan("c2", version=1), entry
+    assert registry.move_content_plan(
+        "s", of_service(registry, "a#1"), (7, 1), StoredContentPlan("c2", version=1), entry
     )
-    plan = registry.plan("s")
-    assert replace(plan, since_ms=0) == Plan("c2", version=2)
+    plan = registry.content_plan("s")
+    assert replace(plan, since_ms=0) == StoredContentPlan("c2", version=2)
     for each in (before, plan):
         assert abs(each.since_ms - registry.time_ms()) < 60_000
     (logged,) = registry.events("s")

@@ -18,7 +18,7 @@ from edl.coordinator.job_queue import JobProgress, QueueBoard
 from edl.coordinator.jobs import JobBoard, open_board
 from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder
 from edl.coordinator.machines.board import fence_of
-from edl.coordinator.registry import LogEntry, Plan, Registry, Row
+from edl.coordinator.registry import LogEntry, Registry, Row, StoredContentPlan
 from edl.coordinator.store import Store
 from edl.coordinator.store.records import (
     Append,
@@ -83,7 +83,9 @@ WRITES = {
     ),
     "plan": LeaderWrite(
         lead_service,
-        lambda store, fence: Registry(store).move_plan("s", fence, (0, 0), Plan("c"), LOST),
+        lambda store, fence: Registry(store).move_content_plan(
+            "s", fence, (0, 0), StoredContentPlan("c"), LOST
+        ),
     ),
     "generation": LeaderWrite(
         lead_job, lambda store, fence: JobBoard(store).publish("j", fence, 1, {})

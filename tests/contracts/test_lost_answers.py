@@ -11,7 +11,7 @@ from edl.coordinator import operations
 from edl.coordinator.job_queue import QueueBoard
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.machines import Deployment, MachineBoard
-from edl.coordinator.registry import LogEntry, Plan, Registry
+from edl.coordinator.registry import LogEntry, Registry, StoredContentPlan
 from edl.coordinator.store import Store
 from edl.coordinator.store.records import Change, Condition
 from edl.tests.contracts.conftest import LONG_S, Hold
@@ -28,7 +28,7 @@ def submit(store: Store) -> None:
 def upgrade(store: Store) -> None:
     registry = Registry(store)
     assert f"to content {NEW}" in operations.upgrade(registry, "s", NEW, "epoch")
-    assert registry.plan("s").next_content_id == NEW
+    assert registry.content_plan("s").next_content_id == NEW
 
 
 def withdraw(store: Store) -> None:
@@ -39,7 +39,9 @@ def withdraw(store: Store) -> None:
 
 def move_plan(store: Store) -> None:
     registry, entry = Registry(store), LogEntry("upgrade", NEW, "")
-    assert registry.move_plan("s", of_service(registry, "m"), (0, 0), Plan(NEW), entry)
+    assert registry.move_content_plan(
+        "s", of_service(registry, "m"), (0, 0), StoredContentPlan(NEW), entry
+    )
     assert len(registry.events("s")) == 1
 
 

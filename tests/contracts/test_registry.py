@@ -10,7 +10,7 @@ import pytest
 from edl.coordinator import Registry
 from edl.coordinator.registry import Kind, LogEntry
 from edl.coordinator.store import redis_leases
-from edl.coordinator.store.records import FACTS_TTLS, Beat, MemberBeat, SweepPermit
+from edl.coordinator.store.records import FACTS_TTLS, BeatAnswer, MemberBeat, SweepPermit
 from edl.runtime.errors import LeaseSuperseded, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
 from edl.tests.stores import renew
@@ -259,7 +259,7 @@ def test_a_drain_comes_with_the_next_beat_and_ends_with_it(registries: Registrie
     assert registry.members("teachers", "s") == []
     enter(registry, "t1", state="serving")
     for _ in range(3):  # so that the next beats are plain ones
-        assert renew(registry, "teachers", "s", "t1", LONG_S, incarnation=1) is Beat.KEPT
+        assert renew(registry, "teachers", "s", "t1", LONG_S, incarnation=1) is BeatAnswer.KEPT
     cursor = registry.changes("teachers", "s").cursor
     assert registry.request_drain("s", "t1")
     (member,) = registry.changes("teachers", "s", cursor).members
@@ -268,11 +268,11 @@ def test_a_drain_comes_with_the_next_beat_and_ends_with_it(registries: Registrie
     enter(registry, "t1", 1, state="serving")  # the same instance, in another Redis
     for ttl_s in (2 * LONG_S, SHORT_S):  # the first one moves the deadline
         assert registry.members("teachers", "s")[0].draining
-        assert renew(registry, "teachers", "s", "t1", ttl_s, incarnation=1) is Beat.DRAIN
+        assert renew(registry, "teachers", "s", "t1", ttl_s, incarnation=1) is BeatAnswer.DRAIN
     registries.pass_s(SHORT_S * 1.1)  # the deadline is that of the beat
     assert registry.sweep("teachers", "s") == ["t1"]
     enter(registry, "t1", 2, state="serving")
-    assert renew(registry, "teachers", "s", "t1", LONG_S, incarnation=2) is Beat.KEPT
+    assert renew(registry, "teachers", "s", "t1", LONG_S, incarnation=2) is BeatAnswer.KEPT
     assert not registry.members("teachers", "s")[0].draining
 
 
@@ -288,10 +288,10 @@ def test_many_beats_have_their_answers_in_order(registries: Registries) -> None:
     beats = [MemberBeat(name, 7, {"volume_bytes": "5"}) for name in crowd]
     beats[3] = MemberBeat("j/3", 6)
     beats[5] = MemberBeat("nobody/0", 7)
-    beats[7] = MemberBeat("j/7", 7, {"want": "2"}, noted=True)
+    beats[7] = MemberBeat("j/7", 7, {"want": "2"}, notify=True)
     beats[9] = MemberBeat("j/9", 7, {"t_s_seconds": "0.1"})
     answers = registry.beat_many("students", [("s", beat) for beat in beats], LONG_S)
-    assert [n for n, beat in enumerate(answers) if beat is not Beat.KEPT] == [3, 5]
+    assert [n for n, beat in enumerate(answers) if beat is not BeatAnswer.KEPT] == [3, 5]
     assert [m.member for m in registry.changes("students", "s", cursor).members] == ["j/7"]
     told = registry.read("students", "s", ["j/9", "nobody/0", "j/3"])
     assert [(m.member, m.facts.get("t_s_seconds")) for m in told] == [("j/9", "0.1"), ("j/3", None)]
@@ -308,18 +308,25 @@ def test_beats_of_teachers_that_are_sent_together_hear_all_that_one_hears(
     for name in names:
         registry.register("teachers", of[name], name, {"incarnation": "1"}, LONG_S)
 
-    def beat(ttl_s: float) -> list[Beat]:
+    def beat(ttl_s: float) -> list[BeatAnswer]:
         beats = [(of[name], MemberBeat(name, 1)) for name in names]
         return registry.beat_many("teachers", beats, ttl_s)
 
     for _ in range(3):  # so that the next beats are plain ones
-        assert beat(LONG_S) == [Beat.KEPT] * 6
-    assert beat(2 * LONG_S) == [Beat.KEPT] * 6
+        assert beat(LONG_S) == [BeatAnswer.KEPT] * 6
+    assert beat(2 * LONG_S) == [BeatAnswer.KEPT] * 6
     assert all(registry.members("teachers", s)[0].remaining_s > LONG_S for s in of.values())
     registries.another.request_drain("s1", "t1")
     registries.another.leave("teachers", "s2", "t2")
     registries.another.register("teachers", "s3", "t3", {"incarnation": "2"}, 3 * LONG_S)
-    expected = [Beat.KEPT, Beat.DRAIN, Beat.UNKNOWN, Beat.UNKNOWN, Beat.KEPT, Beat.KEPT]
+    expected = [
+        BeatAnswer.KEPT,
+        BeatAnswer.DRAIN,
+        BeatAnswer.UNKNOWN,
+        BeatAnswer.UNKNOWN,
+        BeatAnswer.KEPT,
+        BeatAnswer.KEPT,
+    ]
     assert beat(2 * LONG_S) == expected
     assert registry.members("teachers", "s2") == []
 
@@ -361,19 +368,19 @@ def test_figures_of_many_beats_do_not_concern_managers(registries: Registries) -
     for name in names:
         registry.register("students", "s", name, {"incarnation": "1", "want": "1"}, LONG_S)
 
-    def beat(volume: int, ttl_s: float) -> list[Beat]:
+    def beat(volume: int, ttl_s: float) -> list[BeatAnswer]:
         beats = [MemberBeat(name, 1, {"volume_bytes": str(volume)}) for name in names]
         return registry.beat_many("students", [("s", beat) for beat in beats], ttl_s)
 
-    assert beat(1, LONG_S) == [Beat.KEPT] * 3
+    assert beat(1, LONG_S) == [BeatAnswer.KEPT] * 3
     cursor = registry.changes("students", "s").cursor
-    assert beat(2, 2 * LONG_S) == [Beat.KEPT] * 3
+    assert beat(2, 2 * LONG_S) == [BeatAnswer.KEPT] * 3
     assert registry.changes("students", "s", cursor).members == ()
     for member in registry.members("students", "s"):
         assert member.facts["volume_bytes"] == "2"
         assert member.remaining_s > LONG_S
     registries.another.register("students", "s", "j/0", {"incarnation": "2", "want": "1"}, LONG_S)
     registry.leave("students", "s", "j/1", 1)
-    assert beat(3, LONG_S) == [Beat.UNKNOWN, Beat.UNKNOWN, Beat.KEPT]
+    assert beat(3, LONG_S) == [BeatAnswer.UNKNOWN, BeatAnswer.UNKNOWN, BeatAnswer.KEPT]
     left = {m.member: m.incarnation for m in registry.members("students", "s")}
     assert left == {"j/0": 2, "j/2": 1}

@@ -11,7 +11,7 @@ from itertools import count
 from edl.coordinator import Registry
 from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.manager import Manager
-from edl.coordinator.manager.student_sessions import AssignmentStream, StudentOwner
+from edl.coordinator.manager.student_sessions import AssignmentStream, StudentCaller
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.call_guard import ManagerLimits
 from edl.proto import coordinator_pb2 as pb
@@ -29,10 +29,10 @@ class ScriptedManager(Manager):
     """Gives every student that comes the same teachers, and refuses whom it is told to."""
 
     beat_s: float = 0.1
-    epoch: tuple[int, int] = (100, 1)
+    version: tuple[int, int] = (100, 1)
     teachers: list[str] = field(default_factory=lambda: ["t1"])
     refuse: EdlError | None = None
-    owners: list[StudentOwner] = field(default_factory=list)
+    owners: list[StudentCaller] = field(default_factory=list)
     reports: list[pb.StudentReport] = field(default_factory=list)
     ended: list[tuple[str, bool]] = field(default_factory=list)  # student id, cleanly
     streams: dict[str, AssignmentStream] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class ScriptedManager(Manager):
         self.answering.set()
 
     def subscribe(
-        self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner
+        self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentCaller
     ) -> None:
-        self.owners.append(owner)
+        self.owners.append(caller)
         self.reports.append(report)
         if self.refuse is not None:
             stream.close(self.refuse)
@@ -67,9 +67,9 @@ class ScriptedManager(Manager):
             raise self.refuse
         return self.mesh
 
-    def push(self, student_id: str, epoch: tuple[int, int] | None = None) -> None:
+    def push(self, student_id: str, version: tuple[int, int] | None = None) -> None:
         told = pb.Assignment(protocol_version=PROTOCOL_VERSION)
-        told.term, told.counter = epoch or self.epoch
+        told.term, told.counter = version or self.version
         told.teachers.extend(pb.Teacher(teacher_id=t, address=f"{t}:1") for t in self.teachers)
         self.streams[student_id].push(told)
 

@@ -98,10 +98,10 @@ def test_older_assignments_are_ignored(mesh: Served, caplog: pytest.LogCaptureFi
     caplog.set_level(logging.DEBUG, "edl.coordinator.calling.subscription")
     with Student(mesh.url).start() as student:
         wait_until(lambda: student.told)
-        for epoch in ((100, 3), (100, 2), (99, 9), (101, 0), (100, 9), (101, 1)):
-            ignored = f"assignment {epoch} is older"
-            mesh.manager.push("j/0", epoch)
-            wait_until(lambda e=epoch, i=ignored: student.counters[-1] == e or i in caplog.text)  # type: ignore[misc]
+        for version in ((100, 3), (100, 2), (99, 9), (101, 0), (100, 9), (101, 1)):
+            ignored = f"assignment {version} is older"
+            mesh.manager.push("j/0", version)
+            wait_until(lambda e=version, i=ignored: student.counters[-1] == e or i in caplog.text)  # type: ignore[misc]
     assert student.counters == [(100, 1), (100, 3), (101, 0), (101, 1)]
     wait_until(lambda: sum("callback" in text for text in caplog.messages) == 4)
 
@@ -169,7 +169,7 @@ def test_a_silent_manager_is_left_for_another(told_before: bool) -> None:
             else:
                 wait_until(lambda: "does not answer them" in student.subscription.why)
             with served(url) as other:
-                other.manager.epoch = (200, 1)
+                other.manager.version = (200, 1)
                 proxy.stall()
                 wait_until(lambda: student.counters[-1:] == [(200, 1)])
             owners = [*hidden.manager.owners, *other.manager.owners]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edl.coordinator.manager.prober import ProbeVerdict
-from edl.coordinator.registry import Plan
+from edl.coordinator.registry import StoredContentPlan
 from edl.scheduler.admission import PROBE_TIMEOUT_S
 from edl.tests.stores import memory
 
@@ -32,12 +32,12 @@ def upgraded() -> tuple[World, Student]:
 
 
 def order(world: World, old: str, new: str, at: str) -> None:
-    version = world.registry.plan(SERVICE).version
-    assert world.registry.set_plan(SERVICE, Plan(old, new, at), version)
+    version = world.registry.content_plan(SERVICE).version
+    assert world.registry.set_content_plan(SERVICE, StoredContentPlan(old, new, at), version)
 
 
 def plan(world: World) -> tuple[str, str]:
-    found = world.registry.plan(SERVICE)
+    found = world.registry.content_plan(SERVICE)
     return found.content_id, found.next_content_id
 
 
@@ -147,14 +147,14 @@ def test_what_is_declared_is_in_the_log_whenever_the_registry_is_emptied(step: i
 def test_what_an_operator_orders_of_an_emptied_registry_or_a_stale_clock_counts() -> None:
     world, student = upgraded()
     memory(world.registry).clear()
-    assert world.registry.set_plan(SERVICE, Plan(NEW, OLD, "now"), 0)
+    assert world.registry.set_content_plan(SERVICE, StoredContentPlan(NEW, OLD, "now"), 0)
     world.run(2 * TTL_S, until=lambda: contents(student) == (OLD, ""))
     world, student = upgraded()
     behind(world)
     world.run(1)
-    since_ms = world.registry.plan(SERVICE).since_ms
+    since_ms = world.registry.content_plan(SERVICE).since_ms
     order(world, NEW, OLD, "now")
-    assert world.registry.plan(SERVICE).since_ms < since_ms
+    assert world.registry.content_plan(SERVICE).since_ms < since_ms
     world.run(2 * TTL_S, until=lambda: contents(student) == (OLD, ""))
 
 

@@ -19,7 +19,7 @@ from edl.coordinator.machines.schema import DEPLOYMENTS
 from edl.coordinator.manager.messages import report_facts, report_from, teacher_from
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.operations import drain
-from edl.coordinator.registry import LogEntry, Plan, Registry, Row
+from edl.coordinator.registry import LogEntry, Registry, Row, StoredContentPlan
 from edl.coordinator.registry.schema import (
     SERVICES,
     lease_set,
@@ -28,7 +28,7 @@ from edl.coordinator.registry.schema import (
     unpack_row,
 )
 from edl.coordinator.store import redis_connection, redis_leases
-from edl.coordinator.store.records import Beat, Leads, Member, MemberBeat
+from edl.coordinator.store.records import BeatAnswer, Leads, Member, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import RedisUnavailable
@@ -231,14 +231,14 @@ def test_a_member_of_another_type_is_refused_alone(
     for name in names:
         registry.register("teachers", s, name, {"incarnation": "1"}, 600.0)
     if state != "unknown":
-        assert registry.beat_many("teachers", beats, 600.0) == [Beat.KEPT] * 3
+        assert registry.beat_many("teachers", beats, 600.0) == [BeatAnswer.KEPT] * 3
     stranger.delete(leases.facts + "odd")
     stranger.lpush(leases.facts + "odd", "x")
     if state == "plain":  # it reads no facts
         stranger.zrem(leases.deadlines, "odd")
     for _ in range(2):
         answers = registry.beat_many("teachers", beats, 900.0)
-        assert answers == [Beat.KEPT, Beat.UNKNOWN, Beat.KEPT]
+        assert answers == [BeatAnswer.KEPT, BeatAnswer.UNKNOWN, BeatAnswer.KEPT]
     assert [one.remaining_s > 600.0 for one in registry.members("teachers", s)] == [True, True]
     stranger.delete(leases.facts + "odd")
 
@@ -256,10 +256,17 @@ def test_a_table_of_another_type_gives_an_error_or_is_passed_over(
         partial(registry.lead, s, "a#1", 600.0),
         partial(registry.write, s, fence, (0, 0), (1, 1), {"j/0": Row()}, [], {"t": 1}),
         partial(registry.table, s, (1, 0)),
-        *(partial(read, s) for read in (registry.table, registry.admitted, registry.plan)),
+        *(partial(read, s) for read in (registry.table, registry.admitted, registry.content_plan)),
         *(partial(registry.events, s, last=last) for last in (0, 3)),
-        partial(registry.set_plan, s, Plan("c"), 0),
-        partial(registry.move_plan, s, fence, (1, 1), Plan("c"), LogEntry("upgrade", "c", "")),
+        partial(registry.set_content_plan, s, StoredContentPlan("c"), 0),
+        partial(
+            registry.move_content_plan,
+            s,
+            fence,
+            (1, 1),
+            StoredContentPlan("c"),
+            LogEntry("upgrade", "c", ""),
+        ),
         partial(registry.resign, s, "a#1"),
     ]
     for call in calls:
@@ -295,17 +302,19 @@ def test_rows_of_other_versions_are_read() -> None:
 def test_an_odd_epoch_counts_as_none(
     registry: Registry, stranger: redis.Redis, s: str, text: str
 ) -> None:
-    epoch: dict[Any, Any] = {"=term": text, "=counter": text, "=floor": text}
-    stranger.hset(service_key(s, "assignment"), mapping=epoch)
+    version: dict[Any, Any] = {"=term": text, "=counter": text, "=floor": text}
+    stranger.hset(service_key(s, "assignment"), mapping=version)
     stranger.hset(service_key(s, "plan"), mapping={"version": text, "since_ms": text})
     stranger.hset(service_key(s, "admitted"), mapping={"t": text, "a b": "1", "good": "2"})
     led = registry.lead(s, "a#1", 600.0)
-    assert led.epoch == (0, 0)
-    assert registry.table(s).epoch == (0, 0)
+    assert led.table_version == (0, 0)
+    assert registry.table(s).version == (0, 0)
     assert registry.write(s, led.fence, (0, 0), (1, 1), {"j/0": Row()})
-    assert registry.table(s, (1, 0)).epoch == (1, 1)
-    assert registry.plan(s).version == 0
-    assert registry.move_plan(s, led.fence, (1, 1), Plan("c"), LogEntry("upgrade", "c", ""))
+    assert registry.table(s, (1, 0)).version == (1, 1)
+    assert registry.content_plan(s).version == 0
+    assert registry.move_content_plan(
+        s, led.fence, (1, 1), StoredContentPlan("c"), LogEntry("upgrade", "c", "")
+    )
     assert registry.admitted(s)["good"] == 2
     assert set(registry.admitted(s)) <= {"good", "t"}
 

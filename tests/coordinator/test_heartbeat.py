@@ -22,7 +22,7 @@ import redis
 from edl.coordinator import Heartbeat, Registry
 from edl.coordinator.beat_relay import BeatRelay, RelayedRegistry
 from edl.coordinator.registry import Kind
-from edl.coordinator.store.records import Beat, LeaseSet, MemberBeat
+from edl.coordinator.store.records import BeatAnswer, LeaseSet, MemberBeat
 from edl.coordinator.store.redis_leases import RedisLeases
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RedisUnavailable
@@ -112,7 +112,7 @@ class Recording(Registry):
         self.times: list[float] = []
         self.stood: list[bool] = []
 
-    def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
+    def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> BeatAnswer:
         self.beats.append(dict(beat.facts))
         self.times.append(self.clock.now)
         self.stood.append(beat.member in self.alive)
@@ -224,7 +224,7 @@ def test_an_outage_and_a_refusal_are_survived_and_logged_once(
     registry: Recording, make: Make, facts: dict[str, str],
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, refused: bool,
 ) -> None:  # fmt: skip
-    def refuse(*_: Any, **__: Any) -> Beat:
+    def refuse(*_: Any, **__: Any) -> BeatAnswer:
         raise Forbidden("the Redis user may not do this")
 
     heartbeat = make()
@@ -302,7 +302,7 @@ def test_the_teachers_of_a_host_beat_in_one_message(
     registry = Registry(FaultyStore(clock.monotonic))
     send = registry.beat_many
 
-    def sent(kind: Kind, beats: Sequence[tuple[str, MemberBeat]], ttl_s: float) -> list[Beat]:
+    def sent(kind: Kind, beats: Sequence[tuple[str, MemberBeat]], ttl_s: float) -> list[BeatAnswer]:
         messages.append(sorted(beat.member for _, beat in beats))
         return send(kind, beats, ttl_s)
 
@@ -344,7 +344,7 @@ def test_a_relay_that_hangs_costs_no_beat(registry: Recording, tmp_path: Path) -
         own = RelayedRegistry(registry.store, tmp_path / "beats", wait_s=0.01)
         with closing(own):
             own.register("teachers", "s", "t", {"incarnation": "5"}, TTL_S)
-            for incarnation, answer in ((5, Beat.KEPT), (4, Beat.UNKNOWN)):
+            for incarnation, answer in ((5, BeatAnswer.KEPT), (4, BeatAnswer.UNKNOWN)):
                 beat = renew(own, "teachers", "s", "t", TTL_S, incarnation=incarnation)
                 assert beat is answer
 
@@ -389,7 +389,7 @@ def test_beats_that_are_sent_together_are_plain_too(valkey_url: str) -> None:
         for _ in range(3):
             beat_ms = registry.time_ms()  # a deadline has to rise, in whole milliseconds
             wait_until(lambda beat_ms=beat_ms: registry.time_ms() > beat_ms + 1)  # type: ignore[misc]
-            assert registry.beat_many("teachers", beats, ttl_s) == [Beat.KEPT] * 8
+            assert registry.beat_many("teachers", beats, ttl_s) == [BeatAnswer.KEPT] * 8
         sent: Any = client.info("commandstats")
         for name in names:
             registry.leave("teachers", "plain-together", name)
@@ -399,7 +399,7 @@ def test_beats_that_are_sent_together_are_plain_too(valkey_url: str) -> None:
 
 def test_beats_are_sent_together_while_others_are_sent_alone() -> None:
     connection = Mock()
-    connection.run_many.side_effect = lambda _, calls: [(Beat.KEPT, 0)] * len(calls)
+    connection.run_many.side_effect = lambda _, calls: [(BeatAnswer.KEPT, 0)] * len(calls)
     leases, teachers = RedisLeases(connection), LeaseSet("deadlines", "facts:", "changes")
 
     def send(prefix: str) -> None:

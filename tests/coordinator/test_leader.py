@@ -52,7 +52,7 @@ def test_one_leads_and_every_manager_pushes_whole_assignments(world: World) -> N
 def test_when_the_leader_dies_another_one_leads_in_a_higher_term(world: World) -> None:
     settled(world, teachers=5)
     (leader,) = world.leading
-    before, term = world.sets, world.registry.table(SERVICE).epoch[0]
+    before, term = world.sets, world.registry.table(SERVICE).version[0]
     world.kill(leader)
     world.teacher("late")  # nobody leads when it registers
     index = world.managers.index(leader)
@@ -61,7 +61,7 @@ def test_when_the_leader_dies_another_one_leads_in_a_higher_term(world: World) -
     began = world.now
     world.run(10, until=lambda: any("late" in held for held in world.sets))
     assert world.now - began <= LEADER_TTL_S + 1.0
-    assert world.registry.table(SERVICE).epoch[0] > term
+    assert world.registry.table(SERVICE).version[0] > term
     world.run(GRACE_S + TTL_S)
     assert keep_what_they_had(before, world.sets)
     assert [e.subject for e in world.log("registered")].count("late") == 1
@@ -112,7 +112,7 @@ def test_a_death_is_told_soon_after_the_lease_with_its_reason(world: World) -> N
     assert list(world.students[0].stream.assignments[-1].lost) == [held]
     other = held_teacher(world)
     del world.teachers[other]
-    beat = MemberBeat(other, 1, {"given_up": "it lies"}, noted=True)
+    beat = MemberBeat(other, 1, {"given_up": "it lies"}, notify=True)
     world.registry.beat("teachers", SERVICE, beat, 0.2)
     world.run(TTL_S, until=lambda: other not in world.sets[0])
     memory(world.registry).restart()
@@ -156,13 +156,15 @@ def test_a_clock_that_is_set_forward_takes_no_teacher_away(world: World) -> None
 
 def test_a_reader_that_lies_about_its_term_raises_nothing_and_hides_no_other(world: World) -> None:
     settled(world)
-    term = world.registry.table(SERVICE).epoch[0]
+    term = world.registry.table(SERVICE).version[0]
     world.students[0].stream.assignments[-1].term = 1 << 62
     world.run(2 * TTL_S)
-    assert world.registry.table(SERVICE).epoch[0] == term
+    assert world.registry.table(SERVICE).version[0] == term
     world.students[1].stream.assignments[-1].term = term + 5_000_000
-    world.run(GRACE_S + 1, until=lambda: world.registry.table(SERVICE).epoch[0] > term + 5_000_000)
-    world.run(1, until=lambda: world.students[1].stream.epoch > (term + 5_000_000, 7))
+    world.run(
+        GRACE_S + 1, until=lambda: world.registry.table(SERVICE).version[0] > term + 5_000_000
+    )
+    world.run(1, until=lambda: world.students[1].stream.version > (term + 5_000_000, 7))
 
 
 def test_a_restarted_rank_supersedes_its_ghost_at_another_manager(world: World) -> None:
@@ -260,13 +262,13 @@ def test_trouble_of_redis_takes_nothing_from_anybody(
     world: World, trouble: Callable[[World], None]
 ) -> None:
     settled(world)
-    before, epoch = world.sets, world.students[0].stream.epoch
+    before, version = world.sets, world.students[0].stream.version
     trouble(world)
     for _ in range(30):
         world.run(TTL_S / 10)
         assert world.sets == before
     assert set(world.registry.table(SERVICE).rows) == {"j/0", "j/1"}
-    assert world.students[0].stream.epoch > epoch
+    assert world.students[0].stream.version > version
     assert not [*world.log("left"), *world.log("lost"), *world.log("gone")]
 
 
@@ -301,14 +303,14 @@ def test_a_fail_over_to_a_stale_replica_strips_nobody(world: World) -> None:
     stale = memory(world.registry).snapshot()
     student.fields |= {"want": 4, "state": "starved"}
     world.run(2, until=lambda: len(student.stream.teachers or []) == 4)
-    epoch = student.stream.epoch
+    version = student.stream.version
     late = world.student("j/1", at=1, want=1)
     world.run(GRACE_S)
     before = world.sets
     memory(world.registry).restore(stale)
     world.run(GRACE_S)
     assert keep_what_they_had(before, world.sets)
-    assert student.stream.epoch > epoch
+    assert student.stream.version > version
     assert set(world.registry.table(SERVICE).rows) == {"j/0", "j/1"}
     assert late.stream.error is None
     assert not world.log("lost")

@@ -14,7 +14,7 @@ import pytest
 from edl.coordinator import Registry
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.manager.manager import Manager
-from edl.coordinator.manager.student_sessions import StudentOwner
+from edl.coordinator.manager.student_sessions import StudentCaller
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import RedisUnavailable
@@ -24,7 +24,7 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 from .world import FakeStream
 
 CONFIG = ManagerConfig(ttl_s=60.0, leader_ttl_s=4.0, sweep_s=0.01, outage_sweep_s=0.02)
-ME = StudentOwner(principal="me", secret="mine")
+ME = StudentCaller(principal="me", secret="mine")
 Start = Callable[..., Manager]
 
 

@@ -14,12 +14,12 @@ from edl.coordinator.manager.overview import Overview, own_part
 from edl.coordinator.manager.student_sessions import (
     OWNER,
     SECRET,
-    StudentOwner,
+    StudentCaller,
     owns,
     refusal_of,
 )
 from edl.coordinator.manager.watch_cache import WatchCache
-from edl.coordinator.registry import LogEntry, Plan, Row, ServiceLeadership
+from edl.coordinator.registry import LogEntry, Row, ServiceLeadership, StoredContentPlan
 from edl.coordinator.store.records import Changes, Member
 from edl.runtime.errors import EdlError, Forbidden, LeaseSuperseded, RedisUnavailable
 from edl.scheduler.leadership import BEATS_PER_TTL
@@ -187,7 +187,7 @@ def mesh() -> Mesh:
     }
     refused = LogEntry("refused", "bad", "refused: another instance answers")
     mesh.write(rows, refused, admitted=1, idle=1, leaving=1)
-    mesh.registry.set_plan("s", Plan("c1", "c2", "epoch"), 0)
+    mesh.registry.set_content_plan("s", StoredContentPlan("c1", "c2", "epoch"), 0)
     return mesh
 
 
@@ -300,7 +300,7 @@ def test_a_member_that_came_back_unseen_is_read_before_it_is_given_up() -> None:
     assert known.drop_overdue(9 * GRACE_S) == ()
 
 
-ME = StudentOwner("me", "mine")
+ME = StudentCaller("me", "mine")
 FACTS = {"incarnation": "5", **ME.facts()}
 
 
@@ -308,14 +308,14 @@ FACTS = {"incarnation": "5", **ME.facts()}
     ("caller", "incarnation", "expected"),
     [
         (ME, 5, None), (ME, 4, LeaseSuperseded),
-        (StudentOwner("me", "new"), 6, None), (StudentOwner("me", "guess"), 5, Forbidden),
-        *((StudentOwner("you", "guess"), incarnation, Forbidden) for incarnation in (4, 5, 6)),
-        (StudentOwner("me again, by another token", "mine"), 5, None),
-        (StudentOwner("you", "mine"), 6, Forbidden),
+        (StudentCaller("me", "new"), 6, None), (StudentCaller("me", "guess"), 5, Forbidden),
+        *((StudentCaller("you", "guess"), incarnation, Forbidden) for incarnation in (4, 5, 6)),
+        (StudentCaller("me again, by another token", "mine"), 5, None),
+        (StudentCaller("you", "mine"), 6, Forbidden),
     ],
 )  # fmt: skip
 def test_the_first_owns_the_name(
-    caller: StudentOwner, incarnation: int, expected: type[EdlError] | None
+    caller: StudentCaller, incarnation: int, expected: type[EdlError] | None
 ) -> None:
     no = refusal_of("j/0", incarnation, caller, FACTS)
     assert (type(no) if no else None) is expected

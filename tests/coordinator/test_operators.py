@@ -14,7 +14,7 @@ from edl.cli import command_line
 from edl.coordinator import Registry
 from edl.coordinator.calling import client
 from edl.coordinator.operations import drain, upgrade
-from edl.coordinator.registry.schema import LogEntry, Plan
+from edl.coordinator.registry.schema import LogEntry, StoredContentPlan
 from edl.coordinator.store.records import WrongKeyType
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security.credentials import ClientSecurity, ServerSecurity
@@ -67,7 +67,7 @@ def test_drain_and_upgrade_reach_the_registry(mesh: Served) -> None:
     assert client.drain(mesh.url, teacher_id="t1") == ["s/t1"]
     assert mesh.registry.members("teachers", "s")[0].draining
     assert C2 in client.upgrade(mesh.url, "s", C2, "epoch")
-    assert mesh.registry.plan("s").next_content_id == C2
+    assert mesh.registry.content_plan("s").next_content_id == C2
     with pytest.raises(errors.UsageError, match="on its way"):
         client.upgrade(mesh.url, "s", C2[:6], "epoch")
 
@@ -77,7 +77,7 @@ def say(registry: Registry, service: str, *texts: str) -> None:
     registry.register("teachers", service, "t", {"incarnation": "1"}, 600.0)
     led = registry.lead(service, "test", 600.0)
     entries = [LogEntry("assigned", "j/0", text, ("t1",), ("t2",)) for text in texts]
-    assert registry.write(service, led.fence, led.epoch, led.epoch, {}, entries)
+    assert registry.write(service, led.fence, led.table_version, led.table_version, {}, entries)
 
 
 class Watcher:
@@ -292,7 +292,7 @@ def test_a_drain(teachers: Registry, asked: dict[str, str], outcome: list[str] |
 
 
 def plan(teachers: Registry) -> tuple[str, str, str]:
-    found = teachers.plan("resnet")
+    found = teachers.content_plan("resnet")
     return found.content_id, found.next_content_id, found.at
 
 
@@ -328,7 +328,7 @@ def test_the_content_of_an_upgrade_may_be_a_unique_prefix(
 ) -> None:
     for name, content in (("x", "ab"), ("y", "ab1" + "0" * 61), ("z", "ab2" + "0" * 61)):
         register(teachers, name, content)
-    assert teachers.set_plan("resnet", Plan("ab2" + "0" * 61), 0)
+    assert teachers.set_content_plan("resnet", StoredContentPlan("ab2" + "0" * 61), 0)
     assert f"to content {meant}:" in upgrade(teachers, "resnet", said, "now")
     assert plan(teachers)[1] == meant
 
@@ -351,20 +351,20 @@ def test_an_upgrade_that_cannot_be_is_refused(
     register(teachers, "second", "b2", "bert")
     with pytest.raises(errors.UsageError, match=said):
         upgrade(teachers, service, content, at)
-    assert teachers.plan("resnet").version == 0
+    assert teachers.content_plan("resnet").version == 0
 
 
 def test_a_quicker_upgrade_stays(teachers: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = teachers.set_plan
+    real = teachers.set_content_plan
 
-    def too_late(service: str, planned: Plan, expected_version: int) -> bool:
-        monkeypatch.setattr(teachers, "set_plan", real)
-        assert real(service, Plan("c1", "other", "epoch"), expected_version)
+    def too_late(service: str, planned: StoredContentPlan, expected_version: int) -> bool:
+        monkeypatch.setattr(teachers, "set_content_plan", real)
+        assert real(service, StoredContentPlan("c1", "other", "epoch"), expected_version)
         return real(service, planned, expected_version)
 
-    monkeypatch.setattr(teachers, "set_plan", too_late)
+    monkeypatch.setattr(teachers, "set_content_plan", too_late)
     with pytest.raises(errors.UsageError, match="from content c1 to other"):
         upgrade(teachers, "resnet", C2, "epoch")
-    monkeypatch.setattr(teachers, "set_plan", lambda *_: False)
+    monkeypatch.setattr(teachers, "set_content_plan", lambda *_: False)
     with pytest.raises(errors.RetryableError, match="try again"):
         upgrade(teachers, "bert", C2, "now")

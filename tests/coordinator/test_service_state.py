@@ -16,7 +16,7 @@ from edl.coordinator.manager.service_state import (
     ServiceState,
     Write,
 )
-from edl.coordinator.registry import Plan, Row, Table
+from edl.coordinator.registry import Row, StoredContentPlan, Table
 from edl.coordinator.store.records import Changes, Member
 
 NOW_S, TIME_MS, GRACE_S = 1000.0, 1_700_000_000_000, 8.4
@@ -39,7 +39,7 @@ def snapshot(
     *teachers: Member, students: Iterable[Member] = (), table: Table | None = None
 ) -> ServiceSnapshot:
     return ServiceSnapshot(
-        TIME_MS, table or Table(), all_of(teachers), all_of(students), {}, Plan()
+        TIME_MS, table or Table(), all_of(teachers), all_of(students), {}, StoredContentPlan()
     )
 
 
@@ -52,7 +52,7 @@ def begin(
 def step(state: ServiceState, events: ServiceEvents, now: float) -> tuple[Instructions, Write]:
     """Apply events, and take what is to be written for written."""
     todo = state.apply(events, now)
-    write = state.next_write() or Write(state.epoch, state.epoch, {}, (), {})
+    write = state.next_write() or Write(state.table_version, state.table_version, {}, (), {})
     state.wrote(write, now)
     return todo, write
 
@@ -72,14 +72,14 @@ def test_a_write_stays_the_same_until_it_stands() -> None:
     write = state.next_write()
     assert write == state.next_write()
     assert write is not None
-    assert (write.expected, write.epoch) == ((0, 0), (state.term, 1))
+    assert (write.expected, write.version) == ((0, 0), (state.term, 1))
     assert teachers_of(write) == ("t0", "t1")
     assert [entry.kind for entry in write.entries][:2] == ["leader", "recovery"]
     state.wrote(write, NOW_S)
     assert state.next_write() is None
     assert not state.apply(ServiceEvents(Changes(2), Changes(2)), NOW_S + 0.1).solved
     _, write = step(state, ServiceEvents(students=Changes(3, left=("j/0",))), NOW_S + 0.2)
-    assert (write.rows, write.epoch) == ({"j/0": None}, (state.term, 2))
+    assert (write.rows, write.version) == ({"j/0": None}, (state.term, 2))
 
 
 def test_equal_events_give_equal_writes() -> None:
@@ -128,7 +128,7 @@ def test_the_dead_are_named_and_those_that_left_are_not(lost: bool) -> None:
 def test_an_emptied_registry_gets_back_what_the_former_term_knew() -> None:
     former = begin(snapshot(*TWO, students=[student("j/0")]))
     step(former, ServiceEvents(), NOW_S)
-    assert not former.is_void(former.epoch, TIME_MS, NOW_S + 1)
+    assert not former.is_void(former.table_version, TIME_MS, NOW_S + 1)
     assert former.is_void((0, 0), TIME_MS, NOW_S + 1)
     state = begin(replace(snapshot(), time_ms=TIME_MS + 1), former)
     _, write = step(state, ServiceEvents(), NOW_S)
@@ -148,8 +148,8 @@ def test_a_reader_far_ahead_makes_a_term_void_once_it_has_settled() -> None:
     ahead = student("j/0", term=str(state.term + 5_000), counter="3")
     step(state, ServiceEvents(students=Changes(2, (ahead,))), NOW_S + 1)
     time_ms = TIME_MS + 10_000
-    assert not state.is_void(state.epoch, time_ms, NOW_S + GRACE_S - 1)
-    assert state.is_void(state.epoch, time_ms, NOW_S + GRACE_S + 1)
+    assert not state.is_void(state.table_version, time_ms, NOW_S + GRACE_S - 1)
+    assert state.is_void(state.table_version, time_ms, NOW_S + GRACE_S + 1)
 
 
 def test_a_teacher_is_assigned_once_its_probe_went_well() -> None:
@@ -169,7 +169,7 @@ def test_the_content_that_prevails_is_declared_after_recovery() -> None:
     old = [replace(one, facts={**one.facts, "content_id": "old"}) for one in TWO]
     state = begin(snapshot(*old, students=[student("j/0")]))
     names = {"t0", "t1"}, {"j/0"}
-    assert step(state, ServiceEvents(plan=Plan()), NOW_S)[0].plan is None
+    assert step(state, ServiceEvents(plan=StoredContentPlan()), NOW_S)[0].plan is None
     todo, _ = step(state, ServiceEvents(names=names), NOW_S + GRACE_S)
     assert todo.plan is not None
     plan, entry = todo.plan
@@ -179,10 +179,10 @@ def test_the_content_that_prevails_is_declared_after_recovery() -> None:
 
 
 def test_a_first_upgrade_is_not_lost_with_the_registrys_data() -> None:
-    ordered = Plan("", "new", "now", version=1, since_ms=TIME_MS)
+    ordered = StoredContentPlan("", "new", "now", version=1, since_ms=TIME_MS)
     state = begin(replace(snapshot(students=[student("j/0")]), plan=ordered))
     assert state.plan == ordered
-    todo, _ = step(state, ServiceEvents(plan=Plan()), NOW_S)
+    todo, _ = step(state, ServiceEvents(plan=StoredContentPlan()), NOW_S)
     assert state.plan == ordered
     assert todo.plan is not None
     assert todo.plan[0] == replace(ordered, version=0)

@@ -9,7 +9,7 @@ import pytest
 
 from edl.coordinator.manager.messages import MANAGER
 from edl.coordinator.manager.prober import ProbeVerdict
-from edl.coordinator.manager.student_sessions import StudentOwner
+from edl.coordinator.manager.student_sessions import StudentCaller
 from edl.coordinator.registry import Kind
 from edl.coordinator.store.records import WrongKeyType
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RedisUnavailable, RetryableError
@@ -84,7 +84,7 @@ def test_a_newer_stream_or_start_of_a_student_replaces_the_former(world: World) 
 def test_a_stranger_cannot_take_a_students_place(world: World, at: int) -> None:
     owner = world.student("j/0")
     world.run(1)
-    stranger = world.student("j/0", at=at, incarnation=2, caller=StudentOwner("another", "guess"))
+    stranger = world.student("j/0", at=at, incarnation=2, caller=StudentCaller("another", "guess"))
     world.run(1, until=lambda: isinstance(stranger.stream.error, Forbidden))
     assert not stranger.stream.assignments
     assert owner.stream.error is None

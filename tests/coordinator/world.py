@@ -11,7 +11,7 @@ from edl.coordinator.config import ManagerConfig
 from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.leader import Leader
 from edl.coordinator.manager.prober import ProbeVerdict
-from edl.coordinator.manager.student_sessions import StudentOwner
+from edl.coordinator.manager.student_sessions import StudentCaller
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.coordinator.registry import LogEntry
 from edl.coordinator.store.records import Member
@@ -46,7 +46,7 @@ class FakeStream:
         return sorted(teacher.teacher_id for teacher in self.assignments[-1].teachers)
 
     @property
-    def epoch(self) -> tuple[int, int]:
+    def version(self) -> tuple[int, int]:
         return self.assignments[-1].term, self.assignments[-1].counter
 
 
@@ -96,7 +96,7 @@ class FakeManager:
 class Student:
     """A reader: follows its assignment and reports to whichever manager it is at."""
 
-    def __init__(self, name: str, incarnation: int, caller: StudentOwner) -> None:
+    def __init__(self, name: str, incarnation: int, caller: StudentCaller) -> None:
         self.name = name
         self.caller = caller
         self.fields: dict[str, Any] = {"incarnation": incarnation, "want": 2, "state": "steady"}
@@ -155,10 +155,10 @@ class World:
             self.registry.register("teachers", SERVICE, name, self.teachers[name], TTL_S)
 
     def student(
-        self, name: str, at: int = 0, incarnation: int = 1, caller: StudentOwner | None = None,
+        self, name: str, at: int = 0, incarnation: int = 1, caller: StudentCaller | None = None,
         **fields: Any,
     ) -> Student:  # fmt: skip
-        student = Student(name, incarnation, caller or StudentOwner(secret=f"of {name}"))
+        student = Student(name, incarnation, caller or StudentCaller(secret=f"of {name}"))
         student.fields |= fields
         student.subscribe(self.managers[at])
         self.students.append(student)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import redis
 
-from edl.coordinator.registry import LogEntry, Plan, Registry, Row
+from edl.coordinator.registry import LogEntry, Registry, Row, StoredContentPlan
 from edl.coordinator.store.records import MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.tests.stores import renew
@@ -94,20 +94,26 @@ def assign(registry: Registry, service: str, name: str, incarnation: int) -> Non
     registry.request_drain(service, name)
     registry.register("managers", "", f"h:{os.getpid()}", {"incarnation": "1"}, TTL_S)
     registry.register("students", service, student, {"incarnation": "1"}, TTL_S)
-    beat = MemberBeat(student, 1, {"want": "2"}, noted=True)
+    beat = MemberBeat(student, 1, {"want": "2"}, notify=True)
     registry.beat_many("students", [(service, beat)], TTL_S)
     registry.sweep("teachers", service)
     stands = registry.lead(service, token, TTL_S)
     row = Row((name,)) if incarnation % 2 else None
-    term, counter = stands.epoch
-    epoch = (term or stands.time_ms, counter + 1)
+    term, counter = stands.table_version
+    version = (term or stands.time_ms, counter + 1)
     events = [LogEntry("assigned", student, "in haste", (), (name,))]
     admitted = {name: incarnation if incarnation % 2 else None}
-    registry.write(service, stands.fence, stands.epoch, epoch, {student: row}, events, admitted)
+    registry.write(
+        service, stands.fence, stands.table_version, version, {student: row}, events, admitted
+    )
     registry.set_desired(service, stands.fence, 3, "in haste", events[0])
-    registry.set_plan(service, Plan("c", at="now"), registry.plan(service).version)
-    plan = registry.plan(service)
-    registry.move_plan(service, stands.fence, epoch, plan, LogEntry("upgrade", "c", "in haste"))
+    registry.set_content_plan(
+        service, StoredContentPlan("c", at="now"), registry.content_plan(service).version
+    )
+    plan = registry.content_plan(service)
+    registry.move_content_plan(
+        service, stands.fence, version, plan, LogEntry("upgrade", "c", "in haste")
+    )
     if incarnation % 5 == 0:
         registry.resign(service, token)
 

@@ -26,7 +26,7 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder, Report
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.machines.schema import MACHINES
-from edl.coordinator.registry import LogEntry, Plan, Registry, Row, acl, connect
+from edl.coordinator.registry import LogEntry, Registry, Row, StoredContentPlan, acl, connect
 from edl.coordinator.registry.schema import SERVICES, service_key
 from edl.coordinator.store.records import Leads, MemberBeat
 from edl.coordinator.store.redis_store import WRITE_CHECK, RedisStore
@@ -217,7 +217,7 @@ def test_a_manager_does_all_that_managers_do(users: Users) -> None:
     users.teacher.register("teachers", "s", "t", FACTS, TTL_S)
     assert manager.services() == ["s"]
     manager.register("students", "s", "j/0", {"incarnation": "1"}, 30.0)
-    beat = MemberBeat("j/0", 1, {"want": "2"}, noted=True)
+    beat = MemberBeat("j/0", 1, {"want": "2"}, notify=True)
     manager.beat_many("students", [("s", beat)], 30.0)
     assert manager.read("students", "s", ["j/0"])[0].facts["want"] == "2"
     fence = manager.lead("s", "m#1", 30.0).fence
@@ -228,9 +228,11 @@ def test_a_manager_does_all_that_managers_do(users: Users) -> None:
     assert manager.table("s", (6, 0)).gone == ()
     assert manager.admitted("s") == {}
     assert [e.kind for e in manager.events("s")] == ["a"]
-    assert manager.set_plan("s", Plan("c1"), 0)
-    assert manager.move_plan("s", fence, (6, 0), Plan("c2", version=1), LogEntry("a", "b", "c"))
-    assert manager.plan("s").content_id == "c2"
+    assert manager.set_content_plan("s", StoredContentPlan("c1"), 0)
+    assert manager.move_content_plan(
+        "s", fence, (6, 0), StoredContentPlan("c2", version=1), LogEntry("a", "b", "c")
+    )
+    assert manager.content_plan("s").content_id == "c2"
     wait_until(lambda: manager.sweep("teachers", "s") == ["t"])
     assert manager.changes("teachers", "s").lost == ("t",)
     assert manager.resign("s", "m#1")
@@ -250,9 +252,13 @@ DEEDS: dict[str, Callable[[Registry], object]] = {
     "read the table": lambda r: r.table("s"),
     "read the log": lambda r: r.events("s"),
     "lead": lambda r: r.lead("s", "x#1", 30.0),
-    "plan": lambda r: r.set_plan("s", Plan("evil"), 0),
-    "plan as a leader": lambda r: r.move_plan(
-        "s", Leads(service_key("s", "leader"), "x#1", 1), (0, 0), Plan("x"), LogEntry("a", "b", "c")
+    "plan": lambda r: r.set_content_plan("s", StoredContentPlan("evil"), 0),
+    "plan as a leader": lambda r: r.move_content_plan(
+        "s",
+        Leads(service_key("s", "leader"), "x#1", 1),
+        (0, 0),
+        StoredContentPlan("x"),
+        LogEntry("a", "b", "c"),
     ),
 }
 OF_MANAGERS = {"manager", "read teachers", "read the table", "lead"}
@@ -516,13 +522,13 @@ def test_sentinels_name_the_master_and_the_new_one_after_a_fail_over(
     stack.callback(heart.stop)
     before = registry.lead("s", "m#1", 30.0)
     assert registry.write("s", before.fence, (0, 0), (5, 1), {"j/0": Row(("t",))})
-    wait_until(lambda: replica.table("s").epoch == (5, 1))
+    wait_until(lambda: replica.table("s").version == (5, 1))
 
     watched.master.kill()
     wait_until(lambda: accepts_writes(registry))
     after = registry.lead("s", "m#1", 30.0)
     assert after.registry_id != before.registry_id
-    assert after.epoch == (5, 1)
+    assert after.table_version == (5, 1)
     assert registry.table("s").rows == {"j/0": Row(("t",))}
     wait_until(lambda: [m.member for m in registry.members("teachers", "s")] == ["t"])
     wait_until(lambda: heart.answering)

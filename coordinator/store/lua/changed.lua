@@ -1,8 +1,8 @@
--- Read a hash with numbered changes: all rows, or those written since an epoch.
+-- Read a hash with numbered changes: all rows, or those written since a version.
 --
--- KEYS[1]  hash    member -> row; =term, =counter: the epoch; =floor: changes up to this number are deleted
+-- KEYS[1]  hash    member -> row; =term, =counter: the version; =floor: changes up to this number are deleted
 -- KEYS[2]  zset    member -> counter of its last change
--- ARGV     the epoch that the reader knows: term, counter ('' and 0 for none)
+-- ARGV     the version that the caller knows: term, counter ('' and 0 for none)
 -- Returns  {1 if these are all rows, else 0; term; counter; {member, row, member, row ...}}. The row
 --          of a deleted member is ''.
 local term = number(redis.call('HGET', KEYS[1], '=term'))
