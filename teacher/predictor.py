@@ -112,7 +112,7 @@ def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> B
         preprocess=config.preprocess,
         rate=config.rate,
         download=config.download,
-        on_progress=on_progress,
+        on_comparison=on_progress,
     )
 
 

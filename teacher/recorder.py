@@ -26,7 +26,7 @@ from ..proto.status import to_status
 from ..runtime.errors import AccessError, BadAnswer, EdlError, RetryableError
 from ..runtime.logs import Fields
 from ..scheduler.rates import RecentRate
-from .registration import TeacherView
+from .identity import TeacherView
 from .request import REASONS, reason_of
 
 log = logging.getLogger(__name__)

@@ -21,14 +21,14 @@ from ..runtime.metrics import MetricsServer
 from .backends.selection import check_model
 from .batcher import Batcher
 from .config import TeacherConfig, check_cores
-from .pool import PredictorPool
-from .recorder import Recorder
-from .registration import (
+from .identity import (
     InstanceIdentity,
     TeacherView,
     advertised,
     new_incarnation,
 )
+from .pool import PredictorPool
+from .recorder import Recorder
 from .servers.server import TeacherServer
 from .servers.servicer import InferenceServicer
 from .servers.shared_regions import SharedMemoryRegions

@@ -24,9 +24,9 @@ from ...proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuffe
 from ...runtime.errors import EdlError, ProcessFailed
 from ...teacher.backends import ModelSpec
 from ...teacher.config import ServerConfig, http_listen
+from ...teacher.identity import InstanceIdentity
 from ...teacher.jobs import PredictorReady, RequestLabels
 from ...teacher.recorder import Recorder
-from ...teacher.registration import InstanceIdentity
 from ...teacher.request import BatchRequest
 from ...teacher.servers.server import TeacherServer
 from ...teacher.servers.servicer import InferenceServicer

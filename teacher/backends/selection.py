@@ -45,8 +45,12 @@ NAMES: tuple[str, ...] = (AUTO, *(kind.name for kind in KINDS), paced.NAME)
 def check_model(model: str, backend: str = AUTO, preprocess: Sequence[str] = ()) -> None:
     """Check a model without loading a framework or importing a factory.
 
+    Of a named model only its package is looked up; of a factory nothing, unless `backend` names a
+    framework.
+
     Raises:
-        ModelError: there is no such model, or its framework is not installed.
+        ModelError: there are no such files, their framework or such a package is not installed, or
+            the backend does not run named models.
         UsageError: there is no such backend or preprocessing.
     """
     kinds = _kinds(backend)
@@ -73,7 +77,7 @@ def open_backend(
     preprocess: Sequence[str] = (),
     rate: float | None = None,
     download: bool = False,
-    on_progress: Callable[[str], None] = lambda text: None,
+    on_comparison: Callable[[str], None] = lambda text: None,
 ) -> Backend:
     """Load a model.
 
@@ -91,8 +95,8 @@ def open_backend(
         preprocess: steps before the model, in order.
         rate: samples per second of the device that "paced" emulates.
         download: allow fetching the weights of a named model from the network.
-        on_progress: called with one line that compares a lower precision with fp32; not called for
-            fp32.
+        on_comparison: called with one line that compares a lower precision with fp32; not called
+            for fp32.
 
     Raises:
         ModelError: there is no such model, it cannot be read, or a teacher cannot serve it.
@@ -112,7 +116,7 @@ def open_backend(
     opened = open_model(settings)
     if precision != "fp32":
         exact = open_model(replace(settings, precision="fp32"))
-        on_progress(describe_difference(opened, exact, precision))
+        on_comparison(describe_difference(opened, exact, precision))
     opened = OutputCheckedBackend(preprocessed(opened, preprocess, inputs), by_option=bool(outputs))
     for tensor in (*opened.spec.inputs, *opened.spec.outputs):
         check_dimensions(tensor)

@@ -32,11 +32,11 @@ from ..backends.model_source import find_model, hash_of_files
 from ..backends.paddle import KIND
 from ..backends.tensor_specs import datatype_named, with_declared_shapes
 from ..config import PredictorConfig, TeacherConfig
+from ..identity import advertised, split_address
 from ..pool import GIVE_UP_AFTER_CRASHES
 from ..register.config import RegisterConfig
 from ..register.server_check import ServerTest
 from ..register.sidecar import register
-from ..registration import advertised, split_address
 from ..self_test import Canary
 
 #: Name of the operator that runs the model; the same in `service.py`.

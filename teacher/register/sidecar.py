@@ -51,7 +51,7 @@ from ...scheduler.admission import (
     next_check,
     registration_failed,
 )
-from ..registration import InstanceIdentity, advertised, kinds_fact, new_incarnation, split_address
+from ..identity import InstanceIdentity, advertised, kinds_fact, new_incarnation, split_address
 from ..self_test import Canary
 from .config import RegisterConfig, with_canary
 from .server_check import ServerTest, ServerTestResult

@@ -24,9 +24,9 @@ from ...runtime.errors import EdlError
 from ..backends import ModelSpec
 from ..batcher import Labeller
 from ..config import ServerConfig
+from ..identity import InstanceIdentity
 from ..jobs import RequestLabels
 from ..recorder import CallRecord, Recorder, RequestTiming
-from ..registration import InstanceIdentity
 from ..request import (
     MODEL_VERSION,
     BatchRequest,

@@ -163,7 +163,7 @@ def test_a_lower_precision_is_labelled_and_near_or_refused(
             subject.open(folder, precision="bf16")
         return
     told: list[str] = []
-    lower = subject.open(folder, precision="bf16", on_progress=told.append)
+    lower = subject.open(folder, precision="bf16", on_comparison=told.append)
     assert "bf16" in lower.spec.numerics
     assert told
     assert told[0].startswith("bf16 against fp32 on 8 example samples: ")

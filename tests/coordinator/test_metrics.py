@@ -28,9 +28,9 @@ from edl.proto.security.certificates import export_expiry
 from edl.proto.security.credentials import ServerSecurity
 from edl.scheduler.autoscale import Desired
 from edl.teacher import ModelSpec
+from edl.teacher.identity import InstanceIdentity, TeacherView
 from edl.teacher.jobs import PredictorReady
 from edl.teacher.recorder import Recorder
-from edl.teacher.registration import InstanceIdentity, TeacherView
 from edl.tests.proto.security.authority import Authority
 from edl.tests.waiting import DEADLINE_S
 

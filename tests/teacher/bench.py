@@ -19,8 +19,8 @@ from edl.proto.security.access_control import AccessControl
 from edl.proto.security.client_connections import open_channel
 from edl.proto.security.credentials import ClientSecurity
 from edl.teacher.config import ServerConfig
+from edl.teacher.identity import InstanceIdentity
 from edl.teacher.recorder import Recorder, RequestTiming
-from edl.teacher.registration import InstanceIdentity
 from edl.teacher.servers.server import TeacherServer
 from edl.teacher.servers.servicer import InferenceServicer
 from edl.teacher.servers.shared_regions import SharedMemoryRegions

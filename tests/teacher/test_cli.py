@@ -31,8 +31,8 @@ from edl.teacher.config import (
     check_cores,
     parse_devices,
 )
+from edl.teacher.identity import advertised
 from edl.teacher.paddle_serving import engine
-from edl.teacher.registration import advertised
 
 runner = CliRunner()
 TLS = ("--tls", "cert=c,key=k")

@@ -21,7 +21,7 @@ from edl.proto.tensors import InferRequest
 from edl.runtime.errors import RequestRefused, UsageError
 from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.framework import instruction_set
-from edl.teacher.registration import InstanceIdentity
+from edl.teacher.identity import InstanceIdentity
 from edl.teacher.request import RequestedOutput, check_inputs, check_request, deadline_of
 from edl.tests.teacher.fakes import SPEC, array
 

@@ -27,12 +27,12 @@ from edl.proto.security.client_connections import open_channel
 from edl.proto.security.credentials import ClientSecurity, ServerSecurity, TlsFiles
 from edl.runtime.errors import BadAnswer, ModelError, RequestRefused, UsageError, WrongInstance
 from edl.runtime.lifecycle import Stop
+from edl.teacher.identity import InstanceIdentity
 from edl.teacher.register import sidecar
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
 from edl.teacher.register.server_check import MEASURED, ServerTest
 from edl.teacher.register.sidecar import AttestationServer, register, resolve_endpoint
-from edl.teacher.registration import InstanceIdentity
 from edl.teacher.self_test import Canary
 from edl.tests.coordinator.test_prober import probe
 from edl.tests.foreign_server import BEHAVIOURS, MODEL, ForeignGrpc, Kind, start

@@ -26,7 +26,7 @@ class InstanceIdentity:
         service: the name that students ask for; the model's name on the wire.
         teacher_id: unique within the service.
         incarnation: grows with each start.
-        draining: whether the teacher is about to leave; stated with all labels.
+        draining: whether the teacher is about to leave; each answer with soft labels says so.
         key: secret of this incarnation; stored in the registry, never sent in a message.
         attested_address: address of the foreign server that a sidecar attests; empty for a teacher.
     """
