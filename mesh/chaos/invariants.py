@@ -61,7 +61,7 @@ class InvariantResult:
 
     Attributes:
         name: name of the invariant.
-        checked: description of what was checked.
+        checked: what was checked, as text.
         broken: descriptions of violations; empty if the invariant holds.
     """
 
