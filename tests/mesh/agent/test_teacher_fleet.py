@@ -157,7 +157,8 @@ def test_a_teacher_with_wrong_options_ends_the_fleet() -> None:
     one.service.desired = 1
     refused = pytest.raises(UsageError, match="--model is what")
     with in_thread(one.runner.run) as (_, ended), refused:
-        ended.result(DEADLINE_S)
+        wait_until(ended.done)
+        ended.result()
     with pytest.raises(UsageError, match="not 3 to 2"):
         LocalFleetConfig(TeacherSpec("s", "m"), "redis://nowhere", "f", 3, 2)
 
