@@ -80,9 +80,10 @@ class DistilReader:
         temperature: have the teacher send softmax(logits / temperature) instead of logits; for
             every output, or by output.
         soft_label_is: what the model returns, "logits" or "probabilities"; for every output, or by
-            output. Iterating raises UsageError if teachers publish another kind, unless
-            `temperature` is set for the output. Before labels of several services are averaged,
-            logits get a softmax; by default, the kind that teachers publish decides.
+            output. Teachers that publish another kind are ejected, unless `temperature` is set for
+            the output; log-probabilities count as logits. Iterating raises UsageError if no teacher
+            fits from the start. Before labels of several services are averaged, logits get a
+            softmax; by default, the kind that teachers publish decides.
         expand_labels: return soft labels as dense float32 if a `label_form` or `temperature` is set
             for them: the classes that top-k leaves out share the remaining mass evenly. False:
             return the wire form; top-k as three arrays: values, indices (int64) and tail mass.

@@ -74,9 +74,10 @@ class Distill:
             the first of `fetches`, else the only output.
         student_output: which of the student's outputs are its logits; None: the only output, the
             first of a tuple or list, or "logits" of a dict.
-        soft_label_is: what the teachers' model returns; teachers that publish another kind cause an
-            error. None: what they publish, else probabilities if the labels look like them, else
-            logits. Top-k labels without `teacher_temperature` arrive as logits.
+        soft_label_is: what the teachers' model returns. Teachers that publish another kind are
+            ejected; if no teacher fits from the start, training fails. None: what they publish,
+            else probabilities if the labels look like them, else logits. Top-k labels without
+            `teacher_temperature` arrive as logits.
         teacher_temperature: temperature of a softmax that teachers apply to their logits; None:
             they send what their model returns.
         hints: feature maps to imitate.
