@@ -70,8 +70,8 @@ class EngineClient:
         stats: the latest stats that an engine sent.
         restarts: engines started after the first.
         calls: the calls that wait for labels.
-        on_epoch_due: called in the receiving thread when teachers of another content wait for the
-            next epoch.
+        on_epoch_due: called in the receiving thread when teachers of another content (model and
+            preprocessing) wait for the next epoch.
         numbering: lock, held from the numbering of a batch until the batch is announced, because an
             engine expects growing numbers.
 
@@ -180,7 +180,8 @@ class EngineClient:
             step_s: seconds that the training loop worked on the previous batch; None: unknown.
         """
         at = time.monotonic()
-        if number != self._last_taken:  # else the message was queued before a Ctrl-C
+        # Equal: `Pipeline.next` repeats this call, because a Ctrl-C interrupted the loop after it.
+        if number != self._last_taken:
             self._last_taken = number
             message = {"number": number, "samples": samples, "step_s": step_s, "at": at}
             self._unsent.append((self._engine, {"kind": "taken", **message}))
@@ -188,7 +189,7 @@ class EngineClient:
             self._send_later()
 
     def reset(self, epoch: int, data_epoch: int, pulled: int) -> None:
-        """Have the engine forget every batch, and announce the waiting calls again.
+        """Tell the engine to forget every batch, then announce the waiting calls to it again.
 
         Args:
             epoch: number of the stream's epoch that begins.
@@ -273,7 +274,8 @@ class EngineClient:
         return EngineInstance(process, channel, labels, ViewTracker(labels))
 
     def _restart(self) -> None:
-        # Send at the end, without the locks: a starting process does not read for a while.
+        # The channel sends all messages at the end, when the locks are released: a starting engine
+        # does not read for a while, so sending may block.
         with ExitStack() as at_the_end, self._lock:
             old = self._engine
             old.process.stop(0.0)
@@ -302,7 +304,7 @@ class EngineClient:
                 new.channel.send("stats_request", number=self._stats_requested)
                 self._engine, self._ending = new, None
             self._counted_before = {name: self.stats.get(name, 0) for name in ENGINE_COUNTERS}
-            self.restarts += 1  # from now on `pid` is that of the new engine
+            self.restarts += 1  # after `_engine` is set: who sees the new count sees the new `pid`
             old.labels.close()
 
     def _announcement(self, batch: RingBatch | PendingCall) -> Message:

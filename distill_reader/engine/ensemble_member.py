@@ -89,8 +89,8 @@ class EnsembleMember:
 
     Attributes:
         config: settings with this service only.
-        core: makes all decisions. Other objects only read it, but the label cache may pin
-            `core.numerics`.
+        core: makes all decisions. Other objects only read it, except that the label cache may set
+            `core.numerics.pinned`, to the numerics_id of stored labels.
         ledger: the core's ledger, with the state of each row.
         roster: source of the teachers.
         labels: the label records.
@@ -151,7 +151,8 @@ class EnsembleMember:
         #: Batches of the training loop that could not be sent: the epoch fails, so they must not be
         #: delivered without labels.
         self._unfit: set[int] = set()
-        #: Batches in the label cache that will be delivered without labels of this service.
+        #: Batches that still wait for their lookup in the label store, and will be delivered
+        #: without labels of this service.
         self._unwanted: set[int] = set()
         self._kept = KeptLabels(config.labels)
         self._dispute = ""  # describes the latest dispute
@@ -206,7 +207,7 @@ class EnsembleMember:
 
     def _enqueue(self, batch: BatchMetadata, cached: CachedLabels) -> None:
         """Copy the cached labels of a batch, and have its other rows labelled."""
-        number, nbytes, rows, kind = batch.number, batch.nbytes, batch.rows, batch.kind
+        number, nbytes, rows, layout_id = batch.number, batch.nbytes, batch.rows, batch.layout_id
         missing: tuple[tuple[int, int], ...] | None = None
         row_nbytes = 0
         if number in self._unwanted:
@@ -218,18 +219,20 @@ class EnsembleMember:
         if number in self.ledger.withheld:
             self.handle(ev.StoreSearched(number, missing, row_nbytes))
         else:
-            self.handle(ev.Queued(number, nbytes, rows, missing, row_nbytes, kind, batch.is_call))
+            self.handle(
+                ev.Queued(number, nbytes, rows, missing, row_nbytes, layout_id, batch.is_call)
+            )
 
     def restore(self, batch: BatchMetadata, labels_nbytes: int, makers: Sequence[str]) -> None:
         """Add a batch that an earlier engine has offered to the trainer, labelled by `makers`."""
         row_nbytes = -(-labels_nbytes // max(batch.rows, 1))
-        # Batches enter the ledger in order: first those in the label cache.
+        # Batches enter the ledger in order: first those that still wait for their lookup.
         for prior in () if self.label_cache is None else self.label_cache.enter_ledger():
-            fields = (prior.number, prior.nbytes, prior.rows, None, 0, prior.kind, prior.is_call)
-            self.handle(ev.Queued(*fields, is_withheld=True))
+            about = (prior.number, prior.nbytes, prior.rows, None, 0, prior.layout_id)
+            self.handle(ev.Queued(*about, prior.is_call, is_withheld=True))
         self.handle(
             ev.BatchRestored(
-                batch.number, batch.nbytes, batch.rows, batch.kind, tuple(makers), row_nbytes
+                batch.number, batch.nbytes, batch.rows, batch.layout_id, tuple(makers), row_nbytes
             )
         )
 
@@ -278,12 +281,12 @@ class EnsembleMember:
             self._profile_recorder.save_if_due(now)
             for link in self.links.values():
                 link.check_deadlines(now)
-        in_store, calls_in_store, store_content = 0, 0, ""
+        is_connected = self._coordinator_connected
+        tick = ev.Tick(coordinator_answers=is_connected)
         if (cache := self.label_cache) is not None:
             cache.tick(self.core.model_switch.state.awaited, self.ledger.usable, now)
-            in_store, calls_in_store, store_content = len(cache), cache.calls, cache.content_id
+            tick = ev.Tick(len(cache), cache.content_id, is_connected, cache.calls)
         self._free_windows()
-        tick = ev.Tick(in_store, store_content, self._coordinator_connected, calls_in_store)
         self.handle(tick, now)
 
     # --- the teachers
@@ -368,7 +371,11 @@ class EnsembleMember:
     def forward(
         self, event: ev.Released | ev.DeliverUnlabelled | ev.InvalidateBatch | ev.LoopWaiting
     ) -> None:
-        """Pass an event of the delivery to the core; the ledger may not have its batch yet."""
+        """Pass an event of the delivery to the core.
+
+        While the event's batch waits for its lookup, the ledger does not have it: then only note
+        the event.
+        """
         cache = self.label_cache
         if cache is None or isinstance(event, ev.LoopWaiting) or not cache.holds(event.batch):
             self.handle(event)

@@ -40,7 +40,8 @@ class BatchMetadata(NamedTuple):
         samples: its rows, as the training loop counts them.
         fields: the location of each field in the ring.
         rows: number of rows that can be sent separately; 1 if the batch cannot be split.
-        kind: rows of batches of one kind can be sent in one request.
+        layout_id: number of its layout (fed fields, dtypes, shapes of a row). Rows of batches with
+            the same number can be sent in one request.
         can_split: all fields to be fed have the same number of rows, at least one.
         generation: generation of the first field; it changes when the memory is reused.
         is_call: a call requests its labels, outside the training loop.
@@ -51,7 +52,7 @@ class BatchMetadata(NamedTuple):
     samples: int
     fields: Mapping[FieldKey, ArrayRef]
     rows: int
-    kind: int
+    layout_id: int
     can_split: bool
     generation: int = 0
     is_call: bool = False
@@ -69,7 +70,7 @@ class KnownBatches(dict[int, BatchMetadata]):
         self._fed = {key for _, key in config.feeds}
         numbers = itertools.count()
         #: Returns the number of a layout; a layout that was evicted gets a new one.
-        self._kind = lru_cache(MAX_LAYOUTS)(lambda layout: next(numbers))
+        self._layout_id = lru_cache(MAX_LAYOUTS)(lambda layout: next(numbers))
 
     def add(self, message: Message) -> BatchMetadata:
         """Add the batch of a message of the trainer."""
@@ -82,12 +83,20 @@ class KnownBatches(dict[int, BatchMetadata]):
         can_split = len(lengths) == 1 and 0 not in lengths
         if can_split:
             layout = tuple((key, ref.dtype, ref.shape[1:]) for key, ref in fed.items())
-            rows, kind = lengths.pop(), self._kind(layout)
+            rows, layout_id = lengths.pop(), self._layout_id(layout)
         else:
-            rows, kind = 1, -1 - number  # a kind of its own: the batch is sent whole, and alone
+            rows, layout_id = 1, -1 - number  # its own layout: the batch is sent whole, and alone
         generation, is_call = message["generation"], message["kind"] == "call"
         batch = BatchMetadata(
-            number, message["nbytes"], samples, fields, rows, kind, can_split, generation, is_call
+            number,
+            message["nbytes"],
+            samples,
+            fields,
+            rows,
+            layout_id,
+            can_split,
+            generation,
+            is_call,
         )
         self[number] = batch
         return batch
@@ -209,7 +218,7 @@ class InputSlicer:
         """Cut the inputs of one request.
 
         Args:
-            spans: the rows to be labelled, of batches of one kind.
+            spans: the rows to be labelled, of batches with one layout.
             inputs: names of the model's inputs.
 
         Raises:

@@ -243,7 +243,8 @@ class Queued(NamedTuple):
         missing: rows that need labels, as disjoint (start, stop) in ascending order; None: all
             rows; (): none, the batch is labelled already.
         row_nbytes: bytes of one row's labels, as far as known; answers update it.
-        kind: only batches of one kind are joined: their rows have equal shapes and dtypes.
+        layout_id: only batches with the same number are joined: their rows have equal shapes and
+            dtypes.
         is_call: a call outside the training loop asked for its labels.
         is_withheld: its labels are searched in a label store; no row is sent before
             `StoreSearched`.
@@ -254,7 +255,7 @@ class Queued(NamedTuple):
     rows: int
     missing: tuple[tuple[int, int], ...] | None = None
     row_nbytes: int = 0
-    kind: int = 0
+    layout_id: int = 0
     is_call: bool = False
     is_withheld: bool = False
 
@@ -269,7 +270,7 @@ class BatchRestored:
         batch: its id; ids grow.
         nbytes: bytes of its inputs.
         rows: number of rows (>= 1).
-        kind: as in `Queued`.
+        layout_id: as in `Queued`.
         makers: teachers that made its labels. If one of them is no longer trusted, the whole batch
             is labelled again, because this engine cannot replace single rows of these labels.
         row_nbytes: bytes of one row's labels.
@@ -278,7 +279,7 @@ class BatchRestored:
     batch: int
     nbytes: int
     rows: int = 1
-    kind: int = 0
+    layout_id: int = 0
     makers: tuple[str, ...] = ()
     row_nbytes: int = 0
 

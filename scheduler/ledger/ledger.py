@@ -130,7 +130,7 @@ class Ledger(LedgerView):
             event.row_nbytes,
             waiting,
             lacking,
-            event.kind,
+            event.layout_id,
             event.is_call,
         )
         tables.admit(batch)
@@ -148,7 +148,7 @@ class Ledger(LedgerView):
     def _on_restored(self, event: ev.BatchRestored) -> None:
         tables = self._tables
         batch = LedgerBatch(
-            event.batch, event.rows, event.nbytes, event.row_nbytes, [], 0, event.kind
+            event.batch, event.rows, event.nbytes, event.row_nbytes, [], 0, event.layout_id
         )
         batch.restored_labellers = event.makers
         batch.stage = LABELLED

@@ -67,7 +67,7 @@ class LedgerBatch:
     row_nbytes: int  # of labels, once they are known
     waiting: list[WaitingRows]  # in order
     unlabelled_rows: int  # waiting or in flight
-    kind: int = 0
+    layout_id: int = 0
     is_call: bool = False
     stage: BatchStage = UNLABELLED
     #: Rows that teachers have labelled, each span with its teacher.
@@ -90,7 +90,7 @@ class LedgerBatch:
 
     def may_join(self, other: LedgerBatch) -> bool:
         """Whether one request may have rows of both batches."""
-        return self.kind == other.kind and not (self.send_alone or other.send_alone)
+        return self.layout_id == other.layout_id and not (self.send_alone or other.send_alone)
 
     def drop_labels_of(self, teacher: str) -> tuple[Span, ...]:
         """Remove the labels of `teacher`; return the rows that lost their labels."""

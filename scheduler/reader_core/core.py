@@ -385,8 +385,8 @@ class ReaderCore:
         panel = self.teachers.comparisons.panel
         view = FlowView(  # by position: with names, this takes three times as long
             load.volume_bytes,
-            load.queued + tick.in_store,
-            load.unlabelled + tick.in_store,
+            load.queued + tick.awaiting_lookup,
+            load.unlabelled + tick.awaiting_lookup,
             load.window_batches,
             load.window_room,
             load.idle,
@@ -401,8 +401,8 @@ class ReaderCore:
             panel.judges if panel.disputed else 0,
             self._times.presumed,
             may_be_cut_off,
-            load.queued_calls + tick.calls_in_store,
-            load.unlabelled_calls + tick.calls_in_store,
+            load.queued_calls + tick.calls_awaiting_lookup,
+            load.unlabelled_calls + tick.calls_awaiting_lookup,
         )
         before = self.decision.want
         self.decision, self.memory = flow.decide(view, self.memory, now, self.config.flow)

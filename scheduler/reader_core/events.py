@@ -322,16 +322,17 @@ class Tick(NamedTuple):
     """The driver has reported all events, or time has passed: decide what follows.
 
     Attributes:
-        in_store: number of batches that wait for a label store before the ledger gets them.
+        awaiting_lookup: number of batches that wait for their lookup in a label store, before they
+            enter the ledger.
         store_content: content of the stored labels that are searched; empty: unknown, or no store.
         coordinator_answers: the coordinator can be reached, so assignments are up to date.
-        calls_in_store: how many batches of `in_store` belong to calls.
+        calls_awaiting_lookup: how many batches of `awaiting_lookup` belong to calls.
     """
 
-    in_store: int = 0
+    awaiting_lookup: int = 0
     store_content: str = ""
     coordinator_answers: bool = True
-    calls_in_store: int = 0
+    calls_awaiting_lookup: int = 0
 
 
 Event = (

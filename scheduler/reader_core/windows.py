@@ -18,8 +18,9 @@ of that time, the teacher is just busy, and no other window is tried.
 With `request_rows="auto"` the rows of a request are optimised too. A device labels more rows
 per second in larger requests until it is full; larger requests only take longer. So the smallest
 size with the full rate is sought, on powers of two, by the device seconds of the answers. The size
-is limited by the model and by the seconds that one request may occupy a device: so much work is
-lost with a teacher, and the batch that the student waits for may have to wait that long.
+is limited by the model, and by the seconds that one request may occupy a device: a teacher that is
+lost loses up to that much work on a request, and the batch that the student waits for may have to
+wait that long.
 """
 
 from __future__ import annotations

@@ -211,13 +211,13 @@ def test_what_is_not_read_as_it_lies_is_not_lent(world: World) -> None:
     assert not slicer.cut((Span(0, 0, 4),), ("x",)).locations, "its memory may be another's soon"
 
 
-def test_batches_of_unlike_fields_are_of_unlike_kinds(world: World) -> None:
+def test_batches_of_unlike_fields_have_unlike_layouts(world: World) -> None:
     world.add(2, np.zeros((4, WIDTH), np.float64))
     world.add(3, np.zeros((4, WIDTH), np.float32), np.zeros(5))
     world.add(4, np.zeros((4, WIDTH), np.float32), np.zeros(5))
-    kinds = [world.batches[number].kind for number in range(5)]
-    assert kinds[0] == kinds[1]
-    assert len(set(kinds)) == 4
+    layout_ids = [world.batches[number].layout_id for number in range(5)]
+    assert layout_ids[0] == layout_ids[1]
+    assert len(set(layout_ids)) == 4
     assert [world.batches[number].rows for number in (0, 2, 3)] == [4, 4, 1]
 
 

@@ -59,7 +59,7 @@ class Book:
 
     rows: list[Row]
     nbytes: int
-    kind: int = 0
+    layout_id: int = 0
     said: dict[str, str] = field(default_factory=dict)  # who refused it, and why
     counted: set[str] = field(default_factory=set)  # those of them that label
     crashes: dict[str, int] = field(default_factory=dict)  # how often it crashed a predictor
@@ -290,7 +290,7 @@ class World:
         assert worker.usable, "sent to one that is not usable"
         batches = sorted({span.batch for span in send.spans})
         books = [self.books[batch] for batch in batches]
-        assert len({book.kind for book in books}) == 1, "kinds are joined"
+        assert len({book.layout_id for book in books}) == 1, "unequal layouts are joined"
         assert len(books) == 1 or not any(book.alone for book in books), "joined, but to be alone"
         rows = [(s.batch, row) for s in send.spans for row in range(s.start, s.stop)]
         assert rows == sorted(set(rows)), "rows out of order, or twice"

@@ -34,16 +34,17 @@ class LedgerMachine(LedgerTeachers):
         batch: int,
         rows: int,
         nbytes: int,
-        kind: int = 0,
+        layout_id: int = 0,
         makers: tuple[str, ...] = (),
         *,
         released: bool = False,
     ) -> None:
-        book = self.world.books[batch] = Book([STORE] * rows, nbytes, kind, makers={*makers})
+        book = self.world.books[batch] = Book([STORE] * rows, nbytes, layout_id, makers={*makers})
         book.told = True
         self.world.line.append(batch)
         assert (
-            self.world.tell(ev.BatchRestored(batch, nbytes, rows, kind, makers, ROW_NBYTES)) == []
+            self.world.tell(ev.BatchRestored(batch, nbytes, rows, layout_id, makers, ROW_NBYTES))
+            == []
         )
         if released:
             self.world.line.remove(batch)
@@ -57,29 +58,29 @@ class LedgerMachine(LedgerTeachers):
         count=st.integers(1, 6),
         rows=st.integers(1, 8),
         gap=st.integers(0, 2),
-        kind=st.sampled_from([0, 0, 0, 1]),
+        layout_id=st.sampled_from([0, 0, 0, 1]),
         labelled=st.none() | st.lists(st.booleans(), min_size=8, max_size=8),
     )
     def the_source_yields(
-        self, count: int, rows: int, gap: int, kind: int, labelled: list[bool] | None
+        self, count: int, rows: int, gap: int, layout_id: int, labelled: list[bool] | None
     ) -> None:
         for _ in range(count):
             batch = self.new_id(gap)
-            book = self.world.books[batch] = Book([WAITS] * rows, 100 + batch, kind)
+            book = self.world.books[batch] = Book([WAITS] * rows, 100 + batch, layout_id)
             missing = None
             if labelled is not None:
                 book.rows = [STORE if known else WAITS for known in labelled[:rows]]
                 missing = runs_of([row for row in range(rows) if not labelled[row]])
             self.world.line.append(batch)
             self.world.delivery.queue(batch)
-            self.world.tell(ev.Queued(batch, book.nbytes, rows, missing, ROW_NBYTES, kind))
+            self.world.tell(ev.Queued(batch, book.nbytes, rows, missing, ROW_NBYTES, layout_id))
 
     @rule(name=names, count=st.integers(1, 4), rows=st.integers(1, 8), steps=st.integers(0, 4))
     def all_goes_well_for_a_while(self, name: str, count: int, rows: int, steps: int) -> None:
         """Most examples would not get so far by single rules that follow each other by chance."""
         if not any(worker.usable for worker in self.world.workers.values()):
             self.a_teacher_joins(name, window=2, most=None, seconds=None, trial=False)
-        self.the_source_yields(count, rows, gap=0, kind=0, labelled=None)
+        self.the_source_yields(count, rows, gap=0, layout_id=0, labelled=None)
         self.the_oldest_requests_are_answered(2 * count)
         self.batches_are_released()
         if steps:
@@ -158,7 +159,9 @@ class LedgerMachine(LedgerTeachers):
         world.void_all()
         for batch in world.line:
             old = world.books[batch]
-            world.books[batch] = Book([WAITS] * len(old.rows), old.nbytes, old.kind, told=old.told)
+            world.books[batch] = Book(
+                [WAITS] * len(old.rows), old.nbytes, old.layout_id, told=old.told
+            )
             if stored:
                 world.books[batch].withhold()
         out = world.tell(ev.Relabel(stored))
@@ -174,13 +177,13 @@ class LedgerMachine(LedgerTeachers):
             if book.told:
                 makers = {*book.makers, *(row for row in book.rows if row in NAMES)}
                 makers = set() if book.forgone or book.condemned else makers
-                told = (book.nbytes, book.kind, tuple(sorted(makers)))
+                told = (book.nbytes, book.layout_id, tuple(sorted(makers)))
                 self.hold(batch, rows, *told, released=batch in old.student)
             else:
-                self.world.books[batch] = Book([WAITS] * rows, book.nbytes, book.kind)
+                self.world.books[batch] = Book([WAITS] * rows, book.nbytes, book.layout_id)
                 self.world.line.append(batch)
                 self.world.delivery.queue(batch)
-                out = self.world.tell(ev.Queued(batch, book.nbytes, rows, kind=book.kind))
+                out = self.world.tell(ev.Queued(batch, book.nbytes, rows, layout_id=book.layout_id))
                 assert out == []
 
     @invariant()
@@ -202,7 +205,7 @@ def test_an_answer_from_before_a_batch_was_doubted_does_not_count() -> None:
     """The batch went without labels while its request was in flight, and is labelled anew."""
     machine = LedgerMachine()
     machine.an_engine_starts(ordered=True, held=0)
-    machine.the_source_yields(count=1, rows=2, gap=0, kind=0, labelled=None)
+    machine.the_source_yields(count=1, rows=2, gap=0, layout_id=0, labelled=None)
     for name in "ab":
         machine.a_teacher_joins(name, window=1, most=None, seconds=None, trial=False)
     machine.it_goes_without_labels(index=0, head=True, now=True)

@@ -19,18 +19,18 @@ MANY = 10 * MAX_LAYOUTS
 BYTES_EACH = 80
 
 
-def kind_of(batches: KnownBatches, number: int, width: int) -> int:
-    """Add a batch; its kind."""
+def layout_id_of(batches: KnownBatches, number: int, width: int) -> int:
+    """Add a batch; return its `layout_id`."""
     ref = ArrayRef("<f4", (4, width), 0)
     about = {"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]}
-    return batches.add({"kind": "batch", "generation": 0, **about}).kind
+    return batches.add({"kind": "batch", "generation": 0, **about}).layout_id
 
 
 def padded_batches() -> Callable[[int], None]:
     batches = KnownBatches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
 
     def one(number: int) -> None:
-        kind_of(batches, number, number)
+        layout_id_of(batches, number, number)
         del batches[number]
 
     return one
@@ -68,6 +68,6 @@ def test_what_is_gone_is_forgotten(make: Callable[[], Callable[[int], None]]) ->
 def test_batches_of_one_layout_may_go_together() -> None:
     batches = KnownBatches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
     widths = [1, 1, *range(2, 2 * MAX_LAYOUTS), 1]
-    first, second, *others = (kind_of(batches, *one) for one in enumerate(widths))
+    first, second, *others = (layout_id_of(batches, *one) for one in enumerate(widths))
     assert first == second
     assert len(set(others)) == len(others), "what is forgotten is not taken for another"

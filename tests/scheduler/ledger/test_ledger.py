@@ -68,7 +68,7 @@ class TestSizes:
         ledger = ledger_after(*queued(0, 1, 2))
         out = after(ledger, ev.TeacherJoined("a", 2, most_rows=16))
         assert rows_sent(out) == [[(0, 0, 10), (1, 0, 6)], [(1, 6, 10), (2, 0, 10)]]
-        ledger = ledger_after(*queued(0), ev.Queued(1, 100, 10, kind=1), *queued(2))
+        ledger = ledger_after(*queued(0), ev.Queued(1, 100, 10, layout_id=1), *queued(2))
         out = after(ledger, ev.TeacherJoined("a", 3, most_rows=30))
         assert rows_sent(out) == [[(0, 0, 10)], [(1, 0, 10)], [(2, 0, 10)]]
         ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0, 1, 2))

@@ -153,7 +153,7 @@ def test_calls_take_no_room_from_the_loop() -> None:
     load = callers.core.ledger.load
     assert (load.unlabelled, load.unlabelled_calls) == (52, 51)
     assert load.queued_calls == load.queued
-    callers.tell(ev.Tick(in_store=60, calls_in_store=60))
+    callers.tell(ev.Tick(awaiting_lookup=60, calls_awaiting_lookup=60))
     assert callers.core.decision.pull == before
     first = callers.asked[1]
     callers.tell(ev.AnswerCame("t0", first.link, first.send.request, ROWS, 8, 0.1, ROWS))
