@@ -277,16 +277,16 @@ def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
         form = distill.label_form
         text = form if isinstance(form, str) else (form or {}).get(distill.main_output, "")
         k = min(int(text.rpartition(":")[2]), shape[-1])
-        values, indices, tail = distill.parts_of_main
+        values, indices, tail = distill.main_label_names
         return {
             values: uniform(*shape[:-1], k) / k,
             indices: tensor(rng.integers(0, shape[-1], [*shape[:-1], k])),
             tail: uniform(*shape[:-1]),
         }
     noise = uniform(*shape)
-    if distill.labels_are == "probabilities":
+    if distill.arriving_kind == "probabilities":
         noise = noise / noise.sum(-1)[..., None]
-    return {distill.parts_of_main[0]: noise}
+    return {distill.main_label_names[0]: noise}
 
 
 def _samples(feed: Any, rows: int) -> int:

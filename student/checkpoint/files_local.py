@@ -151,7 +151,7 @@ class _LocalDraft:
 
     def abort(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # a failed commit may have closed it
+        with contextlib.suppress(OSError):  # `commit` may have failed in closing it
             os.close(self._fd)
 
     def _translated(self) -> contextlib.AbstractContextManager[None]:
@@ -190,7 +190,7 @@ def _remove_leftover(folder: Path) -> None:
 
 
 def _is_leftover(fd: int) -> bool:
-    """Try to lock a folder; return whether no writer has it locked or, without locks, it is old."""
+    """Try to lock a folder; return whether no writer has it locked (without locks: it is old)."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -146,8 +146,8 @@ class Distill:
         return self.loss == "topk"
 
     @property
-    def labels_are(self) -> SoftLabelIs | None:
-        """What soft labels are when they arrive, given all settings; None: not known yet.
+    def arriving_kind(self) -> SoftLabelIs | None:
+        """What soft labels of the main output are on arrival, by all settings; None: unknown.
 
         Labels of several services are averaged as probabilities, and a teacher with a temperature
         applies the softmax.
@@ -164,7 +164,7 @@ class Distill:
         """
         names = tuple(self.fetches) or (self.output,)
         index = names.index(self.main_output)
-        names = (*names[:index], *self.parts_of_main, *names[index + 1 :])
+        names = (*names[:index], *self.main_label_names, *names[index + 1 :])
         if not getattr(self.options.get("ensemble"), "with_weights", False):
             return names
         from ...distill_reader.options import WEIGHTS
@@ -172,7 +172,7 @@ class Distill:
         return (*names, WEIGHTS)
 
     @property
-    def parts_of_main(self) -> tuple[str, ...]:
+    def main_label_names(self) -> tuple[str, ...]:
         """Names of the soft labels that are compared with the student's logits; three for top-k."""
         parts = (".values", ".indices", ".tail") if self.top_k else ("",)
         return tuple(f"{self.main_output}{part}" for part in parts)
@@ -242,7 +242,7 @@ class Distill:
                 else "loss='mse' needs all logits, but label_form='topk:K' omits most of them:"
                 " use loss='topk' or another form"
             )
-        if self.loss == "mse" and self.labels_are == "probabilities":
+        if self.loss == "mse" and self.arriving_kind == "probabilities":
             raise UsageError(
                 "loss='mse' compares logits, but teachers send probabilities with these settings:"
                 " use loss='kl'"

@@ -12,12 +12,12 @@ from ...scheduler.students.weights import always_zero, needs_total, weight_at
 from ..frameworks import framework_of
 from ..job.distill import Distill, OutputKey
 from .terms import (
-    as_logits,
     at_least_float32,
     feature_l2,
     kl_divergence,
     logarithm,
     logits_mse,
+    logits_of_unknown_kind,
     smoothed,
     top_k_divergence,
     weighted_sum,
@@ -30,8 +30,9 @@ class Terms:
 
     Attributes:
         total: the loss, with gradients.
-        named: detached terms `hard`, `soft`, `hint NAME` without their weights, and `total`. Terms
-            of weight 0 in this step, or without labels in this batch, are missing.
+        named: detached terms `hard`, `soft`, `hint NAME` without their weights, and `total`. NAME
+            is the teachers' output that the hint imitates. Terms of weight 0 in this step, or
+            without labels in this batch, are missing.
     """
 
     total: Any
@@ -108,7 +109,7 @@ class StepLoss:
             UsageError: the loss compares distributions, and the output has the kind "other".
         """
         distill = self.distill
-        if distill is None or distill.labels_are is not None or always_zero(distill.beta):
+        if distill is None or distill.arriving_kind is not None or always_zero(distill.beta):
             return
         only = next(iter(kinds.values())) if len(kinds) == 1 else ""
         kind = kinds.get(distill.main_output, only)
@@ -134,7 +135,7 @@ class StepLoss:
         if alpha:
             yield "hard", alpha, self._hard_term(distill, outputs, labels)
         beta = self._weight(distill.beta, step)
-        if beta and all(soft.get(name) is not None for name in distill.parts_of_main):
+        if beta and all(soft.get(name) is not None for name in distill.main_label_names):
             psi, factor = self._soft_term(distill, outputs, soft)
             yield "soft", beta * factor, psi
         for hint in distill.hints:
@@ -159,18 +160,19 @@ class StepLoss:
         """Return psi, and the factor that cancels the temperature's effect on its gradient."""
         logits = logits_of(outputs, distill)
         t = distill.temperature
-        labels = [soft[name] for name in distill.parts_of_main]
-        kind = distill.labels_are or self._published
+        labels = [soft[name] for name in distill.main_label_names]
+        kind = distill.arriving_kind or self._published
         if distill.loss == "mse":
             label = at_least_float32(labels[0])
             if kind is None:
-                label = as_logits(label)
+                label = logits_of_unknown_kind(label)
             elif kind == "probabilities":
                 label = logarithm(label)
             return logits_mse(logits, label), 1.0
         if distill.loss == "topk":
             values, indices, tail = labels
-            top_k_kind = distill.labels_are or "logits"  # probabilities arrive as their logarithm
+            # Probabilities that the teacher publishes arrive as their logarithms, so as logits.
+            top_k_kind = distill.arriving_kind or "logits"
             psi = top_k_divergence(logits, values, indices, tail, t, top_k_kind)
             return psi, t**2
         label_t = distill.teacher_temperature or 1.0

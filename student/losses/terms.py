@@ -61,7 +61,7 @@ def kl_divergence(
     with framework.no_grad():
         teacher = cast(soft_label, student_logits.dtype)
         if soft_label_is is None:
-            teacher = as_logits(teacher)
+            teacher = logits_of_unknown_kind(teacher)
         elif soft_label_is == "probabilities":
             teacher = logarithm(teacher)
         log_p = log_softmax(teacher / (temperature / soft_label_temperature), -1)
@@ -70,8 +70,8 @@ def kl_divergence(
     return (p * (log_p - log_q)).sum(-1).mean()
 
 
-def as_logits(soft_label: Tensor) -> Tensor:
-    """Return soft labels as logits: the logarithm of probabilities, logits unchanged.
+def logits_of_unknown_kind(soft_label: Tensor) -> Tensor:
+    """Return soft labels as logits: their logarithm if they look like probabilities.
 
     Labels count as probabilities if no number is negative and each row sums to 1, within the
     precision of 16-bit floats. This is computed on the device, so the host does not wait.

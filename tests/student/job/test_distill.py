@@ -29,11 +29,11 @@ def test_a_reader_accepts_all_its_options() -> None:
 
 
 def test_labels_are_classified_by_values_unless_probabilities_are_certain() -> None:
-    assert Distill("teachers").labels_are is None
-    assert Distill("teachers", teacher_temperature=2).labels_are == "probabilities"
-    assert Distill({"a": 0.5, "b": 0.5}).labels_are == "probabilities"
+    assert Distill("teachers").arriving_kind is None
+    assert Distill("teachers", teacher_temperature=2).arriving_kind == "probabilities"
+    assert Distill({"a": 0.5, "b": 0.5}).arriving_kind == "probabilities"
     top_k = Distill("teachers", label_form="topk:3", soft_label_is="probabilities")
-    assert top_k.labels_are == "logits", "logarithms of probabilities travel"
+    assert top_k.arriving_kind == "logits", "logarithms of probabilities travel"
 
 
 def test_weights_of_services_follow_the_labels() -> None:
