@@ -46,17 +46,17 @@ def hash_of_files(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def versions_of(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
+def file_stamps(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
     """Return, for each file, a value that changes with its content; None if the file is missing."""
-    versions = list[tuple[int, int, int] | None]()
+    stamps = list[tuple[int, int, int] | None]()
     for file in files:
         try:
             status = file.stat()
         except OSError:
-            versions.append(None)
+            stamps.append(None)
         else:
-            versions.append((status.st_ino, status.st_size, status.st_mtime_ns))
-    return versions
+            stamps.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return stamps
 
 
 def hash_of_code(name: str, thing: Any, arrays: Iterable[tuple[str, Array]]) -> str:

@@ -27,8 +27,8 @@ from .model_source import (
     NAMED_PACKAGES,
     ModelSettings,
     check_named,
+    file_stamps,
     hash_of_files,
-    versions_of,
 )
 from .preprocess import content_with_step
 from .torch import LoadedNetwork
@@ -103,14 +103,14 @@ class _OpenedNetwork:
         files: weights, and configuration if there is any; the content hash covers them.
         images: the form of the images that it takes; None if it takes something else.
         by_keyword: whether it takes inputs by keyword; then some outputs may not be tensors.
-        versions: `versions_of` the files that the network was made of, from before it was made.
+        stamps: `file_stamps` of the files of which the network is made, taken before it is made.
             These files come first in `files`.
     """
 
     network: Any
     files: Sequence[Path]
     images: _ImageSpec | None
-    versions: Sequence[object]
+    stamps: Sequence[object]
     by_keyword: bool = False
 
 
@@ -137,7 +137,7 @@ def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> Loaded
     with loading_errors(version, Path(model), package):
         opened = _OPENERS[prefix](name, settings.download)
     content = hash_of_files(opened.files)
-    if versions_of(opened.files[: len(opened.versions)]) != list(opened.versions):
+    if file_stamps(opened.files[: len(opened.stamps)]) != list(opened.stamps):
         raise ModelError(f"{model} changed while it was loaded: try again")
     network = opened.network.float().to(device).eval()
     declared = settings.inputs or settings.preprocessed_inputs()
@@ -179,7 +179,7 @@ def _open_timm(name: str, download: bool) -> _OpenedNetwork:
             f"timm/{name}", name if "/" in name else _timm_repository(name), download
         )
     files = _model_files(folder)
-    versions = versions_of(files)
+    stamps = file_stamps(files)
     network = timm.create_model(f"local-dir:{folder}", pretrained=True)
     config = resolve_model_data_config(network)
     channels, height, width = config["input_size"]
@@ -195,7 +195,7 @@ def _open_timm(name: str, download: bool) -> _OpenedNetwork:
             f"resize the shorter side of images to {side} ({config['interpolation']}), then take a "
             f"{config['crop_mode']} crop of {height} x {width}",
         ),
-        versions=versions,
+        stamps=stamps,
     )
 
 
@@ -229,7 +229,7 @@ def _open_transformers(name: str, download: bool) -> _OpenedNetwork:
     if not folder.is_dir():
         folder = _repository_folder(f"hf/{name}", name, download)
     files = _model_files(folder)
-    versions = versions_of(files)
+    stamps = file_stamps(files)
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     architecture = next(iter(config.architectures or ()), "")
     network_class = getattr(transformers, architecture, None)
@@ -251,7 +251,7 @@ def _open_transformers(name: str, download: bool) -> _OpenedNetwork:
     if network.main_input_name == "pixel_values" and processor.is_file():
         files.append(processor)
         images = _image_spec_of(json.loads(processor.read_text()), network.config)
-    return _OpenedNetwork(network, files, images, by_keyword=True, versions=versions)
+    return _OpenedNetwork(network, files, images, by_keyword=True, stamps=stamps)
 
 
 def _image_spec_of(processor: Mapping[str, Any], config: Any) -> _ImageSpec:
@@ -324,7 +324,7 @@ def _open_torchvision(name: str, download: bool) -> _OpenedNetwork:
     if not file.is_file() and not download:
         raise ModelError(_not_cached(f"torchvision/{name}", f"put {weights.url} at {file}"))
     weights.get_state_dict(check_hash=True, weights_only=True)  # downloads; refuses pickled code
-    versions = versions_of([file])
+    stamps = file_stamps([file])
     side, interpolation = transforms.resize_size[0], transforms.interpolation.value
     height = width = getattr(transforms, "crop_size", [side])[0]
     return _OpenedNetwork(
@@ -338,7 +338,7 @@ def _open_torchvision(name: str, download: bool) -> _OpenedNetwork:
             f"resize the shorter side of images to {side} ({interpolation}), then take a center "
             f"crop of {height} x {width}",
         ),
-        versions=versions,
+        stamps=stamps,
     )
 
 

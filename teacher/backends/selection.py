@@ -18,11 +18,11 @@ from .model_source import (
     ModelSettings,
     call_factory,
     check_named,
+    file_stamps,
     find_model,
     hash_of_files,
     is_factory,
     is_named,
-    versions_of,
 )
 from .preprocess import (
     BUILT_IN_STEPS,
@@ -164,14 +164,14 @@ def _opener(
 
 
 def _open_files(model_files: ModelFiles, settings: ModelSettings) -> Backend:
-    """Open a model's files; raises ModelError if they change before their content is hashed."""
+    """Open a model's files; raises ModelError if they change while they are loaded and hashed."""
     kind, files = model_files.kind, [model_files.file]
     assert kind.open_file is not None
     with suppress(ModelError):  # opening the files gives the better error
         files = kind.content_files(model_files.file)
-    before = versions_of(files)
+    before = file_stamps(files)
     backend = kind.open_file(model_files.file, settings)
-    if versions_of(files) != before:
+    if file_stamps(files) != before:
         raise ModelError(f"{model_files.file} changed while it was loaded: try again")
     return backend
 
