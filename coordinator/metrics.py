@@ -43,7 +43,7 @@ _LEADER_GAUGES: Final[_Metrics[LeaderView]] = {
     ),
     "recovering": (
         lambda view: view.recovering,
-        "1 during recovery: students lose no teacher that may still register again.",
+        "1 during recovery: students keep teachers that are missing in Redis.",
     ),
     "idle_teachers": (lambda view: view.idle, "Live teachers that are assigned to no student."),
     "students": (lambda view: view.students, "Students with a lease."),

@@ -312,7 +312,7 @@ class Report:
             gets no order for it until its pause is over.
         troubles: what went wrong with each deployment of `blocked`, in the same order, as text.
         cached: content ids of models in its cache.
-        leaving: it takes no further orders.
+        leaving: it takes no further orders, because its agent ends or its owner uses it.
     """
 
     host: str = ""

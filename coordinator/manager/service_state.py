@@ -1,8 +1,9 @@
 """The state of one service at its leader: takes facts of the registry, returns writes. No I/O.
 
 A state exists for one term. A term starts with a recovery, which lasts one TTL plus one heartbeat
-interval. During the recovery, students lose no teacher that may still register again. Their sets of
-teachers start from the old table and from the reports of readers.
+interval. During the recovery, students keep teachers that are missing in Redis, as these may
+register again. The students' sets of teachers start from the old table and from the reports of
+readers.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class LeaderView:
     Attributes:
         term: first part of the version of its table.
         counter: second part.
-        recovering: whether a recovery runs: students lose no teacher that may still register again.
+        recovering: whether a recovery runs: students keep teachers that are missing in Redis.
         teachers: "serving", "draining", "waiting" (for a probe) or "refused" -> how many.
         students: how many have a lease.
         idle: number of live teachers that no student has.
@@ -267,8 +268,10 @@ class ServiceState:
     def _log_beginning(self, leader: str) -> None:
         name = leader or "a manager"
         self._pending.log("leader", leader, f"{name} leads from now on, term {self.term}")
-        grace = f"for {self._grace_s:.1f} s"
-        text = f"{grace} students lose no teacher that may still register again"
+        text = (
+            f"for {self._grace_s:.1f} s students keep teachers that are missing in Redis, as they"
+            " may register again"
+        )
         self._pending.log("recovery", leader, text)
 
     def _apply_snapshot(
@@ -397,7 +400,7 @@ class ServiceState:
 
     @property
     def recovering(self) -> bool:
-        """Whether students lose no teacher, because missing members may still register again."""
+        """Whether students keep teachers that are missing in Redis, as they may register again."""
         return self._recovering_until_s is not None
 
     def recovery_may_end(self, now: float) -> bool:

@@ -202,9 +202,9 @@ class _Agent:
             teacher_id=settings.machine_id,
             order=self._order.number,
             load=round(self._lending_memory.load, 1),
-            until_s=round(self._lending.left_s),
+            until_s=round(self._lending.left_s),  # a number of seconds, in spite of its name
             cached=self._cached_models,
-            leaving=leaving or not self._lending.lent,
+            leaving=leaving or not self._lending.lent,  # takes no orders, perhaps only for a while
         )
 
 
