@@ -1,4 +1,4 @@
-"""Cost of imports: of `DistilReader` beyond numpy, and of the processes of readers and teachers."""
+"""CPU seconds of imports: what `DistilReader` adds to numpy, and what whole processes need."""
 
 from __future__ import annotations
 

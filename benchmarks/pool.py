@@ -43,9 +43,9 @@ def run(quick: bool) -> BenchmarkReport:
         log.info("teachers that take %g s for a batch", BATCH_S)
         teachers = start_teachers(stack, [paced(BATCH_S)] * TEACHERS)
         addresses = [address for address, _ in teachers]
-        caller = _start_caller(stack, SERVICE, batch().shape, batch().dtype.name, addresses)
+        student = _start_student(stack, SERVICE, batch().shape, batch().dtype.name, addresses)
         ratio, rows_of_rates = _rates(
-            caller, 50 if quick else 200, ROWS, f"teachers of {BATCH_S:g} s"
+            student, 50 if quick else 200, ROWS, f"teachers of {BATCH_S:g} s"
         )
         rows += rows_of_rates
     with ExitStack() as stack:
@@ -56,10 +56,10 @@ def run(quick: bool) -> BenchmarkReport:
                 for number in range(TEACHERS)
             ]
         addresses = [f"{HOST}:{teacher.receive()['port']}" for teacher in instant]
-        caller = _start_caller(stack, MODEL, SHAPE, "uint8", addresses)
-        rows += _rates(caller, 20 if quick else 100, SHAPE[0], "instant teachers")[1]
+        student = _start_student(stack, MODEL, SHAPE, "uint8", addresses)
+        rows += _rates(student, 20 if quick else 100, SHAPE[0], "instant teachers")[1]
         calls = 50 if quick else 200
-        rounds = [caller.ask("latency", batches=calls)["seconds"] for _ in range(MIN_ROUNDS)]
+        rounds = [student.ask("latency", batches=calls)["seconds"] for _ in range(MIN_ROUNDS)]
     median_s = Estimate.of([statistics.median(seconds) for seconds in rounds])
     all_s = [call_s for seconds in rounds for call_s in seconds]
     for part in (0.5, 0.9, 0.99):
@@ -74,20 +74,22 @@ def run(quick: bool) -> BenchmarkReport:
     )
 
 
-def _start_caller(
+def _start_student(
     stack: ExitStack, service: str, shape: tuple[int, ...], dtype: str, addresses: list[str]
 ) -> Child:
     with on_cores(two_cores()):
-        caller = Child(stack, "the caller", trainer.train, shape, dtype, service, addresses, False)
-    caller.receive()
-    return caller
+        student = Child(
+            stack, "the student", trainer.train, shape, dtype, service, addresses, False
+        )
+    student.receive()
+    return student
 
 
-def _rates(caller: Child, batches: int, rows: int, case: str) -> tuple[Estimate, list[Row]]:
+def _rates(student: Child, batches: int, rows: int, case: str) -> tuple[Estimate, list[Row]]:
     """Measure the rate of the pool relative to the reader's; return it, and rows with all rates."""
 
     def turn(kind: str) -> float:
-        return float(caller.ask(kind, batches=batches)["wall_s"])
+        return float(student.ask(kind, batches=batches)["wall_s"])
 
     samples = interleaved(lambda: turn("run"), lambda: turn("call"))
     ratio = Estimate.of_ratio(*samples)

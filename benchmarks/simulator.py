@@ -33,11 +33,14 @@ LARGE: Final = Scenario(
     warm_up_s=60.0,
     look_s=0.25,
     sample_s=5.0,
-    students=(StudentGroup("student", 1 / BATCH, count=1_000, batch=BATCH, jitter=0.05),),
+    students=(
+        # A step takes a second.
+        StudentGroup("student", t_s_s=1 / BATCH, count=1_000, batch=BATCH, jitter=0.05),
+    ),
     teachers=(
         TeacherGroup(
             "teacher",
-            0.29,
+            t_t_s=0.29,
             count=10_000,
             jitter=0.1,
             leave_per_minute=0.01,
