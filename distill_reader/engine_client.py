@@ -112,7 +112,6 @@ class EngineClient:
         #: Messages in order, each with the engine that it is for; later engines do not get it.
         self._unsent: deque[tuple[EngineInstance, Message]] = deque()
         self._sequence = itertools.count()  # numbers the messages in `_unsent`
-        self._last_taken = -1  # number of the batch taken last
         self._is_send_scheduled = False
         self._announced_at = -inf  # time of the latest announcement; -inf: none is expected soon
         self._send_lock = threading.Lock()  # keeps messages in order
@@ -180,11 +179,8 @@ class EngineClient:
             step_s: seconds that the training loop worked on the previous batch; None: unknown.
         """
         at = time.monotonic()
-        # Equal: `Pipeline.next` repeats this call, because a Ctrl-C interrupted the loop after it.
-        if number != self._last_taken:
-            self._last_taken = number
-            message = {"number": number, "samples": samples, "step_s": step_s, "at": at}
-            self._unsent.append((self._engine, {"kind": "taken", **message}))
+        message = {"number": number, "samples": samples, "step_s": step_s, "at": at}
+        self._unsent.append((self._engine, {"kind": "taken", **message}))
         if at - self._announced_at > SOON_S:
             self._send_later()
 

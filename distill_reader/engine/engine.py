@@ -205,10 +205,12 @@ class Engine:
 
     def _on_taken(self, message: Message, now: float) -> None:
         number, samples, step_s = message["number"], message["samples"], message["step_s"]
+        if number not in self._batches:
+            return  # reported again: a Ctrl-C interrupted the loop after it took the batch
         self.batch_delivery.delivery.taken(number, step_s)
         for member in self.members:
             member.taken(number, samples, step_s, now)
-        self._batches.pop(number, None)
+        del self._batches[number]
 
     def _on_resumed(self, message: Message, now: float) -> None:
         """Continue after an earlier engine; its batches were announced before this message."""

@@ -245,6 +245,15 @@ def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
         assert told.want >= told.min
 
 
+def test_a_batch_that_is_reported_as_taken_twice_counts_once() -> None:
+    with closing(bench_of()) as bench:
+        bench.answer_all("a")
+        bench.labelled()
+        for _ in range(2):
+            bench.say("taken", number=0, samples=ROWS, step_s=0.0)
+        assert bench.metric("samples_delivered") == ROWS
+
+
 def test_labels_come_again_with_a_teacher() -> None:
     with closing(Bench(no_teacher="hard_only", timeouts=Timeouts(no_teacher_s=5.0))) as bench:
         bench.batch(0)
