@@ -272,42 +272,48 @@ def says_again(process: Process, text: str) -> None:
     wait_until(lambda: said() > before, START_S)
 
 
-@pytest.mark.parametrize("job_file", [JOB_FILE, TORCH_JOB], ids=["paddle", "torch"])
+@pytest.mark.parametrize(
+    ("job_file", "most"), [(JOB_FILE, 3), (TORCH_JOB, 2)], ids=["paddle", "torch"]
+)
 def test_nodes_come_and_go_and_redis_is_away(
-    job_file: Path, elastic: Nodes, redis: tuple[str, psutil.Process]
+    job_file: Path, most: int, elastic: Nodes, redis: tuple[str, psutil.Process]
 ) -> None:
+    """`most` nodes come one after the other, and all but the last one go again."""
     url, server = redis
     rows, epochs = 1200, 5
     elastic.job_file = job_file
     elastic.environment = {"EDL_TEST_ROWS": str(rows)}
     elastic.pace(0.5)  # the job is not to end before all have come and gone
     elastic.options = (*elastic.options, "--nodes", "1:4", "--epochs", epochs)
-    a = elastic.start()  # alone: of two that start at once either may miss the first world
-    elastic.reach(1, 3)
-    b = elastic.start()
-    elastic.reach(2, 3)
-    c = elastic.start()
-    elastic.reach(3, 3)
-    b.send_signal(signal.SIGINT)
-    elastic.reach(4, 3)
-    a.send_signal(signal.SIGTERM)
-    elastic.reach(5, 3)
+    for generation in range(1, most + 1):  # of two that start at once either may miss the first
+        elastic.start()
+        elastic.reach(generation, 3)
+    *leaving, last = elastic.processes
+    signals = [signal.SIGINT, signal.SIGTERM][-len(leaving) :]
+    for generation, (node, number) in enumerate(zip(leaving, signals, strict=True), most + 1):
+        node.send_signal(number)
+        elastic.reach(generation, 3)
     server.suspend()
-    says_again(c, "training goes on without the job board")
+    says_again(last, "training goes on without the job board")
     server.resume()
-    says_again(c, "the job board answers again")
+    says_again(last, "the job board answers again")
     shown = "\n".join(edl_output("status", url=url))
     told = json.loads("".join(edl_output("status", "--json", url=url)))["jobs"]
     elastic.pace(0.0)
-    assert (a.wait(START_S), b.wait(START_S)) == (-signal.SIGTERM, 128 + signal.SIGINT)
+    codes = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 128 + signal.SIGINT}
+    assert [node.wait(START_S) for node in leaving] == [codes[number] for number in signals]
     restored = elastic.restored() | {1: 0}
-    elastic.processes = [c]
+    elastic.processes = [last]
     elastic.end()
-    assert set(restored) >= {1, 2, 3, 4, 5}
+    ranks = [*range(1, most + 1), *range(most - 1, 0, -1)]  # by generation
+    assert set(restored) >= set(range(1, len(ranks) + 1))
     # Each rank of the new world was told of each change once.
-    changes = ["1 2", "2 3", "3 2", "2 1"]
+    changes = [f"{old} {new}" for old, new in itertools.pairwise(ranks)]
     assert [k for k, _ in itertools.groupby(elastic.scaled())] == changes
-    assert sorted(elastic.scaled()) == sorted(["1 2"] * 2 + ["2 3"] * 3 + ["3 2"] * 2 + ["2 1"])
+    told_by_ranks = [
+        change for change, new in zip(changes, ranks[1:], strict=True) for _ in range(new)
+    ]
+    assert sorted(elastic.scaled()) == sorted(told_by_ranks)
     # The total batch did not change; where shares did, an epoch may end with a step of few rows.
     check_each_once(elastic.ids, restored, rows, epochs)
     totals = [line["total"] for line in surviving(elastic.ids, restored)]
@@ -315,11 +321,11 @@ def test_nodes_come_and_go_and_redis_is_away(
     assert totals.count(BATCH) > 0.97 * len(totals)
     # Operators see the generations.
     assert job_file.stem in shown
-    assert [one["ranks"] for one in told[0]["generations"]][:5] == [1, 2, 3, 2, 1]
-    assert "ranks by generation: 1 -> 2 -> 3 -> 2 -> 1" in shown
+    assert [one["ranks"] for one in told[0]["generations"]][: len(ranks)] == ranks
+    assert f"ranks by generation: {' -> '.join(map(str, ranks))}" in shown
     newest = Repository(str(elastic.folder / "checkpoints")).newest_valid()
     assert newest is not None
-    assert f"finished at step {newest.step}" in "\n".join(c.tail(1000))
+    assert f"finished at step {newest.step}" in "\n".join(last.tail(1000))
 
 
 def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
