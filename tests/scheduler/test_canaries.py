@@ -114,10 +114,9 @@ class TestCanaries:
         it = panel("abc", trial="bc")
         verdict = it.leave("a")
         assert (verdict, it.trusted) == (ComparisonVerdict(readmit=("b",)), ["b"])
-        verdict = it.leave("c")
-        assert verdict == ComparisonVerdict()
-        verdict = it.leave("b")
-        assert (it.trusted, verdict) == ([], ComparisonVerdict())
+        assert it.leave("c") == ComparisonVerdict()
+        assert it.leave("b") == ComparisonVerdict()
+        assert it.trusted == []
         assert it.join("d") is False
         it = panel("abc", trial="bc")
         assert it.refused("a") == ComparisonVerdict(readmit=("b",))
@@ -128,15 +127,12 @@ class TestCanaries:
     def test_one_is_readmitted_when_only_teachers_on_trial_answer_for_long(self) -> None:
         it = panel("abc", trial="bc")
         for now, answering in ((0.0, "abc"), (1.0, "bc"), (1.9, "abc"), (2.0, "c"), (2.9, "bc")):
-            verdict = it.tick(answering, now)
-            assert verdict == ComparisonVerdict()
-        verdict = it.tick("c", 2.0 + ALONE_S)
-        assert verdict == ComparisonVerdict(readmit=("c",))
+            assert it.tick(answering, now) == ComparisonVerdict()
+        assert it.tick("c", 2.0 + ALONE_S) == ComparisonVerdict(readmit=("c",))
         assert it.tick("bc", 10.0) == ComparisonVerdict(), "one is enough"
         it = panel("ab", trial="b")
         for now in (0.0, 5.0, 10.0):
-            verdict = it.tick("", now)
-            assert verdict == ComparisonVerdict()
+            assert it.tick("", now) == ComparisonVerdict()
 
     def test_teachers_readmitted_without_proof_are_compared_first(self) -> None:
         it = panel("abc", trial="c")
@@ -156,15 +152,11 @@ class TestCanaries:
         for name in "cd":
             it.join(name)
         it.tick(["c", "d"], 0.0)
-        verdict = it.tick(["c", "d"], ALONE_S)
-        assert verdict.readmit == ("c",)
-        verdict = it.judge(["c", "d"], agreeing("cd"))
-        assert verdict.readmit == ("d",)
+        assert it.tick(["c", "d"], ALONE_S).readmit == ("c",)
+        assert it.judge(["c", "d"], agreeing("cd")).readmit == ("d",)
         assert it.copies("c", rng, NEVER, copying="") == (), "not again while the elder is silent"
-        to = it.copies("a", rng, NEVER, copying="")
-        assert to == ("c", "d")
-        verdict = it.judge(["a", "c", "d"], agreeing("cd"))
-        assert verdict.liars == ("a",)
+        assert it.copies("a", rng, NEVER, copying="") == ("c", "d")
+        assert it.judge(["a", "c", "d"], agreeing("cd")).liars == ("a",)
 
     def test_an_unproven_teacher_that_gets_all_requests_is_compared_with_a_proven_one(self) -> None:
         it = ComparisonPanel()
@@ -175,8 +167,7 @@ class TestCanaries:
         it.judge(["c", "d"], agreeing("cd"))
         assert it.trusted == ["a", "c", "d"]
         assert it.copies("a", rng, NEVER, copying="") == ("c",)
-        verdict = it.judge(["a", "c"], set())
-        assert verdict.trial == ("a", "c")
+        assert it.judge(["a", "c"], set()).trial == ("a", "c")
         assert it.copies("d", rng, NEVER, copying="") == ("a", "c")
 
     def test_settings(self) -> None:

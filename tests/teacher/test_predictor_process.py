@@ -83,9 +83,7 @@ class Bench:
         self, *configs: PredictorConfig, on_progress: Callable[[str], None] | None = None
     ) -> None:
         self.progress: list[str] = []
-        self.changes: list[
-            bool
-        ] = []  # whether it was ready, each time that this was told to change
+        self.changes: list[bool] = []  # whether it was ready, at each change that this was told
         self.recorder = Recorder()
         self.pool = PredictorPool(
             configs, on_progress=on_progress or self.progress.append, on_change=self._change

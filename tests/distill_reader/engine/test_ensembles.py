@@ -19,13 +19,13 @@ from edl.scheduler.reader_core.events import Advice
 from edl.tests.distill_reader.engine.bench import ROWS, Bench, peer
 
 REFUSED = RequestRefused("not for me")
+MIXING = EnsembleConfig((("a", 1.0), ("b", 3.0)), (("a", ("h:1",)), ("b", ("h:2",))))
 
 
 @pytest.fixture
 def two() -> Iterator[Bench]:
     """Both services have batch 0."""
-    mixing = EnsembleConfig((("a", 1.0), ("b", 3.0)), (("a", ("h:1",)), ("b", ("h:2",))))
-    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), ensemble=mixing)
+    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), ensemble=MIXING)
     with closing(Bench(config)) as made:
         for service in ("a", "b"):
             made.assign(service, service=service)
@@ -67,9 +67,8 @@ def test_a_batch_that_one_service_refuses_is_poison_and_freed(
 @pytest.fixture
 def stored(tmp_path: Path) -> Iterator[Bench]:
     """Both services search their stores; each has labelled batch 0."""
-    mixing = EnsembleConfig((("a", 1.0), ("b", 3.0)), (("a", ("h:1",)), ("b", ("h:2",))))
     store = LabelStore(tmp_path / "s", 1 << 24)
-    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), ensemble=mixing, store=store)
+    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), ensemble=MIXING, store=store)
     with closing(Bench(config)) as made:
         for service in ("a", "b"):
             label_cache = made.of(service).label_cache

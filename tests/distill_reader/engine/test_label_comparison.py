@@ -127,23 +127,25 @@ def test_two_that_agree_do_not_wait_for_a_slow_third() -> None:
     assert world.liars == ["a"]
 
 
-def test_teachers_that_are_lost_together_are_not_judged() -> None:
+def lied_to_by(liar: str) -> ComparedTeachers:
+    """Of four teachers `a` and `b` have agreed, and another one has lied."""
     world = compared("abcd")
     world.comes_back("a")
     world.comes_back("b")
-    world.says["d"] = "a lie"
-    world.comes_back("d")
+    world.says[liar] = "a lie"
+    world.comes_back(liar)
+    return world
+
+
+def test_teachers_that_are_lost_together_are_not_judged() -> None:
+    world = lied_to_by("d")
     world.lose("c", "d")
     assert world.liars == []
     assert world.trusted == {"a", "b"}
 
 
 def test_an_answer_that_nobody_has_judged_is_judged_when_another_teacher_is_gone() -> None:
-    world = compared("abcd")
-    world.comes_back("a")
-    world.comes_back("b")
-    world.says["c"] = "a lie"
-    world.comes_back("c")
+    world = lied_to_by("c")
     world.lose("a")
     world.comes_back("d", fails=True)
     assert world.core.teachers.comparisons.panel.disputed == ("b", "c")

@@ -169,26 +169,22 @@ def test_export_in_a_form_skips_what_cannot_have_it(path: str, tmp_path: Path) -
         np.testing.assert_array_equal(shard["logits"], dense)
 
 
-def test_export_skips_only_rows_beyond_the_form(tmp_path: Path) -> None:
-    labels = np.arange(30, dtype=np.float32).reshape(10, 3)
-    labels[4] = 1e6
-    layout = layout_of(CONTENT, {"y": (None, None, [labels])}, whole=True)
-    with LabelDatabase(LabelStore(tmp_path / "labels", MIB)) as store:
-        store.put_many(sample_keys(range(10)), pack(layout, [labels]))
-    index = json_of(app, "export", tmp_path / "labels", tmp_path / "out", "--form", "float16")
-    assert (index["rows"], index["skipped"]) == (9, 1)
-    (arrays,) = loaded(tmp_path / "out")
-    assert sorted(numbers_in(arrays)) == [n for n in range(10) if n != 4]
-    np.testing.assert_array_equal(arrays["y"], labels[numbers_in(arrays)])
-
-
-def test_export_of_an_output_with_one_number_per_sample(tmp_path: Path) -> None:
-    labels = np.arange(3, dtype=np.float32)
+@pytest.mark.parametrize(
+    ("labels", "form", "kept"),
+    [([[0, 1], [1e6, 2], [3, 4]], "float16", [0, 2]), ([0, 1, 2], "float32,dense=on", [0, 1, 2])],
+    ids=["a row beyond the form", "one number per sample"],
+)
+def test_export_skips_only_rows_beyond_the_form(
+    tmp_path: Path, labels: Any, form: str, kept: list[int]
+) -> None:
+    labels = np.array(labels, np.float32)
     layout = layout_of(CONTENT, {"y": (None, None, [labels])}, whole=True)
     with LabelDatabase(LabelStore(tmp_path / "labels", MIB)) as store:
         store.put_many(sample_keys(range(3)), pack(layout, [labels]))
-    json_of(app, "export", tmp_path / "labels", tmp_path / "out", "--form", "float32,dense=on")
+    index = json_of(app, "export", tmp_path / "labels", tmp_path / "out", "--form", form)
+    assert (index["rows"], index["skipped"]) == (len(kept), 3 - len(kept))
     (arrays,) = loaded(tmp_path / "out")
+    assert sorted(numbers_in(arrays)) == kept
     np.testing.assert_array_equal(arrays["y"], labels[numbers_in(arrays)])
 
 

@@ -293,28 +293,21 @@ def test_a_wrong_request_is_refused_and_the_others_are_answered(bench: Bench) ->
     assert stream.next().infer_response.id == "d"
 
 
-def test_no_more_than_two_requests_are_read_ahead(make: Make) -> None:
-    bench = make(slots=8)
+@pytest.mark.parametrize(
+    ("memory", "requests", "read"), [({}, 5, 2), ({"request_bytes": 1 << 20}, 3, 1)]
+)
+def test_a_stream_reads_two_requests_ahead_if_it_has_memory_for_them(
+    make: Make, memory: dict[str, int], requests: int, read: int
+) -> None:
+    bench = make(slots=8, **memory)
     held = bench.hold()
     stream = GrpcStream(bench)
-    stream.put(*[bench.request()] * 5)
-    held.wait(2)
-    bench.call("ServerLive")  # time for a third
+    stream.put(*[bench.request()] * requests)
+    held.wait(read)
+    bench.call("ServerLive")  # time for one more
     assert not held.more
     held.release()
-    assert [stream.next().error_message for _ in range(5)] == [""] * 5
-
-
-def test_a_stream_reads_no_second_request_without_memory_for_it(make: Make) -> None:
-    bench = make(slots=8, request_bytes=1 << 20)
-    held = bench.hold()
-    stream = GrpcStream(bench)
-    stream.put(*[bench.request()] * 3)
-    held.wait()
-    bench.call("ServerLive")  # time for a second
-    assert not held.more
-    held.release()
-    assert [stream.next().error_message for _ in range(3)] == [""] * 3
+    assert [stream.next().error_message for _ in range(requests)] == [""] * requests
 
 
 def test_a_request_over_the_limit_ends_its_stream(bench: Bench) -> None:
