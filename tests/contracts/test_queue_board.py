@@ -31,6 +31,10 @@ def in_redis(url: str, queue: str) -> QueueBoard:
     return QueueBoard(RedisStore(url, timeout_s=DEADLINE_S), queue)
 
 
+def write_progress(queue: QueueBoard, name: str, number: int, progress: JobProgress) -> bool:
+    return queue.write_progress(of_queue(queue, "r"), name, number, progress)
+
+
 @pytest.fixture
 def queues(hold: Hold) -> Queues:
     return hold(QueueBoard)
@@ -56,9 +60,7 @@ def test_a_name_and_its_wishes_are_kept_until_its_job_has_ended(queues: Queues) 
         assert queues.another.set_desired_state("a", wish)
         assert queues.one.jobs()[0].desired == wish
     assert not queues.one.set_desired_state("another", DesiredJobState(stop=True))
-    assert queues.one.write_progress(
-        of_queue(queues.one, "r"), "a", number, JobProgress("failed", reason="it broke")
-    )
+    assert write_progress(queues.one, "a", number, JobProgress("failed", reason="it broke"))
     assert not queues.one.set_desired_state("a", DesiredJobState(stop=True)), (
         "one that has ended is asked nothing"
     )
@@ -116,15 +118,13 @@ def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Q
 def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues: Queues) -> None:
     number = queues.one.submit("a", {}) or 0
     progress = JobProgress("running", 2, 1, "one is starting", 17, failures=1, slots=(0, 3))
-    assert not queues.one.write_progress(of_queue(queues.one, "r"), "a", number, progress), (
-        "nobody has the queue"
-    )
+    assert not write_progress(queues.one, "a", number, progress), "nobody has the queue"
     assert not queues.one.append_log(of_queue(queues.one, "r"), "a", ["no"])
     assert queues.one.lead("r", {}, LONG_S)
-    assert queues.one.write_progress(of_queue(queues.one, "r"), "a", number, progress)
+    assert write_progress(queues.one, "a", number, progress)
     assert queues.another.jobs()[0].progress == progress
-    assert not queues.one.write_progress(of_queue(queues.one, "r"), "a", number + 1, JobProgress())
-    assert not queues.one.write_progress(of_queue(queues.one, "r"), "b", number, JobProgress())
+    assert not write_progress(queues.one, "a", number + 1, JobProgress())
+    assert not write_progress(queues.one, "b", number, JobProgress())
     assert not queues.another.write_progress(
         of_queue(queues.another, "q"), "a", number, JobProgress()
     )
@@ -132,7 +132,7 @@ def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues
     assert not queues.one.append_log(of_queue(queues.one, "r"), "b", ["no"])
     assert queues.one.lead("r", {}, SHORT_S)
     queues.pass_s(SHORT_S + 0.01)
-    assert not queues.one.write_progress(of_queue(queues.one, "r"), "a", number, JobProgress())
+    assert not write_progress(queues.one, "a", number, JobProgress())
     assert queues.another.jobs()[0].progress == progress
 
 
@@ -141,9 +141,7 @@ def test_of_ended_jobs_the_last_are_kept(queues: Queues) -> None:
     queues.one.submit("goes-on", {})
     for n in range(ENDED_KEPT + 3):
         number = queues.one.submit(f"j{n}", {}) or 0
-        assert queues.one.write_progress(
-            of_queue(queues.one, "r"), f"j{n}", number, JobProgress("succeeded")
-        )
+        assert write_progress(queues.one, f"j{n}", number, JobProgress("succeeded"))
     assert queues.one.append_log(of_queue(queues.one, "r"), "j3", ["still there"])
     queues.one.submit("last", {})
     names = [job.name for job in queues.one.jobs()]

@@ -98,36 +98,50 @@ def test_a_redis_that_stands_still_times_out() -> None:
     server.close()
 
 
-def test_a_server_that_hangs_up_on_the_first_command_may_want_tls() -> None:
-    answers: list[bytes] = []
+@contextmanager
+def scripted_redis(answer: Callable[[bytes], bytes]) -> Iterator[str]:
+    """Run a server for one client at a time; yields its host and port.
+
+    It hangs up when it has no answer.
+    """
 
     def serve_clients() -> None:
         with suppress(OSError):  # ends when the server is shut down
             while True:
                 with server.accept()[0] as client:
-                    while client.recv(1024) and answers:
-                        client.sendall(answers.pop())
+                    while (data := client.recv(1024)) and (reply := answer(data)):
+                        client.sendall(reply)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         serving = threading.Thread(target=serve_clients)
         serving.start()
-        url = f"redis://127.0.0.1:{server.getsockname()[1]}"
-        with closing(connect(url, DEADLINE_S)) as registry:
-            with pytest.raises(RedisUnavailable, match=r"if it uses TLS, write rediss://$"):
-                registry.time_ms()
-            answers.append(b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n")
-            assert registry.time_ms() == 1000
-            with pytest.raises(RedisUnavailable) as caught:
-                registry.time_ms()
-        server.shutdown(socket.SHUT_RDWR)
-        serving.join()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            serving.join()
+
+
+def test_a_server_that_hangs_up_on_the_first_command_may_want_tls() -> None:
+    answers: list[bytes] = []
+    with (
+        scripted_redis(lambda _: answers.pop() if answers else b"") as address,
+        closing(connect(f"redis://{address}", DEADLINE_S)) as registry,
+    ):
+        with pytest.raises(RedisUnavailable, match=r"if it uses TLS, write rediss://$"):
+            registry.time_ms()
+        answers.append(b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n")
+        assert registry.time_ms() == 1000
+        with pytest.raises(RedisUnavailable) as caught:
+            registry.time_ms()
     assert "TLS" not in str(caught.value), "it has answered before"
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "", "h:6379", "http://h", "redis://h:port", "redis://[::1", "redis://h/x", "redis://h/1/2",
+        "", "head:6379", "head", "http://head", "/run/redis.sock", "http://h",
+        "redis://h:port", "redis://[::1", "redis://h/x", "redis://h/1/2",
         "redis://h#1", "redis+sentinel://h", "redis+sentinel://h/", "redis+sentinel:///mesh",
         "redis+sentinel://h,/mesh", "redis://h:99999", "redis://h?password_file=/nowhere",
         "redis://h?socket_timeout=3", "redis://h?db", "rediss://h?ssl_check_hostname=maybe",
@@ -146,6 +160,8 @@ def test_other_urls_are_refused_in_one_sentence_without_passwords(url: str) -> N
     with pytest.raises(UsageError) as error:
         connect(url)
     assert not re.search(r"\n|PASS|WORD", str(error.value))
+    completed = str(error.value).endswith(f"redis://{url}?")
+    assert completed == (url in ("head:6379", "head")), "a host without a scheme"
 
 
 @pytest.mark.parametrize(
@@ -176,9 +192,7 @@ def test_passwords_are_masked_and_known(url: str, shown: str | None, holds_one: 
 
 
 def test_a_url_is_taken_apart(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.touch(mode=0o600)
-    secret.write_text("rotates\n")
+    secret = write_secret(tmp_path / "secret", "rotates\n")
     url = parse(
         f"rediss+sentinel://me:p%40%2F@h:1,[::1]/mesh%20a/3?ssl_ca_certs={secret}"
         f"&sentinel_username=s&sentinel_password_file={secret}"
@@ -221,31 +235,8 @@ def test_a_password_file_is_for_its_owner_only(tmp_path: Path) -> None:
         connect(f"redis://h?password_file={tmp_path}")
 
 
-@contextmanager
-def scripted_redis(answer: Callable[[bytes], bytes]) -> Iterator[str]:
-    """Run a server for one client at a time; yields its host and port."""
-
-    def serve_clients() -> None:
-        with suppress(OSError):  # ends when the server is shut down
-            while True:
-                with server.accept()[0] as client:
-                    while data := client.recv(1024):
-                        client.sendall(answer(data))
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        serving = threading.Thread(target=serve_clients)
-        serving.start()
-        try:
-            yield f"127.0.0.1:{server.getsockname()[1]}"
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
-            serving.join()
-
-
 def test_no_command_is_sent_without_the_password_that_could_not_be_read(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.touch(mode=0o600)
-    secret.write_text("old")
+    secret = write_secret(tmp_path / "secret", "old")
     received: list[bytes] = []
 
     def answer(data: bytes) -> bytes:
@@ -328,10 +319,3 @@ def test_places_in_the_log_are_ordered_by_number() -> None:
     for odd in ("x", "1", "1-", "-", "1-2-3", "1 -2", "9" * 30 + "-0", "1-0\n"):
         with pytest.raises(UsageError, match="the id of an event"):
             log_position(odd)
-
-
-@pytest.mark.parametrize("url", ["head:6379", "head", "http://head", "/run/redis.sock"])
-def test_a_host_without_a_scheme_is_completed(url: str) -> None:
-    with pytest.raises(UsageError) as error:
-        connect(url)
-    assert str(error.value).endswith(f"redis://{url}?") == url.startswith("head")

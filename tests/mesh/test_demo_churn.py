@@ -135,11 +135,8 @@ def summary_of(batches: Sequence[tuple[Any, ...]]) -> StreamSummary:
 )
 def test_counts_repetitions_and_disorder(numbers: str, duplicates: int, out_of_order: int) -> None:
     summary = summary_of([batch(int(number)) for number in numbers])
-    assert (summary.batches, summary.duplicates, summary.out_of_order) == (
-        4,
-        duplicates,
-        out_of_order,
-    )
+    assert summary.batches == 4
+    assert (summary.duplicates, summary.out_of_order) == (duplicates, out_of_order)
 
 
 def test_another_label_or_another_order_is_another_hash() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from edl.runtime.supervise import Command
+from edl.runtime.supervise import Command, start
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 WAIT_S = DEADLINE_S
@@ -18,6 +18,12 @@ def python(code: str, *args: object, name: str = "child", **options: Any) -> Com
     """A child that runs `code`; what it prints comes at once."""
     argv = (sys.executable, "-P", "-u", "-c", dedent(code), *(str(arg) for arg in args))
     return Command(name, argv, **options)
+
+
+def ran(command: Command) -> tuple[int | None, list[str]]:
+    """Run it to its end: its exit code, and the last lines of its output."""
+    process = start(command)
+    return process.wait(WAIT_S), process.tail()
 
 
 def wait_gone(pids: list[int], timeout_s: float = DEADLINE_S) -> None:

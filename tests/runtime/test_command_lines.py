@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edl.runtime.supervise import Command, Process, start
-from edl.tests.runtime.programs import WAIT_S, python
+from edl.tests.runtime.programs import WAIT_S, python, ran
 
 pytestmark = pytest.mark.system
 
@@ -135,9 +135,7 @@ def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(
         sys.meta_path.insert(0, Interrupts())
         {function}()
     """
-    process = start(python(code))
-    assert process.wait(WAIT_S) == 130
-    assert process.tail() == [f"{name}: interrupted"]
+    assert ran(python(code)) == (130, [f"{name}: interrupted"])
 
 
 @pytest.mark.parametrize("how", ["lost", "replaced"])
@@ -161,17 +159,14 @@ def test_ctrl_c_counts_also_if_an_import_in_a_command_swallows_it(how: str) -> N
 
         run_cli(app)
     """
-    process = start(python(code, how))
-    assert process.wait(WAIT_S) == 130
-    assert process.tail() == ["edl: interrupted"]
+    assert ran(python(code, how)) == (130, ["edl: interrupted"])
 
 
 def test_a_reader_that_has_enough_is_no_error() -> None:
     script = '"$@" | head -n 1; echo ${PIPESTATUS[0]}'
     argv = ("bash", "-c", script, "x", *python(CLI, "flood").argv)
-    process = start(Command("pipe", argv, guard=True))
-    assert process.wait(WAIT_S) == 0
-    assert process.tail()[1:] == ["141"]
+    code, lines = ran(Command("pipe", argv, guard=True))
+    assert (code, lines[1:]) == (0, ["141"])
 
 
 @pytest.mark.parametrize(
@@ -186,9 +181,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 def test_a_closed_output_is_discarded(closed: str, command: str, code: int) -> None:
     script = f'"$@" {closed}; echo $? >&3'
     argv = ("bash", "-c", f"exec 3>&1; {script}", "x", *python(CLI, command).argv)
-    process = start(Command("closed", argv, guard=True))
-    assert process.wait(WAIT_S) == 0
-    assert process.tail() == [str(code)]
+    assert ran(Command("closed", argv, guard=True)) == (0, [str(code)])
 
 
 SERVER = """
@@ -223,9 +216,7 @@ def test_a_server_may_have_as_many_descriptors_as_its_system_lets_it() -> None:
         raise_descriptor_limit()
         print(*resource.getrlimit(resource.RLIMIT_NOFILE))
     """
-    process = start(python(code))
-    process.wait(WAIT_S)
-    assert process.tail() == ["200 200"]
+    assert ran(python(code)) == (0, ["200 200"])
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -245,6 +236,4 @@ def test_a_command_line_prints_whole_lines(stream: str) -> None:
 
         run_cli(app)
     """
-    process = start(python(code, stream))
-    assert process.wait(WAIT_S) == 0
-    assert process.tail() == ["another's", "half a line"]
+    assert ran(python(code, stream)) == (0, ["another's", "half a line"])

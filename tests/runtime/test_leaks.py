@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.runtime.supervise import start
 from edl.tests.leaks import ProcessResources, leaked_since
-from edl.tests.runtime.programs import WAIT_S, python, runs
+from edl.tests.runtime.programs import WAIT_S, python, ran, runs
 from edl.tests.waiting import wait_until
 
 SHORT_S = 0.05
@@ -40,10 +39,9 @@ def test_a_thread_is_found_while_it_runs_but_no_librarys_own_daemon() -> None:
 def test_a_child_and_an_orphan_are_found_and_ended() -> None:
     before = ProcessResources.now()
     code = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True).pid)"
-    parent = start(python(code))
-    parent.wait(WAIT_S)
+    _, (pid,) = ran(python(code))
     wait_until(lambda: all(thread.name != "edl-watch-child" for thread in threading.enumerate()))
-    orphan, child = int(parent.tail()[0]), subprocess.Popen(["sleep", "60"])
+    orphan, child = int(pid), subprocess.Popen(["sleep", "60"])
     found = {f"process {pid}: sleep 60" for pid in (orphan, child.pid)}
     assert set(leaked_since(before, SHORT_S)) == found
     wait_until(lambda: not runs(orphan))
@@ -59,9 +57,8 @@ def test_an_orphan_with_the_id_of_an_earlier_child_is_reaped() -> None:
     earlier = subprocess.Popen(["true"])
     assert earlier.wait(WAIT_S) == 0
     code = "import subprocess as s; print(s.Popen(['sleep', '0']).pid, flush=True)"
-    parent = start(python(code))
-    parent.wait(WAIT_S)
-    earlier.pid = int(parent.tail()[0])  # as if the system had given this id again
+    _, (pid,) = ran(python(code))
+    earlier.pid = int(pid)  # as if the system had given this id again
     wait_until(lambda: not runs(earlier.pid))
     assert leaked_since(before, SHORT_S) == []
 

@@ -10,7 +10,7 @@ import pytest
 
 from edl.runtime.supervise import Command, Process, start
 from edl.runtime.supervise.life import drop_fd_on_fork, end_with_parent
-from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
+from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, ran, runs, wait_gone
 from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -191,6 +191,5 @@ def test_a_forked_process_loses_owned_descriptors_and_no_others() -> None:
 
 def test_the_guard_names_a_program_that_cannot_run() -> None:
     argv = (sys.executable, "-P", "-m", "edl.runtime.supervise", "1", "no-such-program")
-    process = start(Command("guard", argv))
-    assert process.wait(WAIT_S) == 127
-    assert process.tail() == ["cannot run no-such-program: No such file or directory"]
+    said = "cannot run no-such-program: No such file or directory"
+    assert ran(Command("guard", argv)) == (127, [said])

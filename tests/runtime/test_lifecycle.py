@@ -64,31 +64,27 @@ def test_a_late_sigterm_is_no_failure_of_a_process_that_ends_anyway() -> None:
         signal.signal(signal.SIGTERM, former)
 
 
+def interrupted(error: Exception | None = None) -> None:
+    """Ctrl-C comes, and perhaps an error after it."""
+    with stop_on_signals() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(WAIT_S)
+        if error:
+            raise error
+
+
 @pytest.mark.parametrize("error", [None, RuntimeError("drain failed")])
 def test_ctrl_c_is_raised_again_at_the_orderly_end(error: Exception | None) -> None:
-    def body() -> None:
-        with stop_on_signals() as stop:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert stop.wait(WAIT_S)
-            if error:
-                raise error
-
     with pytest.raises(type(error) if error else KeyboardInterrupt):
-        body()
+        interrupted(error)
 
 
 def test_an_ignored_ctrl_c_is_an_exit_code() -> None:
     """A shell without job control has what it starts by `&` ignore SIGINT; others may send it."""
-
-    def body() -> None:
-        with stop_on_signals() as stop:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert stop.wait(WAIT_S)
-
     former = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with pytest.raises(SystemExit) as ended:
-            body()
+            interrupted()
     finally:
         signal.signal(signal.SIGINT, former)
     assert ended.value.code == 128 + signal.SIGINT

@@ -28,7 +28,7 @@ from edl.runtime.supervise import (
 )
 from edl.runtime.supervise import wait_gone as wait_ended
 from edl.runtime.supervise.output import LINE_BYTES, Output
-from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
+from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, ran, runs, wait_gone
 from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -153,9 +153,9 @@ def test_output_held_open_by_a_stray_grandchild_does_not_hold_us() -> None:
         import subprocess
         print(subprocess.Popen(["sleep", "60"], start_new_session=True).pid)
     """
-    process = start(python(code))
-    assert process.wait(WAIT_S) == 0
-    stray = int(process.tail()[0])
+    exit_code, (pid,) = ran(python(code))
+    assert exit_code == 0
+    stray = int(pid)
     assert runs(stray)
     os.kill(stray, signal.SIGKILL)
 
@@ -165,9 +165,8 @@ def test_end_is_noticed_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(pid)
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
-    process = start(python("import os, time; print('x'); os.close(1); os.close(2); time.sleep(.1)"))
-    assert process.wait(WAIT_S) == 0
-    assert process.tail() == ["x"]
+    code = "import os, time; print('x'); os.close(1); os.close(2); time.sleep(.1)"
+    assert ran(python(code)) == (0, ["x"])
 
 
 def test_a_child_reaped_by_somebody_else_counts_as_ended() -> None:
@@ -239,9 +238,7 @@ def test_a_program_is_found_in_the_folder_and_on_the_path_of_the_child(
         Command("a", ("./run.sh",), cwd=tmp_path, guard=guard),
         Command("a", ("run.sh",), env=path, guard=guard),
     ):
-        process = start(command)
-        assert process.wait(WAIT_S) == 0
-        assert process.tail() == ["here"]
+        assert ran(command) == (0, ["here"])
 
 
 def test_environment_and_descriptors_reach_the_child() -> None:

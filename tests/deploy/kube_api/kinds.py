@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from edl.mesh.kubernetes.resources import (
-    DEPLOYMENT,
-    DISTILL_JOB,
-    EVENT,
-    LEASE,
-    NODE,
-    POD,
-    SERVICE,
-    TEACHER_SERVICE,
-    Kind,
-)
+from edl.mesh.kubernetes import resources
+from edl.mesh.kubernetes.resources import Kind
 
 JOB: Final = Kind("batch/v1", "Job", "jobs")
 SECRET: Final = Kind("v1", "Secret", "secrets")
@@ -24,6 +15,7 @@ CRD: Final = Kind(
     "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False
 )
 KINDS: Final = (
-    TEACHER_SERVICE, DISTILL_JOB, POD, SERVICE, SECRET, CONFIG_MAP, EVENT, NODE, NAMESPACE,
-    DEPLOYMENT, JOB, LEASE, CRD,
+    resources.TEACHER_SERVICE, resources.DISTILL_JOB, resources.POD, resources.SERVICE, SECRET,
+    CONFIG_MAP, resources.EVENT, resources.NODE, NAMESPACE, resources.DEPLOYMENT, JOB,
+    resources.LEASE, CRD,
 )  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,19 @@ from edl.runtime.errors import ProcessFailed
 from edl.runtime.supervise import Command
 from edl.tests.cli_output import output_of
 from edl.tests.waiting import wait_until
+
+WANTED = Deployment("s", "file:///model", "0" * 64)
+
+
+@contextmanager
+def started(folder: Path, settings: AgentSettings | None = None) -> Iterator[TeacherHost]:
+    plain = AgentSettings("redis://none", "m", ("cpu",), folder)
+    host = TeacherHost(settings or plain, ModelCache(folder))
+    host.start()
+    try:
+        yield host
+    finally:
+        host.stop()
 
 
 def settings_of(patch: pytest.MonkeyPatch, *options: object) -> AgentSettings:
@@ -45,11 +59,9 @@ def test_ttl_is_for_the_machine_and_its_teacher(
     settings = settings_of(monkeypatch, "--ttl", 30, "--devices", "cpu", "--cache", tmp_path)
     monkeypatch.setattr(teacher_host, "start", start)
     monkeypatch.setattr(ModelCache, "fetch", lambda *_: tmp_path)
-    host = TeacherHost(settings, ModelCache(tmp_path))
-    host.start()
-    host.set_wanted(Deployment("s", "file:///model", "0" * 64))
-    wait_until(lambda: commands)
-    host.stop()
+    with started(tmp_path, settings) as host:
+        host.set_wanted(WANTED)
+        wait_until(lambda: commands)
     assert settings.ttl_s == 30
     assert "--ttl=30.0" in commands[0].argv
 
@@ -62,18 +74,14 @@ def test_a_machine_is_idle_when_its_download_is_withdrawn(
         raise AssertionError
 
     monkeypatch.setattr(ModelCache, "fetch", fetch)
-    host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))
-    host.start()
-    try:
-        host.set_wanted(Deployment("s", "file:///model", "0" * 64))
+    with started(tmp_path) as host:
+        host.set_wanted(WANTED)
         wait_until(lambda: host.status.state == "fetching")
         assert not host.is_empty
         host.set_wanted(None)
         wait_until(lambda: host.status.state == "idle")
         assert host.is_empty
         assert host.status.service == ""
-    finally:
-        host.stop()
 
 
 def test_a_changed_deployment_is_tried_at_once_though_the_former_one_still_downloads(
@@ -95,9 +103,7 @@ def test_a_changed_deployment_is_tried_at_once_though_the_former_one_still_downl
         raise AssertionError
 
     monkeypatch.setattr(ModelCache, "fetch", fetch)
-    host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))
-    host.start()
-    try:
+    with started(tmp_path) as host:
         first = Deployment("s", "https://slow/model", "0" * 64)
         elsewhere = replace(first, model_url="https://near/model")
         other_options = replace(elsewhere, options=(("micro-batch", "8"),))
@@ -108,8 +114,6 @@ def test_a_changed_deployment_is_tried_at_once_though_the_former_one_still_downl
             before = checks
             wait_until(lambda before=before: checks > before + 1)  # type: ignore[misc]
         assert fetched == [first, elsewhere, other_options]
-    finally:
-        host.stop()
 
 
 class _CrashingTeacher:
@@ -133,11 +137,9 @@ def test_pauses_grow_though_each_start_of_the_teacher_takes_long(
     monkeypatch.setattr(teacher_host, "_FAILURE_PAUSE_S", (0.001, 1000.0))
     monkeypatch.setattr(teacher_host, "start", lambda _: _CrashingTeacher(passed_s.append))
     monkeypatch.setattr(ModelCache, "fetch", lambda *_: tmp_path)
-    host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))
-    host.start()
-    host.set_wanted(Deployment("s", "file:///model", "0" * 64))
-    wait_until(lambda: len(passed_s) >= 7)
-    host.stop()
+    with started(tmp_path) as host:
+        host.set_wanted(WANTED)
+        wait_until(lambda: len(passed_s) >= 7)
     assert 0.016 <= _pauses_s(caplog)[5] <= 0.032
 
 
@@ -167,10 +169,8 @@ def test_a_teacher_that_refuses_to_start_is_retried_less_often_than_one_that_cra
     )
     monkeypatch.setattr(teacher_host, "start", lambda _: teacher)
     monkeypatch.setattr(ModelCache, "fetch", lambda *_: tmp_path)
-    host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))
-    host.start()
-    host.set_wanted(Deployment("s", "file:///model", "0" * 64))
-    wait_until(lambda: host.status.state == "failing")
-    assert "torch cannot be imported" in host.status.why
-    host.stop()
+    with started(tmp_path) as host:
+        host.set_wanted(WANTED)
+        wait_until(lambda: host.status.state == "failing")
+        assert "torch cannot be imported" in host.status.why
     assert pause_s[0] <= _pauses_s(caplog)[0] <= pause_s[1]
