@@ -3,7 +3,7 @@
 A member has batches labelled by the teachers of one service. Its `ReaderCore` decides which rows go
 to which teacher, when to pull or pause, and how many teachers are wanted. A *call* is a batch that
 a `TeacherPool` wants labelled; it is not part of the training loop's stream. The engine works in
-one thread; other threads, as of rosters, links and the label cache, post tasks to its inbox.
+one thread. The threads of rosters, links and the label cache post tasks to its inbox.
 """
 
 from __future__ import annotations

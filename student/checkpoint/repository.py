@@ -340,7 +340,8 @@ class Repository:
         self._skipped.add(name)
         log.warning(
             "the checkpoint %s is damaged: %s; it is skipped, and an older checkpoint is tried",
-            *(checkpoint.location, self._damaged[name]),
+            checkpoint.location,
+            self._damaged[name],
         )
 
     def verify(self, checkpoint: Checkpoint) -> None:
