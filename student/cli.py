@@ -20,7 +20,7 @@ from ..runtime.logs import add_log_fields, configure_logging, is_json
 from ..runtime.structured_option import Given, Key, StructuredOption
 from ..runtime.supervise import end_with_parent
 from ..scheduler.students.saving import DEFAULT_KEEP, OVERHEAD
-from ..scheduler.students.weights import RateScaling
+from ..scheduler.students.weights import LearningRateScaling
 from .settings import DEFAULT_HANG_S, Amp, Deal, TrainSettings
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def train(
     seed: Annotated[int, _batch(min=0, help="Seed of parameters and of the order of samples.")] = 0,
     amp: Annotated[Amp, _batch(help="Mixed precision.")] = "off",
     lr_policy: Annotated[
-        RateScaling, _batch(help="How the learning rate changes with the number of ranks.")
+        LearningRateScaling, _batch(help="How the learning rate changes with the number of ranks.")
     ] = "keep",
     checkpoint: Annotated[
         str | None,

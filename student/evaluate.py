@@ -19,7 +19,7 @@ from ..scheduler.students.shards import RankShard
 from .frameworks import Precision
 from .frameworks.groups import Group
 from .job.assembly import restore_model
-from .job.batches import batches_of, feed_of, split
+from .job.batches import batches_of, feed_of, split_batch
 from .job.spec import JobSpec, Split
 from .settings import TrainSettings
 
@@ -234,7 +234,7 @@ class RankEvaluation:
             for fields in _batches_of_rank(
                 feed_of(self._spec, "eval", self._batch), group, self._only_rank_0
             ):
-                batch = split(fields, tensor=framework.tensor)
+                batch = split_batch(fields, tensor=framework.tensor)
                 with self._precision.forward(), self._spec.job_errors("model"):
                     outputs = batch.forward(model)
                 self._scores.add(outputs, batch.labels, batch.rows)

@@ -10,9 +10,9 @@ from ..coordinator.job_queue import is_name
 from ..runtime.errors import UsageError
 from ..scheduler.students.fingerprint import FIELDS
 from ..scheduler.students.saving import DEFAULT_KEEP, OVERHEAD
-from ..scheduler.students.weights import RateScaling
+from ..scheduler.students.weights import LearningRateScaling
 
-#: How ranks get positions of an epoch: leased shards, or fixed parts of each step.
+#: How ranks divide the samples of an epoch: leased shards, or fixed parts of each step.
 Deal = Literal["dynamic", "static"]
 #: Mixed precision of the forward pass.
 Amp = Literal["off", "bfloat16", "float16"]
@@ -81,7 +81,7 @@ class TrainSettings:
     save_overhead: float = OVERHEAD
     keep: int = DEFAULT_KEEP
     amp: Amp = "off"
-    lr_policy: RateScaling = "keep"
+    lr_policy: LearningRateScaling = "keep"
     hang_s: float = DEFAULT_HANG_S
     events: str | None = None
     id_log: str | None = None

@@ -4,7 +4,7 @@ The weight of a loss term is constant or follows a schedule over the steps of a 
 batch that does not fit on a device is trained in pieces. The gradients of the mean loss of each
 piece, times the weights of the pieces, add up to the gradient of the mean loss over the rows of all
 ranks. So the total batch of a step is what the job says, in any world and on any device. With a
-`RateScaling` other than "keep", the learning rate changes when the number of ranks changes.
+`LearningRateScaling` other than "keep", the learning rate changes when the number of ranks changes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Literal
 
 #: How the learning rate follows the number of ranks. "keep": it stays, because the total batch is
 #: constant; "linear": in proportion to the number; "sqrt": to the square root of the number.
-RateScaling = Literal["keep", "linear", "sqrt"]
+LearningRateScaling = Literal["keep", "linear", "sqrt"]
 
 
-def factor(policy: RateScaling, old: int, new: int) -> float:
+def factor(policy: LearningRateScaling, old: int, new: int) -> float:
     """Return the factor of the learning rate when `old` ranks become `new`.
 
     It is exactly 1 if the number stays the same, or if there was no world before (`old` is 0).

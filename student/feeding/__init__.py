@@ -3,7 +3,7 @@
 source = source_for(feed, settings=..., rank=0, world=2, link=link, sizes=sizes, saved=None)
 reader = make_reader(source, distill, settings, rank=0, epoch=0)
 for batch in reader:                        # one epoch
-    parts = split(batch, ..., positions=source.has_positions)
+    parts = split_batch(batch, ..., positions=source.has_positions)
     ...                                     # the step
     source.trained(epoch, parts.positions)
 checkpoint["feed"] = merge_states([source.state() of all ranks], saved)

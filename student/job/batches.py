@@ -63,7 +63,7 @@ class Parts:
         return Parts(inputs, labels, soft, positions, len(range(start, min(stop, self.rows))))
 
 
-def split(
+def split_batch(
     batch: Any,
     soft: Sequence[str] = (),
     *,
@@ -234,7 +234,7 @@ def batches_of(
             batch = next(batches, _END)
         if batch is _END:
             return
-        yield split(batch, tensor=spec.framework.tensor)
+        yield split_batch(batch, tensor=spec.framework.tensor)
 
 
 def first_batch(spec: JobSpec, part: Split, batch_size: int | None = None) -> Parts:

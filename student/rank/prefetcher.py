@@ -17,7 +17,7 @@ from ...proto.arena import Array
 from ...runtime.errors import PeerLost
 from ...scheduler.students.agreement import RowShares, limit_rows
 from ..feeding import DirectReader, ShardedSource, UnshardedSource
-from ..job.batches import Parts, split
+from ..job.batches import Parts, split_batch
 
 if TYPE_CHECKING:
     from ...distill_reader.reader import DistilReader
@@ -84,7 +84,7 @@ class BatchPrefetcher:
     def parts(self, batch: Any) -> Parts:
         """Split a batch into its parts, for the step."""
         positions = self._source.has_positions
-        return split(batch, self._label_names, tensor=self._tensor, positions=positions)
+        return split_batch(batch, self._label_names, tensor=self._tensor, positions=positions)
 
     def trained(self, epoch: int, positions: Array) -> None:
         """Record that a step trained a batch with these positions, int64 [rows]."""

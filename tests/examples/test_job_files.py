@@ -13,7 +13,7 @@ import edl
 from edl.student import load_job
 from edl.student.dry_run import rehearse
 from edl.student.job.assembly import Assembly, assemble
-from edl.student.job.batches import split
+from edl.student.job.batches import split_batch
 from edl.teacher.backends.paddle import import_paddle
 from edl.teacher.backends.selection import open_backend
 from edl.tests.examples.data import write_imagenet, write_mnist, write_reviews
@@ -32,7 +32,7 @@ def learn(job: Assembly, soft: Callable[..., Any], steps: int) -> list[dict[str,
     batch = next(iter(job.spec.feed("train")))
     inputs = [np.asarray(field) for field in batch[:-1]]
     tensor = job.spec.framework.tensor
-    parts = split((*batch, soft(*inputs)), job.label_names, tensor=tensor)
+    parts = split_batch((*batch, soft(*inputs)), job.label_names, tensor=tensor)
     told = []
     from paddle.optimizer.lr import LRScheduler
 

@@ -17,8 +17,7 @@ from edl.proto.arena import Array
 from edl.runtime.errors import UsageError
 from edl.student import Distill, Hint
 from edl.student.frameworks import framework_named
-from edl.student.job.batches import POSITIONS, with_positions
-from edl.student.job.batches import split as split_batch
+from edl.student.job.batches import POSITIONS, split_batch, with_positions
 from edl.student.losses.step import StepLoss
 from edl.student.losses.terms import kl_divergence, logits_mse, top_k_divergence
 from edl.student.rank.prefetcher import END_OF_EPOCH, BatchPrefetcher
