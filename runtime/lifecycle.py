@@ -131,7 +131,7 @@ def stop_on_signals(
     *,
     reraise: Iterable[int] = (signal.SIGINT,),
     second_signal_urgent: bool = False,
-    exits_after: bool = False,
+    ignore_sigterm_after: bool = False,
 ) -> Iterator[Stop]:
     """Turn SIGINT and SIGTERM into a `Stop`, so that the body can end in order.
 
@@ -144,7 +144,7 @@ def stop_on_signals(
             after SIGTERM is a success.
         second_signal_urgent: the second signal sets `Stop.urgent`, which the body checks; the third
             signal ends the process.
-        exits_after: the process exits after the body, so a SIGTERM after the body is ignored.
+        ignore_sigterm_after: ignore SIGTERM after the body, as the process exits then anyway.
 
     Raises:
         ValueError: called outside the main thread.
@@ -170,7 +170,7 @@ def stop_on_signals(
     try:
         yield stop
     finally:
-        if exits_after:
+        if ignore_sigterm_after:
             former[signal.SIGTERM] = signal.SIG_IGN
         for number, handler in former.items():
             # None: a C library had installed the handler, and Python cannot restore it.

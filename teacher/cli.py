@@ -37,8 +37,8 @@ RELAY_VARIABLE: Final = "EDL_BEAT_RELAY"
 _BENCH_S: Final = 60.0
 #: If a teacher outlives its parent, it is killed this many seconds after `--grace`.
 _EXIT_MARGIN_S: Final = 5.0
-#: Default tolerance, as a share of the largest value of an output. Results in float32 differ less
-#: between machines and backends; another model differs more.
+#: Default tolerance, as a share of the largest value of an output. float32 results of other
+#: machines and backends differ by less than this, those of another model by more.
 _TOLERANCE = 1e-3
 
 Device = Annotated[
@@ -329,7 +329,7 @@ def serve(
         deterministic=deterministic,
         beat_relay=Path(relay) if (relay := os.environ.get(RELAY_VARIABLE)) else None,
     )
-    with stop_on_signals(exits_after=True) as stop:
+    with stop_on_signals(ignore_sigterm_after=True) as stop:
         serve_teacher(config, stop, on_ready=typer.echo, on_progress=print_progress)
 
 

@@ -199,7 +199,7 @@ class EngineKeys:
 
 
 ENGINE: Final = StructuredOption("--engine", EngineKeys, first="name")
-Engine = Annotated[list[Given] | None, ENGINE.option("What serves the model.", panel=_MODEL)]
+Engine = Annotated[list[Given] | None, ENGINE.option("The serving software.", panel=_MODEL)]
 Precision = Annotated[
     str,
     _model(
@@ -279,9 +279,9 @@ Advertise = Annotated[
     _socket(
         "EDL_ADVERTISE",
         "Host name or address at which students reach this teacher; HOST:PORT behind a proxy or an "
-        "address translation. In *.NAME, this machine's address with dashes replaces the star, as "
-        "in names of Kubernetes pods. Default: the host of --listen, or this machine's name if "
-        "that host is a wildcard.",
+        "address translation. In *.NAME, this machine's IP address replaces the star, as in "
+        "10-0-0-5.NAME, the form for Kubernetes pods. Default: the host of --listen, or this "
+        "machine's name if that host is a wildcard.",
     ),
 ]
 Insecure = Annotated[

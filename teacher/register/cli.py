@@ -226,7 +226,7 @@ def register(
         client=credentials.client_security(files, token_file, insecure=insecure),
         server=security_at(listen.host, files, tokens, insecure=insecure),
     )
-    with stop_on_signals(exits_after=True) as stop:
+    with stop_on_signals(ignore_sigterm_after=True) as stop:
         keep_registered(config, stop, on_ready=typer.echo, on_progress=print_progress)
 
 

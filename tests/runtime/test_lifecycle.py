@@ -57,7 +57,7 @@ def test_a_signal_sets_the_flag_and_the_former_handlers_come_back() -> None:
 def test_a_late_sigterm_is_no_failure_of_a_process_that_ends_anyway() -> None:
     former = signal.getsignal(signal.SIGTERM)
     try:
-        with stop_on_signals(exits_after=True) as stop:
+        with stop_on_signals(ignore_sigterm_after=True) as stop:
             stop.request()
         os.kill(os.getpid(), signal.SIGTERM)
     finally:
