@@ -53,8 +53,8 @@ class ListenAddress(NamedTuple):
         if isinstance(text, ListenAddress):  # a default
             return text
         host, colon, port = text.rpartition(":")
-        is_ipv6 = text.strip("[]").count(":") > 1 and not host.endswith("]")
-        if is_ipv6 or (not colon and not text.isdecimal()):
+        is_ipv6_without_port = text.strip("[]").count(":") > 1 and not host.endswith("]")
+        if is_ipv6_without_port or (not colon and not text.isdecimal()):
             host, port = text, ""
         if not text or not re.fullmatch(r"\d{0,5}", port, re.ASCII) or int(port or 0) > 65535:
             raise typer.BadParameter(f"expects HOST, PORT or HOST:PORT, got {text!r:.80}")
@@ -89,9 +89,9 @@ Advertise = Annotated[
     str | None,
     typer.Option(
         envvar="EDL_ADVERTISE",
-        help="Host name or address at which others reach this machine. In *.NAME, our address "
-        "with dashes replaces the star, as in names of Kubernetes pods. Default: the host of "
-        "--listen, or this machine's name if --listen is a wildcard.",
+        help="Host name or address at which others reach this machine. In *.NAME, this machine's "
+        "IP address replaces the star, as in 10-0-0-5.NAME, the form for Kubernetes pods. Default: "
+        "the host of --listen, or this machine's name if --listen is a wildcard.",
         rich_help_panel=_ADDRESSES_PANEL,
     ),
 ]
@@ -225,8 +225,8 @@ AUTOSCALE: Final = StructuredOption("--autoscale", AutoscaleKeys)
 Autoscale = Annotated[
     list[Given] | None,
     AUTOSCALE.option(
-        "How many teachers a service should have, as in max=16. A deployment has its own min, "
-        "max and freeze, and may have its own price and cost-ceiling.",
+        "How many teachers a service should have, as in max=16. A service that 'edl apply' has "
+        "deployed has its own min, max and freeze, and may have its own price and cost-ceiling.",
         panel="Autoscaling",
     ),
 ]
@@ -252,7 +252,7 @@ def autoscale_config(given: Sequence[Given] | None) -> AutoscaleConfig:
 
 @dataclass(frozen=True, slots=True)
 class PasswordKeys:
-    """Keys of `--password-file`: a file for each user of a service."""
+    """Keys of `--password-file`: a file for each Redis user of a service."""
 
     teacher: Annotated[Path | None, Key("of the service's teachers.")] = None
     reader: Annotated[Path | None, Key("of readers.")] = None
@@ -265,5 +265,5 @@ class PasswordKeys:
 PASSWORD_FILE: Final = StructuredOption("--password-file", PasswordKeys)
 PasswordFile = Annotated[
     list[Given] | None,
-    PASSWORD_FILE.option("Files with the passwords, as in teacher=FILE,reader=FILE."),
+    PASSWORD_FILE.option("Files with passwords of Redis users, as in teacher=FILE,reader=FILE."),
 ]

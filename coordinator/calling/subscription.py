@@ -49,8 +49,8 @@ class _Stream:
     """The state of a stream to one manager.
 
     Attributes:
-        opened: the manager has sent the student's secret. Only then are reports sent: managers
-            store the secret with the first report, and later streams must prove that they know it.
+        opened: the manager has sent the student's secret. Reports wait for this: the first report
+            binds the student to the secret, and a student without the secret is then refused.
         ended: the stream is over.
         beat_s: seconds between reports.
     """

@@ -1,4 +1,4 @@
-"""Security settings of clients and servers, and the rules for unencrypted or open addresses.
+"""Security settings, and rules for addresses without encryption or without authentication.
 
 The settings name files with credentials; they hold no secrets.
 """
