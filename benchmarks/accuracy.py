@@ -194,7 +194,7 @@ def _row(task: Task, way: Way, teacher: float, outcomes: Mapping[Way, Distillati
         "teacher": 100 * teacher,
         "killed": outcome.killed,
         "joined": outcome.joined,
-        "from store": outcome.from_store,
+        "from store": outcome.share_from_store,
         "seconds": outcome.result.seconds,
         # Hash of the students' inputs, hard and soft labels: equal only if all bits are equal.
         "stream": outcome.result.stream.sha256[:12],
@@ -212,6 +212,7 @@ def judge(task: Task, outcomes: Mapping[Way, DistillationOutcome]) -> list[Goal]
     noise = statistics.stdev(100 * value for value in outcomes["steady"].accuracy)
     churn = _paired_points(outcomes["churn"], outcomes["steady"])
     replaced = min(outcomes["churn"].killed, outcomes["churn"].joined)
+    share = outcomes["offline"].share_from_store
     return [
         # The test is two-sided: a significant loss must not meet the goal.
         Goal.judge(
@@ -220,9 +221,7 @@ def judge(task: Task, outcomes: Mapping[Way, DistillationOutcome]) -> list[Goal]
         Goal.judge(f"{task.name}: churn against steady, p", churn.p, ">=", P),
         Goal.judge(f"{task.name}: churn against steady, points", abs(churn.mean), "<=", noise),
         Goal.judge(f"{task.name}: teachers killed, and new ones joined", replaced, ">=", 1),
-        Goal.judge(
-            f"{task.name}: offline, part from the store", outcomes["offline"].from_store, "==", 1
-        ),
+        Goal.judge(f"{task.name}: offline, part from the store", share, "==", 1),
     ]
 
 

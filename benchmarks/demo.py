@@ -73,7 +73,7 @@ def run(quick: bool) -> BenchmarkReport:
     upper = DemoSettings().upper_batches
     all_steps = (rounds + 1) * (steps + LEAD_IN) + upper
     # A lower limit far below the upper one would pause the teachers for whole turns.
-    settings = replace(DemoSettings(), seeds=1, steps=all_steps, lower_batches=upper - 2)
+    settings = replace(DemoSettings(), students=1, steps=all_steps, lower_batches=upper - 2)
     available = available_cores()
     cores = CoreAssignment.divide(available)
     digits = load_digits(settings.size)

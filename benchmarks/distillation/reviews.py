@@ -39,7 +39,7 @@ def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
         return None
     settings = replace(
         BASE,
-        seeds=seeds,
+        students=seeds,
         steps=40 if quick else 300,
         batch_size=64,
         labelled=2000,

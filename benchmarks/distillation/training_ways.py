@@ -130,14 +130,14 @@ class DistillationOutcome:
         result: accuracies by seed, and a summary of the received stream.
         killed: teachers that were killed during the run.
         joined: new teachers that the student got during the run.
-        from_store: share of the rows with a soft label from the store.
+        share_from_store: share of the rows with a soft label from the store.
     """
 
     way: Way
     result: ModeResult
     killed: int = 0
     joined: int = 0
-    from_store: float = 0.0
+    share_from_store: float = 0.0
 
     @property
     def accuracy(self) -> tuple[float, ...]:
@@ -260,7 +260,7 @@ def _train(
         on_batch(number)
         if number % task.settings.steps == 0:
             done = number // task.settings.steps
-            log.info("%s, %s: %d of %d seeds", task.name, way, done, task.settings.seeds)
+            log.info("%s, %s: %d of %d students", task.name, way, done, task.settings.students)
 
     stream = iter(batches)  # type: ignore[call-overload]
     training = StudentTraining(
@@ -272,12 +272,12 @@ def _train(
         task.student,
         task.framework,
     )
-    training.run(task.settings.seeds, after_batch)
+    training.run(task.settings.students, after_batch)
     result = training.result
     left = sum(1 for _ in stream)  # statistics of an epoch are complete only after its end
     assert not left, f"{left} batches were left over"
     hits = stats().store_hits if stats is not None else 0
-    return DistillationOutcome(way, result, from_store=hits / result.stream.samples)
+    return DistillationOutcome(way, result, share_from_store=hits / result.stream.samples)
 
 
 def _reader(task: Task, way: Way, mesh: LocalMesh, store: LabelStore | None) -> DistilReader:

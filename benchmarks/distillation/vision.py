@@ -40,7 +40,7 @@ def digits(seeds: int, *, quick: bool) -> Task:
     """
     settings = replace(
         BASE,
-        seeds=seeds,
+        students=seeds,
         steps=400,
         batch_size=128,
         shift_pixels=1,
@@ -84,7 +84,7 @@ def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
     )
     settings = replace(
         BASE,
-        seeds=seeds,
+        students=seeds,
         steps=30 if quick else 200,
         batch_size=64,
         shift_pixels=2,

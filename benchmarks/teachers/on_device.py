@@ -105,7 +105,7 @@ def compare(device: str, quick: bool) -> BenchmarkReport:
                 **relative_speed.columns("delivered"),
             }
         )
-        name = f"{network.name} on {device}: part of the bare loop"
+        name = f"{network.name} on {device}: speed relative to the bare loop"
         goals.append(Goal.judge(name, relative_speed, ">=", DELIVERED))
     return BenchmarkReport(rows, goals)
 

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-#: Address on which processes behind a proxy listen, with the port number of the proxy.
+#: Host on which processes behind proxies listen, each at the port number of its proxy.
 BACKEND_HOST = "127.0.0.2"
 _CHUNK_BYTES = 1 << 16
 _CONNECT_TIMEOUT_S = 5.0

@@ -57,7 +57,7 @@ def demo(
 
     settings = DemoSettings.quick() if quick else DemoSettings()
     if students is not None:
-        settings = replace(settings, seeds=students)
+        settings = replace(settings, students=students)
     with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
         run_demo(
             settings,

@@ -104,7 +104,7 @@ class BatchSource:
 
     Args:
         digits: the data set.
-        settings: numbers of students (`seeds`), steps and labelled digits, and batch size.
+        settings: numbers of students, steps and labelled digits, and batch size.
         augmentation: changes the images; None: shifts and noise of the settings.
     """
 
@@ -119,7 +119,7 @@ class BatchSource:
         return self._settings.batches
 
     def __iter__(self) -> Iterator[Batch]:
-        for seed in range(self._settings.seeds):
+        for seed in range(self._settings.students):
             chosen = choose_labelled(self._digits.train_label, self._settings.labelled, seed)
             for step in range(self._settings.steps):
                 number = np.array([seed * self._settings.steps + step])

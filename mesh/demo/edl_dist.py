@@ -91,7 +91,7 @@ def run_edl_dist(
         mesh: a coordinator and `settings.teachers` teachers of `spec`, all ready.
         spec: settings of the teachers, including the new one.
         digits: the data set.
-        settings: seeds, steps, thresholds.
+        settings: students, steps, thresholds.
         cores: cores of the student, and of its engine and the new teacher.
         display: shows the events of teachers; an exception of `display.check` ends the run.
         stage: shows the number of batches and the reader's state.
@@ -128,7 +128,7 @@ def run_edl_dist(
             training = StudentTraining(
                 "edl_dist", iter(reader), distill_loss(settings), digits, settings
             )
-            training.run(settings.seeds, after_batch)
+            training.run(settings.students, after_batch)
             meter.sample()
             stats = reader.stats
             # On a slow machine the training may end before the new teacher joins.

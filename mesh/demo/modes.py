@@ -153,10 +153,10 @@ class StudentTraining:
     def __post_init__(self, batches: Iterable[Any]) -> None:
         self._stream = self._check.watch(batches)
 
-    def run(self, seeds: int, on_batch: OnBatch) -> None:
-        """Train `seeds` more students."""
+    def run(self, count: int, on_batch: OnBatch) -> None:
+        """Train `count` more students."""
         began, began_cpu = time.perf_counter(), time.process_time()
-        for number in range(seeds):
+        for number in range(count):
             self._train_student(number * self.settings.steps, on_batch)
         self._seconds += time.perf_counter() - began
         self._core_s += time.process_time() - began_cpu

@@ -1,6 +1,6 @@
 """Online training on all cores of the machine, in a child process.
 
-A child is needed, because Paddle reads its number of threads at import: 1 in the demo's process.
+Paddle reads its number of threads only at import, and the demo's process imported it with 1.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ...proto.dataclass_json import from_plain
 from ...runtime.supervise import end_with_parent, python_command, start
 from ..cores import on_cores
 from .cpu_cores import CoreAssignment
-from .modes import Mode, ModeResult, OnBatch
+from .modes import Mode, ModeResult
 from .settings import DemoSettings
 
 MODE: Mode = "online_all_cores"
@@ -28,18 +29,15 @@ PRINT_EVERY_BATCHES = 10
 
 
 def run_online_on_all_cores(
-    settings: DemoSettings,
-    teacher: Path,
-    cores: CoreAssignment,
-    on_batch: OnBatch,
+    settings: DemoSettings, teacher: Path, cores: CoreAssignment, on_progress: Callable[[int], None]
 ) -> ModeResult:
     """Train students on all cores, with the teacher in their process, to measure the throughput.
 
     Args:
-        settings: settings of the training; its seeds are trained one after another.
+        settings: settings of the training; its students are trained one after another.
         teacher: path of the exported model.
         cores: cores of the machine.
-        on_batch: called ten times a second with the number of batches trained so far; an
+        on_progress: called ten times a second with the number of batches trained so far; an
             exception from it stops the child.
 
     Raises:
@@ -48,7 +46,7 @@ def run_online_on_all_cores(
     all_cores = cores.student | cores.others
     done = 0
 
-    def echo(line: str) -> None:
+    def read_progress(line: str) -> None:
         nonlocal done
         if progress := PROGRESS.fullmatch(line):
             done = int(progress[1])
@@ -61,9 +59,9 @@ def run_online_on_all_cores(
         env={"OMP_NUM_THREADS": str(len(all_cores))},
     )
     with on_cores(all_cores):
-        process = start(command, echo=echo)
+        process = start(command, echo=read_progress)
     try:
-        values = json.loads(process.expect(RESULT, math.inf, lambda: on_batch(done))[1])
+        values = json.loads(process.expect(RESULT, math.inf, lambda: on_progress(done))[1])
     finally:
         process.stop()
     return from_plain(ModeResult, values)
@@ -88,7 +86,7 @@ def main(settings_json: str, teacher: str) -> None:
             print(f"batch {number}", flush=True)
 
     training = online_training(load_digits(settings.size), settings, predictor)
-    training.run(settings.seeds, on_batch)
+    training.run(settings.students, on_batch)
     print(f"result {json.dumps(asdict(replace(training.result, mode=MODE)))}", flush=True)
 
 

@@ -145,7 +145,7 @@ def results_table(report: DemoReport) -> Table:
         all_cores = " Online (all): on all cores, only to measure its speed."
     table = Table(
         title="The same student, trained in each mode"
-        f" ({settings.seeds} x {settings.steps} steps of {settings.batch_size} images)",
+        f" ({settings.students} x {settings.steps} steps of {settings.batch_size} images)",
         caption="±: standard deviation over the seeds. core-ms: core-milliseconds per step of the"
         " training process, of the teachers (including the start of the new one), and of the mesh"
         f" (the reader's engine and the coordinator).{all_cores}",
@@ -187,7 +187,8 @@ def summary_lines(report: DemoReport) -> list[str]:
 
 def as_json(report: DemoReport) -> dict[str, Any]:
     """Return the report as JSON values."""
-    edl = report.edl_dist
+    edl, settings = report.edl_dist, asdict(report.settings)
+    settings["seeds"] = settings.pop("students")  # keep the report's key
     return {
         "machine": {
             "platform": platform.platform(),
@@ -195,7 +196,7 @@ def as_json(report: DemoReport) -> dict[str, Any]:
             "student_cores": sorted(report.cores.student),
             "other_cores": sorted(report.cores.others),
         },
-        "settings": asdict(report.settings),
+        "settings": settings,
         "seconds": report.seconds,
         "teacher": {"accuracy": report.teacher.accuracy, "cached": report.teacher.cached},
         "modes": {mode: _mode_json(result) for mode, result in report.modes.items()},

@@ -130,8 +130,8 @@ class _DemoRun:
         settings = self.settings
         results: dict[modes.Mode, modes.ModeResult] = {}
         if settings.device == "cpu" and self.cores.student != self.cores.others:
-            # Half a training of one seed is enough to measure the throughput.
-            short_settings = replace(settings, seeds=1, steps=settings.steps // 2)
+            # Half a training of one student is enough to measure the throughput.
+            short_settings = replace(settings, students=1, steps=settings.steps // 2)
             with self._training_stage(ALL_CORES, short_settings.batches) as stage:
                 results[ALL_CORES] = run_online_on_all_cores(
                     short_settings, teacher.path, self.cores, stage.reach
@@ -148,25 +148,25 @@ class _DemoRun:
             ttl_s=TTL_S,
             options=() if settings.device == "cpu" else ("--devices", settings.device),
         )
-        seeds_after = settings.seeds // 2
-        seeds_before = settings.seeds - seeds_after
+        students_after = settings.students // 2
+        students_before = settings.students - students_after
         with self._mesh(spec) as mesh:  # idle teachers take hardly any CPU
-            self._train(online, seeds_before)
-            self._train(n_training, seeds_before)
+            self._train(online, students_before)
+            self._train(n_training, students_before)
             with self._training_stage("edl_dist", settings.batches) as stage:
                 edl_dist = run_edl_dist(
                     mesh, spec, self.digits, settings, self.cores, self.display, stage
                 )
-        self._train(n_training, seeds_after)
-        self._train(online, seeds_after)
+        self._train(n_training, students_after)
+        self._train(online, students_after)
         for result in (online.result, n_training.result, edl_dist.result):
             results[result.mode] = result
         return {mode: results[mode] for mode in modes.TITLES if mode in results}, edl_dist
 
-    def _train(self, training: modes.StudentTraining, seeds: int) -> None:
-        if seeds:
-            with self._training_stage(training.mode, seeds * self.settings.steps) as stage:
-                training.run(seeds, stage.reach)
+    def _train(self, training: modes.StudentTraining, count: int) -> None:
+        if count:
+            with self._training_stage(training.mode, count * self.settings.steps) as stage:
+                training.run(count, stage.reach)
 
     @contextlib.contextmanager
     def _mesh(self, spec: TeacherSpec) -> Iterator[LocalMesh]:

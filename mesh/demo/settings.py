@@ -13,7 +13,7 @@ class DemoSettings:
     Attributes:
         size: rows and columns of an image.
         device: device of the student and of the teachers: "cpu" or "gpu:0".
-        seeds: students per mode; each has its own weights, labelled digits and augmentation.
+        students: students per mode; each has its own weights, labelled digits and augmentation.
         steps: optimizer steps of each student.
         batch_size: digits per step, drawn with repetition from the labelled digits.
         labelled: digits with a hard label, balanced over the classes.
@@ -32,7 +32,7 @@ class DemoSettings:
 
     size: int = 32
     device: str = "cpu"
-    seeds: int = 3
+    students: int = 3
     steps: int = 120
     batch_size: int = 128
     labelled: int = 100
@@ -51,9 +51,9 @@ class DemoSettings:
     @classmethod
     def quick(cls) -> Self:
         """Return settings for a demo of one minute; its accuracies mean little."""
-        return cls(seeds=2, steps=40, teacher_epochs=4, upper_batches=24, lower_batches=8)
+        return cls(students=2, steps=40, teacher_epochs=4, upper_batches=24, lower_batches=8)
 
     @property
     def batches(self) -> int:
         """Number of batches of all students of a mode."""
-        return self.seeds * self.steps
+        return self.students * self.steps

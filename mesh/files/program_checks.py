@@ -27,7 +27,7 @@ def check_name(key: str, name: str) -> None:
 def check_program(
     train: str, command: str, reserved_options: tuple[str, ...], set_by_keys: str
 ) -> None:
-    """Check that exactly one of `train` and `command` is given, and its command line.
+    """Check that exactly one of `train` and `command` is given, and check its command line.
 
     Args:
         train: arguments of `edl student train` in shell syntax, the job file first.

@@ -26,8 +26,8 @@ from .yaml_tree import (
     compose_all,
     describe_node,
     integer,
-    load,
     number,
+    read_text,
     string,
     unknown_key,
 )
@@ -51,7 +51,7 @@ def read(path: str | os.PathLike[str], kind: type[T]) -> T:
         UsageError: the file cannot be read, is not YAML, or is not a valid `kind`. For a wrong key
             or value the message is `name:line: key: what is wrong`.
     """
-    return parse(load(path), kind, os.fspath(path))
+    return parse(read_text(path), kind, os.fspath(path))
 
 
 def parse(text: str, kind: type[T], name: str = "text") -> T:

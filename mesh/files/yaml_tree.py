@@ -69,7 +69,7 @@ MAX_DEPTH = 32
 _TAG = "tag:yaml.org,2002:"
 
 
-def load(path: str | os.PathLike[str]) -> str:
+def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a file.
 
     Raises:
@@ -108,8 +108,8 @@ def compose_all(text: str, name: str, *, most: int) -> list[yaml.MappingNode]:
         most: greatest number of documents.
 
     Raises:
-        UsageError: the text is too large, is not YAML, is empty, has too many documents, anchors or
-            tags, is nested too deeply, or a document is not a mapping.
+        UsageError: the text is too large, is not YAML, is empty, is nested too deeply, has too many
+            documents, an anchor or an unsupported tag, or a document is not a mapping.
     """
     _check_size(len(text.encode(errors="surrogatepass")), name)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -132,7 +132,7 @@ def compose_all(text: str, name: str, *, most: int) -> list[yaml.MappingNode]:
 
 
 def _check_events(text: str, name: str, loader: type[yaml.SafeLoader], most: int) -> None:
-    """Raise UsageError for deep nesting, too many documents, anchors and tags."""
+    """Raise UsageError for deep nesting, too many documents, any anchor, an unsupported tag."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=loader):
         line = event.start_mark.line + 1 if event.start_mark else 1
@@ -209,7 +209,7 @@ def number(node: yaml.Node, location: FileLocation, rule: Number) -> float:
 
 
 def _number_error(kind: str, rule: Number, value: float | None, node: yaml.Node) -> str:
-    limits = f"; numbers are 0, or from {1 / LARGEST:g} to {LARGEST:g}, also negative"
+    limits = f"; absolute values are 0, or from {1 / LARGEST:g} to {LARGEST:g}"
     hint = limits if value is not None and not sensible(value) else ""
     return f"expects {describe_number(kind, rule)}, got {describe_node(node)}{hint}"
 

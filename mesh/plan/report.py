@@ -28,8 +28,8 @@ def plan_lines(plan: MeshPlan) -> Iterator[str]:
     counts = " + ".join(f"{int(group.count)} x {group.kind}" for group in plan.mesh.teacher_groups)
     share = plan.mesh.teachers / plan.students
     yield (
-        f"teachers    {counts}: {share:.3g} for each student; by the ratio"
-        f" n = ceil(t_t / t_s) = {plan.needed}"
+        f"teachers    {counts}: {share:.3g} for each student; the ratio"
+        f" n = ceil(t_t / t_s) alone gives {plan.needed}"
     )
     for kind, rows in plan.micro_batches.items():
         yield f"            {kind}: --micro-batch {rows}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Job = Annotated[
-    Path | None, typer.Option(metavar="JOB.py", help="The job file, as of 'edl student train'.")
+    Path | None, typer.Option(metavar="JOB.py", help="The Python job file of 'edl student train'.")
 ]
 Step = Annotated[
     str | None,

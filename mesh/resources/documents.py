@@ -12,7 +12,7 @@ from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
 from ..files import parse_kinds
-from ..files.yaml_tree import load
+from ..files.yaml_tree import read_text
 from ..jobs.spec import QueuedJobSpec
 from ..up.spec import MeshFile
 
@@ -89,7 +89,7 @@ def read_documents(paths: Sequence[Path]) -> list[tuple[Path, Spec]]:
     """
     documents: list[tuple[Path, Spec]] = []
     for path in paths:
-        specs = parse_kinds(load(path), KINDS, str(path))
+        specs = parse_kinds(read_text(path), KINDS, str(path))
         if len(specs) > 1 and any(isinstance(spec, MeshFile) for spec in specs):
             raise UsageError(
                 f"{path}: a mesh must be the only document of its file: move the others"

@@ -147,7 +147,7 @@ def outcome(way: Way, *points: float, killed: int = 0, joined: int = 0) -> Disti
     values = tuple(point / 100 for point in points)
     result = ModeResult("edl_dist", values, 1.0, 1.0, facts)
     return DistillationOutcome(
-        way, result, killed, joined, from_store=1.0 if way == "offline" else 0.0
+        way, result, killed, joined, share_from_store=1.0 if way == "offline" else 0.0
     )
 
 
@@ -160,7 +160,7 @@ def outcome(way: Way, *points: float, killed: int = 0, joined: int = 0) -> Disti
         ({"churn": outcome("churn", 85, 86, 87, 86, killed=1, joined=1)}, "steady, p"),
         ({"churn": outcome("churn", 60, 91, 92, 91, killed=1, joined=1)}, "steady, points"),
         ({"churn": outcome("churn", 90, 91, 92.5, 91, killed=1)}, "killed"),
-        ({"offline": replace(outcome("offline", 90, 91, 92, 91), from_store=0.9)}, "store"),
+        ({"offline": replace(outcome("offline", 90, 91, 92, 91), share_from_store=0.9)}, "store"),
     ],
 )
 def test_each_goal_of_accuracy_can_fail(

@@ -99,7 +99,7 @@ def report(
     )
     reader = ReaderStats(yielded=40, delivered=40, upper_bytes=4096, lower_bytes=1024, resends=2)
     return DemoReport(
-        DemoSettings(seeds=seeds, steps=20),
+        DemoSettings(students=seeds, steps=20),
         CoreAssignment(frozenset({0}), frozenset({1})),
         TeacherModel(Path("teacher"), 0.985, cached=True),
         results,

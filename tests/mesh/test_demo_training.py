@@ -70,7 +70,7 @@ def test_a_teacher_is_trained_once_then_found_then_trained_when_asked(
     assert (again, trained > 0) == (made, True)
     key = models.cache_key(digits, SETTINGS)
     assert [entry.name for entry in cache.iterdir()] == [key]
-    others: list[dict[str, Any]] = [{"seeds": 9}, {"teacher_epochs": 2}, {"noise": 1.0}]
+    others: list[dict[str, Any]] = [{"students": 9}, {"teacher_epochs": 2}, {"noise": 1.0}]
     keys = [models.cache_key(digits, replace(SETTINGS, **other)) for other in others]
     assert [other == key for other in keys] == [True, False, False]
 
@@ -114,7 +114,7 @@ def test_a_model_that_cannot_be_written_is_one_clear_error(
         models.obtain_teacher(digits, SETTINGS, tmp_path / "file", fresh=False, on_step=on_step)
 
 
-SMALL = DemoSettings(seeds=2, steps=3, batch_size=16, labelled=40)
+SMALL = DemoSettings(students=2, steps=3, batch_size=16, labelled=40)
 
 
 def brightness(image: Any) -> Any:
@@ -153,7 +153,7 @@ def test_held_out_digits_are_not_trained_on_and_labelled_ones_are_spread() -> No
     assert len(set(chosen.tolist())) == 104
     assert (per_class.min(), per_class.max()) == (10, 11)
     assert not np.array_equal(chosen, choose_labelled(digits.train_label, 104, seed=4))
-    plain = DemoSettings(seeds=2, steps=20, batch_size=64, labelled=40, shift_pixels=0, noise=0.0)
+    plain = replace(SMALL, steps=20, batch_size=64, shift_pixels=0, noise=0.0)
     batches = list(BatchSource(digits, plain))
     for own in (batches[:20], batches[20:]):  # of each student
         assert len({image.tobytes() for batch in own for image in batch[0]}) == 40
