@@ -123,9 +123,9 @@ def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float)
 
 #: Share of the lease duration for which its holder acts without a renewal; in the remaining time it
 #: can finish work that it has begun.
-ACTING = 2 / 3
+ACTING_SHARE = 2 / 3
 #: Share of the lease duration after which its holder renews it.
-RENEWING = 1 / 4
+RENEWAL_SHARE = 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,8 @@ class LeaseView:
 LeaseAction = Literal["make", "take", "renew", "wait"]
 
 
-def lease_read(view: LeaseView, lease: Lease | None, me: str, now: float) -> LeaseView:
-    """Record a read of the lease.
+def view_after_read(view: LeaseView, lease: Lease | None, me: str, now: float) -> LeaseView:
+    """Return the view after the lease was read.
 
     Args:
         view: the state before.
@@ -186,8 +186,8 @@ def lease_read(view: LeaseView, lease: Lease | None, me: str, now: float) -> Lea
     return replace(view, renewed_s=renewed_s)
 
 
-def lease_written(view: LeaseView, lease: Lease, me: str, began_s: float) -> LeaseView:
-    """Record that the candidate changed the lease; it began to do so at `began_s`."""
+def view_after_write(view: LeaseView, lease: Lease, me: str, began_s: float) -> LeaseView:
+    """Return the view after the candidate changed the lease; the change began at `began_s`."""
     return LeaseView(lease, began_s, began_s if lease.holder == me else None)
 
 
@@ -207,7 +207,7 @@ def may_act(view: LeaseView, now: float) -> bool:
     """Whether the candidate may act as the leader."""
     if view.renewed_s is None or view.lease is None:
         return False
-    return now - view.renewed_s < ACTING * view.lease.duration_s
+    return now - view.renewed_s < ACTING_SHARE * view.lease.duration_s
 
 
 def rank_servers(client: str, servers: Iterable[str]) -> list[str]:

@@ -18,13 +18,13 @@ from ...runtime.errors import (
 )
 from ...runtime.lifecycle import Periodic
 from ...scheduler.leadership import (
-    RENEWING,
+    RENEWAL_SHARE,
     Lease,
     LeaseView,
     lease_action,
-    lease_read,
-    lease_written,
     may_act,
+    view_after_read,
+    view_after_write,
 )
 from .error_log import ErrorLog
 
@@ -75,7 +75,7 @@ class LeaseElection:
         self._led = False
         self._errors = ErrorLog()
         self._lock = threading.Lock()  # held while the lease is renewed or released
-        self._renewal = Periodic("edl-lease", duration_s * RENEWING, self.renew)
+        self._renewal = Periodic("edl-lease", duration_s * RENEWAL_SHARE, self.renew)
 
     def leads(self) -> bool:
         """Return whether this operator may act now."""
@@ -121,7 +121,7 @@ class LeaseElection:
         began_s = self._clock()
         stored = self._client.find(LEASE, self._name)
         lease = None if stored is None else _lease(stored)
-        self._view = lease_read(self._view, lease, self._me, self._clock())
+        self._view = view_after_read(self._view, lease, self._me, self._clock())
         if lease_action(self._view, self._me, self._clock()) == "wait":
             return
         renewed = self._renewed(stored)
@@ -129,9 +129,9 @@ class LeaseElection:
             written = self._client.create(LEASE, renewed)
         else:
             written = self._client.replace(LEASE, renewed)
-        # If leadership has lapsed meanwhile, regaining it is a change: `_notify` reports it.
+        # If leadership has lapsed meanwhile, forget it: then `_notify` reports that it is regained.
         self._led = self._led and self.leads()
-        self._view = lease_written(self._view, _lease(written), self._me, began_s)
+        self._view = view_after_write(self._view, _lease(written), self._me, began_s)
 
     def _release(self) -> None:
         view, self._view = self._view, LeaseView()

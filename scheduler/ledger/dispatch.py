@@ -70,7 +70,7 @@ def judge(
     Args:
         batch: an unlabelled batch.
         teachers: all known teachers.
-        awaited: number of teachers that may join at any moment.
+        awaited: number of teachers that have not joined yet, but may do so at any moment.
         queue: the batches with waiting rows.
 
     Returns:
@@ -170,12 +170,12 @@ def next_request(
     return LedgerRequest(number, tuple(spans), tuple(owners), rows, attempts)
 
 
-def best_for(batch: LedgerBatch, open_teachers: dict[str, LedgerTeacher]) -> LedgerTeacher | None:
-    """Return the teacher for the batch's waiting rows; None: all open teachers have refused it."""
-    able: Iterable[LedgerTeacher] = open_teachers.values()
+def best_for(batch: LedgerBatch, with_room: dict[str, LedgerTeacher]) -> LedgerTeacher | None:
+    """Return the teacher for the batch's waiting rows; None: all those `with_room` refused it."""
+    able: Iterable[LedgerTeacher] = with_room.values()
     if batch.refusals is not None:
         able = [teacher for teacher in able if batch.may_go_to(teacher.name)]
-    elif len(open_teachers) == 1:
+    elif len(with_room) == 1:
         return next(iter(able))
     return soonest(count_rows(batch.waiting), [*able])
 
@@ -188,5 +188,5 @@ def put_in_flight(tables: Tables, request: LedgerRequest, teacher: LedgerTeacher
     teacher.in_flight[request.id] = request
     teacher.rows_in_flight += request.rows
     if len(teacher.in_flight) >= teacher.window:
-        tables.open.pop(teacher.name, None)
+        tables.with_room.pop(teacher.name, None)
     return Send(request.id, teacher.name, request.spans, request.attempt)

@@ -1,8 +1,8 @@
 """State machine of the rows of a stream: takes events, returns instructions.
 
 A batch is unlabelled, then labelled, then released, and forgotten when the student has taken it.
-Each row of an unlabelled batch waits, or is in flight in one request, or has its label. Whatever
-teachers do, no row is lost, labelled twice, or given the label of another row:
+Each row of an unlabelled batch is withheld, waits, is in flight in one request, or has its label.
+Whatever teachers do, no row is lost, labelled twice, or given the label of another row:
 
 * Lost rows return to the *front* of the queue. Ids grow, so the front is the lowest id: the queue
   is a heap, and the batch that the student waits for is always sent next.
@@ -111,7 +111,7 @@ class Ledger(LedgerView):
             tables.batch_instructions.clear()
         if tables.hedges:
             self._send_copies(out)
-        if tables.queue and tables.open:
+        if tables.queue and tables.with_room:
             self._send_what_waits(out)
         return out
 
@@ -268,14 +268,14 @@ class Ledger(LedgerView):
     def _on_deliver_unlabelled(self, event: ev.DeliverUnlabelled) -> None:
         batch = self._tables.batches.get(event.batch)
         if batch is not None and batch.stage is UNLABELLED:
-            self._tables.leave_unlabelled(batch)
+            self._tables.finish_without_labels(batch)
 
     def _on_reset(self) -> None:
         old = self._tables
         old.void_requests()
         self._tables = Tables(
             old.teachers,
-            old.open,
+            old.with_room,
             last_id=old.last_id,
             last_rows=old.last_rows,
             batch_bytes=old.batch_bytes,
@@ -291,10 +291,10 @@ class Ledger(LedgerView):
         A free place in a window is filled at once, even with few rows.
         """
         tables = self._tables
-        queue, refused = tables.queue, []  # refused: by every open teacher; there are few
-        while queue and tables.open:
+        queue, refused = tables.queue, []  # refused: by all teachers with room; there are few
+        while queue and tables.with_room:
             batch = tables.batches[queue[0]]
-            if (teacher := best_for(batch, tables.open)) is None:
+            if (teacher := best_for(batch, tables.with_room)) is None:
                 refused.append(heappop(queue))
                 continue
             self.sent += 1
@@ -312,7 +312,7 @@ class Ledger(LedgerView):
             if not request.may_be_copied:
                 continue
             if name is None:
-                able = [t for t in tables.open.values() if t.may_copy(request)]
+                able = [t for t in tables.with_room.values() if t.may_copy(request)]
                 teacher = soonest(request.rows, able)
                 self.hedges += teacher is not None
             else:
@@ -383,7 +383,7 @@ def _change(tables: Tables, event: ev.TeacherChange) -> None:
 def _lose(tables: Tables, event: ev.TeacherGone) -> None:
     """Remove a teacher; rows that no other teacher has wait again."""
     if (teacher := tables.teachers.pop(event.teacher, None)) is not None:
-        tables.open.pop(teacher.name, None)
+        tables.with_room.pop(teacher.name, None)
         tables.forget_refusals(teacher.name)
         for request in teacher.in_flight.values():
             tables.give_up(request, teacher)
@@ -433,8 +433,8 @@ def _invalidate_batch(tables: Tables, event: ev.InvalidateBatch) -> None:
     """Label a labelled or poison batch again; its refusals remain."""
     known = tables.batches.get(event.batch)
     if known is not None and known.stage in (LABELLED, POISONED):
-        # A new object: if the batch was left without labels, a request in flight may still refer to
-        # the old object. Its answer must not label the rows that are sent again now.
+        # A new object: if the batch was finished without labels, a request in flight may still
+        # refer to the old object. Its answer must not label the rows that are sent again now.
         batch = tables.batches[known.id] = replace(known, waiting=[], unlabelled_rows=0)
         tables.reopen(batch, batch.drop_all_labels())
 

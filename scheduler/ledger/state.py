@@ -1,8 +1,8 @@
 """The ledger's batches, requests and teachers, and the tables that keep them consistent.
 
-Some tables are redundant for speed: `open`, `queue`, `refused` and the counters could be derived
-from `batches` and `teachers`. Each method keeps them consistent; tests derive them and compare
-(`tests/scheduler/ledger/invariants.py`).
+Some tables are redundant for speed: `with_room`, `queue`, `refused` and the counters could be
+derived from `batches` and `teachers`. Each method keeps them consistent; tests derive them and
+compare (`tests/scheduler/ledger/invariants.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WaitingRows = tuple[int, int, int]
 class BatchStage(Enum):
     """The stage of a batch; if its labels are revoked, the batch is unlabelled again."""
 
-    UNLABELLED = "unlabelled"  # some of its rows wait or are in flight
-    LABELLED = "labelled"  # or left without labels; until it is released
+    UNLABELLED = "unlabelled"  # some of its rows are withheld, wait or are in flight
+    LABELLED = "labelled"  # or finished without labels; until it is released
     POISONED = "poisoned"  # until it is released
     RELEASED = "released"  # until the student has taken it
 
@@ -42,7 +42,7 @@ class Refusal:
 
     Attributes:
         reason: the teacher's message.
-        blames_batch: the teacher has labelled something, so the batch may be to blame.
+        blames_batch: this refusal counts against the batch: the teacher has proved able to label.
         crashes: how often the batch crashed the teacher's predictor; 0: the teacher refused it.
         may_retry: after a crash the teacher may get the batch again, as no other teacher is left.
     """
@@ -57,8 +57,8 @@ class Refusal:
 class LedgerBatch:
     """One batch, from `Queued` to `BatchConsumed`.
 
-    While it is unlabelled, each of its rows waits, or is in one request that counts, or has its
-    label.
+    While it is unlabelled, each of its rows is withheld (see `Tables`), waits, is in one request
+    with `holders`, or has its label.
     """
 
     id: int
@@ -66,7 +66,7 @@ class LedgerBatch:
     input_bytes: int
     row_nbytes: int  # of labels, once they are known
     waiting: list[WaitingRows]  # in order
-    unlabelled_rows: int  # waiting or in flight
+    unlabelled_rows: int  # withheld, waiting or in flight
     layout_id: int = 0
     is_call: bool = False
     stage: BatchStage = UNLABELLED
@@ -75,7 +75,7 @@ class LedgerBatch:
     #: By teacher; None: there are none, the usual case.
     refusals: dict[str, Refusal] | None = None
     send_alone: bool = False  # it was in a refused request of several batches: do not join it again
-    restored_labellers: tuple[str, ...] = ()  # teachers of labels that are trusted only as a whole
+    restored_labellers: tuple[str, ...] = ()  # labelled rows for an earlier engine; unknown which
 
     @property
     def nbytes(self) -> int:
@@ -117,7 +117,7 @@ class LedgerRequest:
     batches: tuple[LedgerBatch, ...]  # of each span
     rows: int
     attempt: int
-    #: Teachers with a copy that counts. Other copies still fill a window.
+    #: Teachers whose answer would be accepted. Copies at other teachers still fill a window.
     holders: set[str] = field(default_factory=set)
 
     @property
@@ -153,7 +153,7 @@ class LedgerTeacher:
     resting: bool = False  # failed, and not resumed yet
     has_labelled: bool = False  # so its refusals count against batches
     usable: bool = True  # it is not revoked, resting or on trial; see `Tables.refresh`
-    refused: int = 0  # number of refused requests within its limit of rows, since it joined
+    refused: int = 0  # refused requests that had at most `most_rows` rows, since it joined
     in_flight: dict[int, LedgerRequest] = field(default_factory=dict)  # in the order of sending
     rows_in_flight: int = 0
 
@@ -248,7 +248,7 @@ class Tables:
 
     Attributes:
         teachers: all but those that are lost, or revoked and finished.
-        open: usable teachers with room in their window.
+        with_room: usable teachers with room in their window.
         batches: all from `Queued` or `BatchRestored` to `BatchConsumed`, by id, in order; poison
             batches until `Released`.
         batch_instructions: instructions about batches from the current event.
@@ -264,11 +264,11 @@ class Tables:
         last_rows: rows of the training loop's batch that was queued last; 0 before any.
         batch_bytes: size of the training loop's largest batch so far.
         joined: number of teachers that ever joined.
-        awaited: number of teachers that may join at any moment.
+        awaited: number of teachers that have not joined yet, but may do so at any moment.
     """
 
     teachers: dict[str, LedgerTeacher] = field(default_factory=dict)
-    open: dict[str, LedgerTeacher] = field(default_factory=dict)
+    with_room: dict[str, LedgerTeacher] = field(default_factory=dict)
     batches: dict[int, LedgerBatch] = field(default_factory=dict)
     batch_instructions: list[Instruction] = field(default_factory=list)
     queue: list[int] = field(default_factory=list)
@@ -325,7 +325,7 @@ class Tables:
         if not batch.unlabelled_rows:
             self.finish(batch, LABELLED)
 
-    def leave_unlabelled(self, batch: LedgerBatch) -> None:
+    def finish_without_labels(self, batch: LedgerBatch) -> None:
         """Finish an unlabelled batch without labels."""
         self.unqueue(batch)
         self.withheld.pop(batch.id, None)
@@ -373,7 +373,7 @@ class Tables:
         self.withheld[batch.id] = batch
 
     def _mark_unlabelled(self, batch: LedgerBatch, *, whole: bool) -> None:
-        """Make a batch unlabelled; `whole`: drop all its labels."""
+        """Make a batch unlabelled; if it was finished, emit `LabelsRevoked` (see `whole` there)."""
         if batch.stage is not UNLABELLED:
             if batch.stage is not POISONED and not batch.is_call:
                 self.volume_bytes -= batch.nbytes
@@ -385,7 +385,7 @@ class Tables:
     # --------------------------------------------------------------------------- the requests
 
     def give_up(self, request: LedgerRequest, teacher: LedgerTeacher) -> None:
-        """Ignore the answer of `teacher`; if no other copy counts, the rows wait again."""
+        """Ignore the answer of `teacher`; if no other answer is awaited, the rows wait again."""
         if teacher.name not in request.holders:
             return
         request.holders.discard(teacher.name)
@@ -431,8 +431,8 @@ class Tables:
         """Update the tables after a change to the teacher; remove it if it is revoked and idle."""
         teacher.usable = not (teacher.revoked or teacher.resting or teacher.on_trial)
         if teacher.usable and len(teacher.in_flight) < teacher.window:
-            self.open[teacher.name] = teacher
+            self.with_room[teacher.name] = teacher
             return
-        self.open.pop(teacher.name, None)
+        self.with_room.pop(teacher.name, None)
         if teacher.revoked and not teacher.in_flight:
             self.teachers.pop(teacher.name, None)

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.scheduler.leadership import (
-    RENEWING,
+    RENEWAL_SHARE,
     Lease,
     LeaseView,
     lease_action,
-    lease_read,
-    lease_written,
     may_act,
+    view_after_read,
+    view_after_write,
 )
 
 DURATION_S = 15.0
@@ -49,7 +49,7 @@ class Candidate:
 
     def read(self, server: Server, now: float) -> None:
         own_s = now + self.ahead_s
-        self.sight = lease_read(self.sight, server.lease, self.name, own_s)
+        self.sight = view_after_read(self.sight, server.lease, self.name, own_s)
         self.expects = None if server.lease is None else server.lease.version
         self.wants = lease_action(self.sight, self.name, own_s) != "wait"
 
@@ -58,7 +58,7 @@ class Candidate:
         done = server.write(self.name, self.expects) if self.wants else None
         self.wants = False
         if done is not None:
-            self.sight = lease_written(self.sight, done, self.name, began_s + self.ahead_s)
+            self.sight = view_after_write(self.sight, done, self.name, began_s + self.ahead_s)
 
     def look(self, server: Server, now: float) -> None:
         self.read(server, now)
@@ -99,36 +99,36 @@ def test_after_a_death_another_leads_in_time(gap_s: float, ahead_s: float) -> No
     server = Server()
     first, second = Candidate("a", 0.0), Candidate("b", ahead_s)
     first.look(server, gap_s)  # and is never heard of again
-    now, limit_s = gap_s, gap_s + DURATION_S * (1 + 2 * RENEWING)
+    now, limit_s = gap_s, gap_s + DURATION_S * (1 + 2 * RENEWAL_SHARE)
     while not second.leads(now):
         second.look(server, now)
         assert now <= limit_s
-        now += DURATION_S * RENEWING
+        now += DURATION_S * RENEWAL_SHARE
     assert now >= gap_s + DURATION_S * 0.99  # not before the lease of the first has run out
 
 
 def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
-    sight = lease_read(LeaseView(), Lease("1", "", 1.0), "b", 0.0)
+    sight = view_after_read(LeaseView(), Lease("1", "", 1.0), "b", 0.0)
     assert lease_action(sight, "b", 0.0) == "take"
-    assert lease_action(lease_read(LeaseView(), None, "b", 0.0), "b", 0.0) == "make"
+    assert lease_action(view_after_read(LeaseView(), None, "b", 0.0), "b", 0.0) == "make"
 
 
 def test_a_lease_that_is_deleted_is_its_holders_for_as_long_as_it_may_not_know() -> None:
     before = Lease("1", "a", DURATION_S)
-    other = lease_read(lease_read(LeaseView(), before, "b", 0.0), None, "b", 1.0)
+    other = view_after_read(view_after_read(LeaseView(), before, "b", 0.0), None, "b", 1.0)
     assert (
         lease_action(other, "b", 1.0)
-        == lease_action(lease_read(other, None, "b", 9.0), "b", 15.9)
+        == lease_action(view_after_read(other, None, "b", 9.0), "b", 15.9)
         == "wait"
     )
     assert lease_action(other, "b", 16.0) == "make"
-    holder = lease_read(lease_written(LeaseView(), before, "a", 0.0), None, "a", 1.0)
+    holder = view_after_read(view_after_write(LeaseView(), before, "a", 0.0), None, "a", 1.0)
     assert lease_action(holder, "a", 1.0) == "make"
 
 
 def test_an_answer_that_was_lost_is_no_lead_until_it_is_renewed() -> None:
     mine = Lease("1", "a", DURATION_S)
-    sight = lease_read(LeaseView(), mine, "a", 0.0)
+    sight = view_after_read(LeaseView(), mine, "a", 0.0)
     assert lease_action(sight, "a", 0.0) == "renew"
     assert not may_act(sight, 0.0)
-    assert may_act(lease_written(sight, Lease("2", "a", DURATION_S), "a", 0.0), 5.0)
+    assert may_act(view_after_write(sight, Lease("2", "a", DURATION_S), "a", 0.0), 5.0)

@@ -102,11 +102,11 @@ def _in_teachers(tables: Tables) -> Iterator[str]:
             yield f"teacher {teacher.name} is revoked and done, and still listed"
         if teacher.usable is (teacher.revoked or teacher.resting or teacher.on_trial):
             yield f"teacher {teacher.name} is usable: {teacher.usable}, which its state contradicts"
-    free = {t.name for t in tables.teachers.values() if t.usable and t.room}
-    if set(tables.open) != free:
-        yield f"teachers {free} are free, listed are {set(tables.open)}"
+    with_room = {t.name for t in tables.teachers.values() if t.usable and t.room}
+    if set(tables.with_room) != with_room:
+        yield f"teachers {with_room} have room, listed are {set(tables.with_room)}"
     for request, name in tables.hedges:
-        able = [t for t in free if tables.teachers[t].may_copy(request)]
+        able = [t for t in with_room if tables.teachers[t].may_copy(request)]
         if able and name is None:
             yield f"request {request.id} waits to be hedged while {able} could take it"
 
@@ -114,7 +114,7 @@ def _in_teachers(tables: Tables) -> Iterator[str]:
 def _in_queue(tables: Tables) -> Iterator[str]:
     for batch_id in tables.queue:
         batch = tables.batches[batch_id]
-        able = [name for name in tables.open if batch.may_go_to(name)]
+        able = [name for name in tables.with_room if batch.may_go_to(name)]
         if able:
             yield f"batch {batch_id} is queued while {able} could take it"
         if judge(batch, tables.teachers.values(), tables.awaited, tables.waiting()) != "wait":

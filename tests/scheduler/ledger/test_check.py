@@ -110,8 +110,8 @@ class TestInvariants:
         with broken("gone is revoked and done") as tables:
             tables.teachers["gone"] = LedgerTeacher("gone", 3, 1, revoked=True)
         with broken("listed are") as tables:
-            tables.open["busy"] = tables.teachers["busy"]
-        with broken("are free, listed are {'refuser'}") as tables:
+            tables.with_room["busy"] = tables.teachers["busy"]
+        with broken("have room, listed are {'refuser'}") as tables:
             tables.teachers["free"] = LedgerTeacher("free", 3, 1)
         with broken("batch 3 is queued while ['free'] could take it") as tables:
             tables.teachers["free"] = LedgerTeacher("free", 3, 1)
