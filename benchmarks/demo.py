@@ -1,10 +1,10 @@
-"""The speeds that `edl demo` compares, interleaved, and the most that a mesh can reach.
+"""Speeds of the ways that `edl demo` compares, in alternating turns, and a mesh's top speed.
 
 The demo trains one way after another. So if the machine's speed changes within seconds, the demo's
 ratios change, too. Here a few steps of each way alternate: N-training; distillation with constant
 soft labels while a process outside the mesh keeps the teachers' cores busy; Online; EDL-Dist with a
-full buffer and without killed teachers. The second way is the most that a mesh can reach: it
-includes the cost of the soft loss, and of the caches and memory that the cores share.
+full buffer and without killed teachers. No mesh can be faster than the second way: it includes the
+cost of the soft loss, and of the caches and memory that the cores share.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ TO_ONLINE, TO_N_TRAINING = 1.6, 0.95
 TO_AT_HAND: Final = 0.95
 STEPS, ROUNDS = 6, 60
 QUICK_STEPS: Final = 2
-#: Greatest share of EDL-Dist's batches that may be labelled before the turn that trains on them.
-LABELLED_BEFORE: Final = 0.1
+#: Greatest number of batches per step by which EDL-Dist's buffer may shrink during a turn.
+FROM_BUFFER: Final = 0.1
 #: Steps of EDL-Dist before each of its turns, so that its teachers are busy when the turn begins.
 LEAD_IN: Final = 6
 #: Longest time in seconds for refilling the buffer before a turn of EDL-Dist.
@@ -72,7 +72,7 @@ def run(quick: bool) -> BenchmarkReport:
     steps, rounds = (QUICK_STEPS, MIN_ROUNDS) if quick else (STEPS, ROUNDS)
     upper = DemoSettings().upper_batches
     all_steps = (rounds + 1) * (steps + LEAD_IN) + upper
-    # A lower limit far below the upper one would pause the teachers for whole turns.
+    # At the upper limit, pulling pauses until the lower limit is reached: keep this pause short.
     settings = replace(DemoSettings(), students=1, steps=all_steps, lower_batches=upper - 2)
     available = available_cores()
     cores = CoreAssignment.divide(available)
@@ -126,7 +126,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def _student(batches: Iterable[Any], loss: DistillLoss) -> Callable[[int], float]:
-    """Return a function that trains a new student for more steps and returns seconds per step."""
+    """Make a student; return a function that trains it further and returns seconds per step."""
     paddle = load_paddle()
     paddle.seed(FIRST_SEED)
     student = student_network()
@@ -215,8 +215,8 @@ def judge(measured: Sequence[Sequence[float]], from_buffer: Sequence[float]) -> 
 
     Args:
         measured: for each of `WAYS`, seconds per step in each round.
-        from_buffer: for the warm-up round and each round, the share of EDL-Dist's batches that were
-            labelled before its turn.
+        from_buffer: for the warm-up round and each round, the batches per step by which EDL-Dist's
+            buffer shrank.
     """
     by_way = dict(zip(WAYS, measured, strict=True))
     rows: list[Row] = []
@@ -240,11 +240,6 @@ def judge(measured: Sequence[Sequence[float]], from_buffer: Sequence[float]) -> 
     ]
     buffered = Estimate.of(from_buffer[-len(by_way[EDL_DIST]) :])
     goals.append(
-        Goal.judge(
-            "EDL-Dist, part of the batches labelled before its turn",
-            buffered,
-            "<=",
-            LABELLED_BEFORE,
-        )
+        Goal.judge("EDL-Dist, batches per step from its buffer", buffered, "<=", FROM_BUFFER)
     )
     return BenchmarkReport(rows, goals)

@@ -38,12 +38,12 @@ QUICK_PACES: Final = (0.02,)
 #: Length of the student's step, in multiples of the teachers' joint time for one batch.
 CASES: Final = {"teacher-bound": 0.5, "balanced": 1.0, "student-bound": 1.5}
 TEACHERS: Final = 2
-#: Least share of the sum of the rates with one slow teacher, and its time / that of the others.
+#: With one teacher TIMES_SLOWER than the others: least share of the sum of all teachers' rates.
 STRAGGLER, TIMES_SLOWER = 0.95, 10
 #: Longest wait of a student when a teacher is suspended, and content of its buffer, in seconds.
 PAUSE_S, VOLUME_S = 1.5, 2.0
 #: Least rate of a student with all teachers that it needs, relative to one without teachers.
-N_TRAINING: Final = 0.97
+OF_N_TRAINING: Final = 0.97
 #: Greatest CPU time of a step with a reader, relative to a step without.
 STEP: Final = 1.03
 _STEP_ROWS: Final = 8
@@ -88,7 +88,7 @@ def run(quick: bool) -> BenchmarkReport:
     if not quick:
         begin("two teachers fewer than needed at first, and the missing ones join")
         result = joined(0.1, needed=4, spares=2, window_s=0.4)
-        add("begun with n - 2 teachers", result, N_TRAINING)
+        add("begun with n - 2 teachers", result, OF_N_TRAINING)
     begin("one teacher of 3 is suspended")
     pause_s = suspended(0.05, 3, 0.05, VOLUME_S, _SUSPENDED_S, times=1 if quick else 3)
     name = f"emulated, 1 of 3 suspended, volume {VOLUME_S:g} s: longest wait, s"
@@ -129,8 +129,8 @@ def train(channel: Channel, core: int, rows: int, address: str) -> None:
 
     Args:
         channel: its first message to the benchmark means that training can begin.
-        core: core of the training; the reader's engine stays on the core that this process has
-            until then.
+        core: core of the training; the reader's engine stays on the core on which this process
+            started.
         rows: rows of a batch.
         address: address of the teacher.
     """

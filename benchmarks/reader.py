@@ -110,8 +110,8 @@ class ReaderMeasurement:
     @property
     def raw(self) -> ReaderTimes:
         """The times of the faster plain socket."""
-        plain = [turns for name, turns in self.sockets.items() if name != FLOOR]
-        return min(plain, key=lambda turns: statistics.median(turns.wall_s[1:]))
+        plain = [times for name, times in self.sockets.items() if name != FLOOR]
+        return min(plain, key=lambda times: statistics.median(times.wall_s[1:]))
 
 
 def measure(dtype: str, location: str, teachers: Sequence[int], batches: int) -> ReaderMeasurement:
@@ -150,7 +150,7 @@ def measure(dtype: str, location: str, teachers: Sequence[int], batches: int) ->
                 readers[count] = ReaderTimes()
                 turns.append(partial(_turn, student, pool[:count], batches, readers[count]))
         interleaved(*turns)
-        times = {name: _per_sample(socket.turns) for name, socket in sockets.items()}
+        times = {name: _per_sample(socket.times) for name, socket in sockets.items()}
         return ReaderMeasurement(times, readers)
 
 
@@ -161,15 +161,15 @@ def _per_sample(requests: RequestTimes) -> ReaderTimes:
     return ReaderTimes(wall_s, client_s, [0.0] * len(wall_s), server_s)
 
 
-def _turn(trainer: Child, teachers: Sequence[Child], batches: int, turns: ReaderTimes) -> float:
-    """Run an epoch, append its times to `turns`, and return the wall seconds per sample."""
+def _turn(trainer: Child, teachers: Sequence[Child], batches: int, times: ReaderTimes) -> float:
+    """Run an epoch, append its times to `times`, and return the wall seconds per sample."""
     before_s = _used_s(teachers)
     ran = trainer.ask("run", batches=batches)
     ran["teachers_s"] = _used_s(teachers) - before_s
     samples = batches * _ROWS
-    for name, seconds in vars(turns).items():
+    for name, seconds in vars(times).items():
         seconds.append(ran[name] / samples)
-    return turns.wall_s[-1]
+    return times.wall_s[-1]
 
 
 def _used_s(teachers: Sequence[Child]) -> float:
@@ -183,17 +183,17 @@ def _batches(dtype: str, quick: bool) -> int:
 
 def _rows(dtype: str, location: str, measurement: ReaderMeasurement) -> Iterator[Row]:
     """Yield rates, also relative to the plain socket, and CPU microseconds per sample."""
-    readers = {str(count): turns for count, turns in measurement.readers.items()}
-    for name, turns in {**measurement.sockets, **readers}.items():
+    readers = {str(count): times for count, times in measurement.readers.items()}
+    for name, times in {**measurement.sockets, **readers}.items():
         trainer, engine, teachers = (
             1e6 * statistics.median(seconds[1:])
-            for seconds in (turns.trainer_s, turns.engine_s, turns.teachers_s)
+            for seconds in (times.trainer_s, times.engine_s, times.teachers_s)
         )
         yield {
             "batches": f"{dtype}, {location}",
             "teachers": name,
-            "samples_per_s": 1 / statistics.median(turns.wall_s[1:]),
-            **turns.rate_to(measurement.raw).columns("of_raw_tcp"),
+            "samples_per_s": 1 / statistics.median(times.wall_s[1:]),
+            **times.rate_to(measurement.raw).columns("of_raw_tcp"),
             "trainer_us": trainer,
             "engine_us": engine,
             "teachers_us": teachers,

@@ -53,9 +53,9 @@ TRANSPORTS: Final = {
 }
 #: Dtypes of a request.
 DTYPES: Final = ("uint8", "float32")
-#: Greatest time of a request, relative to raw TCP: by our transport (in wall time, and in CPU time
-#: of both sides), and by shared memory (in wall time).
+#: Greatest wall time and CPU time (of both sides) of our transport, relative to raw TCP.
 OWN: Final = 1.15
+#: Greatest wall time of our transport with shared memory, relative to raw TCP.
 SHARED: Final = 0.15
 #: Greatest wall time by our transport with TLS, relative to a socket of `ssl`.
 OWN_TLS: Final = 1.3
@@ -74,10 +74,10 @@ def run(quick: bool) -> BenchmarkReport:
     for dtype in DTYPES[: 1 if quick else None]:
         size = math.prod(SHAPE) * np.dtype(dtype).itemsize
         requests = max(int((_QUICK_BYTES_PER_TURN if quick else _BYTES_PER_TURN) / size), 4)
-        turns = measure(SHAPE, dtype, requests)
+        by_transport = measure(SHAPE, dtype, requests)
         mb = f"{size / 1e6:.1f} MB"
-        rows += _rows(mb, size, turns)
-        own, raw, shared = (turns[name] for name in ("own", BASELINE, "shared"))
+        rows += _rows(mb, size, by_transport)
+        own, raw, shared = (by_transport[name] for name in ("own", BASELINE, "shared"))
         goals += [
             Goal.judge(f"{mb}: ours, times raw TCP", _ratio(own.wall_s, raw.wall_s), "<=", OWN),
             Goal.judge(
@@ -90,8 +90,8 @@ def run(quick: bool) -> BenchmarkReport:
                 SHARED,
             ),
         ]
-        if "ssl" in turns:
-            encrypted = _ratio(turns["own_tls"].wall_s, turns["ssl"].wall_s)
+        if "ssl" in by_transport:
+            encrypted = _ratio(by_transport["own_tls"].wall_s, by_transport["ssl"].wall_s)
             goals.append(Goal.judge(f"{mb}: ours with TLS, times ssl", encrypted, "<=", OWN_TLS))
     return BenchmarkReport(rows, goals)
 
@@ -121,12 +121,12 @@ def measure(shape: tuple[int, ...], dtype: str, requests: int) -> dict[str, Requ
             if has_tls or not row.tls
         }
         interleaved(*(partial(transport.turn, requests) for transport in running.values()))
-        return {name: transport.turns for name, transport in running.items()}
+        return {name: transport.times for name, transport in running.items()}
 
 
-def _rows(mb: str, size: int, turns: dict[str, RequestTimes]) -> Iterator[Row]:
-    raw = turns[BASELINE].wall_s
-    for name, times in turns.items():
+def _rows(mb: str, size: int, by_transport: dict[str, RequestTimes]) -> Iterator[Row]:
+    raw = by_transport[BASELINE].wall_s
+    for name, times in by_transport.items():
         yield {
             "request": mb,
             "transport": TRANSPORTS[name].title,
@@ -137,9 +137,9 @@ def _rows(mb: str, size: int, turns: dict[str, RequestTimes]) -> Iterator[Row]:
         }
 
 
-def _cpu_s(turns: RequestTimes) -> list[float]:
+def _cpu_s(times: RequestTimes) -> list[float]:
     """Return the CPU seconds per request of both sides together, for each turn."""
-    return [sum(both) for both in zip(turns.client_cpu_s, turns.server_cpu_s, strict=True)]
+    return [sum(both) for both in zip(times.client_cpu_s, times.server_cpu_s, strict=True)]
 
 
 def _ratio(these: list[float], those: list[float]) -> Estimate:

@@ -55,7 +55,7 @@ class RunningTransport:
         ProcessFailed: a side did not start, or ended unexpectedly.
 
     Attributes:
-        turns: times of all turns so far.
+        times: times of all turns so far.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class RunningTransport:
                 stack, f"the client of transport {name}", send, name, shape, dtype, folder, port
             )
         self._client.receive()
-        self.turns = RequestTimes()
+        self.times = RequestTimes()
 
     def turn(self, requests: int) -> float:
-        """Send `requests`, append the times to `turns`, and return the wall seconds per request.
+        """Send `requests`, extend `times`, and return the wall seconds per request.
 
         The client rounds the number down to a multiple of `IN_FLIGHT`.
         """
@@ -92,9 +92,9 @@ class RunningTransport:
         ran = self._client.ask("run", requests=requests)
         used_s = self._server.ask("use")["cpu_s"] - before_s
         count = ran["requests"]
-        self.turns.wall_s.append(ran["wall_s"] / count)
-        self.turns.client_cpu_s.append(ran["cpu_s"] / count)
-        self.turns.server_cpu_s.append(used_s / count)
+        self.times.wall_s.append(ran["wall_s"] / count)
+        self.times.client_cpu_s.append(ran["cpu_s"] / count)
+        self.times.server_cpu_s.append(used_s / count)
         return float(ran["wall_s"] / count)
 
 

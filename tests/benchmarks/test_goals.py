@@ -81,7 +81,7 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
 # --- demo
 
 
-def test_the_warm_up_round_does_not_count_for_what_was_labelled_before_a_turn() -> None:
+def test_the_warm_up_round_does_not_count_for_what_comes_from_the_buffer() -> None:
     warm_up, others = 1.0, [0.0] * 8 + [1.0] * 7
     report = demo.judge([[1.0] * MIN_ROUNDS] * 4, [warm_up, *others])
     assert report.goals[-1].value == 0.0

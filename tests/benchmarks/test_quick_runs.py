@@ -264,10 +264,10 @@ def test_an_import_is_measured_in_a_fresh_interpreter(tmp_path: Path) -> None:
 
 
 def test_transport_measures_every_transport() -> None:
-    turns = transport.measure((32, 64), "float32", requests=4)
+    found = transport.measure((32, 64), "float32", requests=4)
     tls = processes.has_openssl()
-    assert set(turns) == {name for name, row in transport.TRANSPORTS.items() if tls or not row.tls}
-    for taken in turns.values():
+    assert set(found) == {name for name, row in transport.TRANSPORTS.items() if tls or not row.tls}
+    for taken in found.values():
         assert len(taken.wall_s) == len(taken.client_cpu_s) == len(taken.server_cpu_s) > 15
         assert min(taken.wall_s) > 0
         assert min(sum(taken.client_cpu_s), sum(taken.server_cpu_s)) > 0
@@ -323,10 +323,10 @@ def test_demo_compares_the_turns_of_one_round() -> None:
     report = demo.judge(ways, [0.0] * MIN_ROUNDS)
     assert [row["x N-training"] for row in report.rows] == pytest.approx([1, 0.95, 0.5, 0.9])
     assert [row["x Online"] for row in report.rows] == pytest.approx([2, 1.9, 1, 1.8])
-    to_online, to_n_training, to_at_hand, before = report.goals
+    to_online, to_n_training, to_at_hand, buffered = report.goals
     assert (to_online.low, to_n_training.high) == pytest.approx((1.8, 0.9))
     assert to_at_hand.value == pytest.approx(0.9 / 0.95)
-    assert (to_online.holds, to_n_training.holds, before.holds) == (True, False, True)
+    assert (to_online.holds, to_n_training.holds, buffered.holds) == (True, False, True)
 
 
 def test_plan_runs_two_students_as_planner_and_simulator_agree() -> None:
