@@ -38,7 +38,7 @@ from .datatypes import (
     to_bytes,
 )
 from .shared_buffer import BufferRef
-from .tensors import InferRequest, ReadBuffer, SlowToDecode, array_in_buffer
+from .tensors import BufferReader, InferRequest, SlowToDecode, array_in_buffer
 
 JsonObject = Mapping[str, Any]
 
@@ -194,7 +194,7 @@ _QUICK_BYTES: Final = 64 << 10
 def decode_request(
     head: memoryview,
     raw: memoryview,
-    read: ReadBuffer,
+    read: BufferReader,
     *,
     model_name: str,
     model_version: str = "",
@@ -393,7 +393,7 @@ def _read_arrays(
     message: JsonObject,
     key: Literal["inputs", "outputs"],
     raw: memoryview,
-    read: ReadBuffer | None = None,
+    read: BufferReader | None = None,
     read_parameters: Callable[[JsonObject], dict[str, Parameter]] = parameters_of,
 ) -> dict[str, Array]:
     """Decode the tensors of a body, in their order.
@@ -436,7 +436,7 @@ def _array(
     tensor: JsonObject,
     parameters: Mapping[str, Parameter],
     raw: memoryview | None,
-    read: ReadBuffer | None,
+    read: BufferReader | None,
 ) -> Array:
     datatype, shape = text_in(tensor, "datatype"), shape_of(tensor)
     ref = BufferRef.from_parameters(parameters)

@@ -64,7 +64,7 @@ _CONTENTS_FIELDS = {
 _QUICK_BYTES = 64 << 10
 
 #: Returns the bytes at a location in shared memory.
-ReadBuffer = Callable[[BufferRef], memoryview]
+BufferReader = Callable[[BufferRef], memoryview]
 
 _Tensor = pb.ModelInferRequest.InferInputTensor | pb.ModelInferResponse.InferOutputTensor
 _Described = (
@@ -128,7 +128,7 @@ def encode_request(model_name: str, request: LabelRequest) -> bytes:
 
 
 def decode_request(
-    data: Buffer, read: ReadBuffer | None = None, *, refuse_slow: bool = False
+    data: Buffer, read: BufferReader | None = None, *, refuse_slow: bool = False
 ) -> InferRequest:
     """Decode a serialised `ModelInferRequest`.
 
@@ -231,7 +231,7 @@ def _parse(kind: type[_AnyMessage], data: bytes) -> _AnyMessage:
 
 
 def _arrays(
-    tensors: Sequence[_Tensor], raws: Sequence[memoryview], read: ReadBuffer | None = None
+    tensors: Sequence[_Tensor], raws: Sequence[memoryview], read: BufferReader | None = None
 ) -> dict[str, Array]:
     for tensor in tensors:
         _check_parameters(tensor.name, tensor.parameters, read)
@@ -258,7 +258,7 @@ def _arrays(
     return arrays
 
 
-def _read(tensor: _Tensor, read: ReadBuffer) -> Array:
+def _read(tensor: _Tensor, read: BufferReader) -> Array:
     if tensor.HasField("contents"):
         raise WireError("contents and a location in shared memory are both given")
     ref = BufferRef.from_parameters(_from_parameters(tensor.parameters))
@@ -266,7 +266,9 @@ def _read(tensor: _Tensor, read: ReadBuffer) -> Array:
     return array_in_buffer(ref, tensor.datatype, tensor.shape, read)
 
 
-def array_in_buffer(ref: BufferRef, datatype: str, shape: Sequence[int], read: ReadBuffer) -> Array:
+def array_in_buffer(
+    ref: BufferRef, datatype: str, shape: Sequence[int], read: BufferReader
+) -> Array:
     """Read an array from shared memory; the location must have exactly the size of the array.
 
     Raises:
@@ -295,7 +297,7 @@ def _from_contents(tensor: _Tensor) -> Array:
 
 
 def _check_parameters(
-    tensor: str, parameters: Mapping[str, pb.InferParameter], read: ReadBuffer | None = None
+    tensor: str, parameters: Mapping[str, pb.InferParameter], read: BufferReader | None = None
 ) -> None:
     for name in _REFUSED_EXTENSIONS if read is not None else (*_REFUSED_EXTENSIONS, REGION):
         if name in parameters:

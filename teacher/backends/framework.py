@@ -177,7 +177,7 @@ def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def numerics(
     engine: str, precision: str, threads: int, gpu: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Return the numerics of a model, except the micro-batch.
+    """Return all that decides the bits of a model's labels, except the micro-batch.
 
     Args:
         engine: the framework, with its version.

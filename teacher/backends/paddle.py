@@ -69,7 +69,7 @@ def checked_gpu(paddle: Any, device: str) -> int | None:
 def numerics(
     paddle: Any, engine: str, gpu: int | None, threads: int, precision: str = "fp32"
 ) -> tuple[str, ...]:
-    """Return the numerics of a model in Paddle, except the micro-batch."""
+    """Return all that decides the bits of a Paddle model's labels, except the micro-batch."""
     names = None
     if gpu is not None:
         names = paddle.device.cuda.get_device_name(gpu), f"cuda={paddle.version.cuda()}"

@@ -74,7 +74,7 @@ def open_device(torch: Any, device: str, threads: int) -> Any:
 
 
 def numerics(torch: Any, device: Any, threads: int) -> tuple[str, ...]:
-    """Return the numerics of a model in PyTorch, except the micro-batch."""
+    """Return all that decides the bits of a PyTorch model's labels, except the micro-batch."""
     gpu = None
     if device.type != "cpu":
         name, cudnn = torch.cuda.get_device_name(device), torch.backends.cudnn.version()

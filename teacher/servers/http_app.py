@@ -1,10 +1,10 @@
 """The Open Inference Protocol over HTTP/REST, with the same answers as over gRPC.
 
-Web pages are refused, because a browser sends requests on behalf of any page. On loopback without
-credentials, every program of this machine may send batches, browsers included. A page can send
-requests to 127.0.0.1, or let its own domain name resolve to that address. The header `Origin`, or
-the name in `Host`, reveals such requests: clients of the protocol send no `Origin`, and name the
-loopback address.
+Requests of web pages are refused: any page that a user opens can make the browser send requests. On
+loopback without credentials, every program of this machine may send batches, browsers included. A
+page can send requests to 127.0.0.1, or let its own domain name resolve to that address. The header
+`Origin`, or the name in `Host`, reveals such requests: clients of the protocol send no `Origin`,
+and name the loopback address.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ...proto.json_tensors import (
 )
 from ...proto.security.credentials import names_loopback
 from ...proto.status import STATUS_HEADER, to_http_status, to_metadata, to_status
-from ...proto.tensors import InferRequest, ReadBuffer, SlowToDecode
+from ...proto.tensors import BufferReader, InferRequest, SlowToDecode
 from ...runtime.addresses import join_address
 from ...runtime.errors import EdlError, RateLimited, RequestRefused, WireError
 from ..recorder import CallRecord, Recorder
@@ -223,14 +223,14 @@ class _JsonCodec:
     Args:
         request: the HTTP request.
         body: its body.
-        json_reader: parses large JSON, one request at a time.
+        json_executor: parses large JSON, one request at a time.
 
     Raises:
         WireError: the length of the JSON is invalid.
         RequestTooLarge: the JSON is too large.
     """
 
-    def __init__(self, request: Request, body: memoryview, json_reader: Executor) -> None:
+    def __init__(self, request: Request, body: memoryview, json_executor: Executor) -> None:
         self._head, self._raw = split(body, request.headers.get(HEAD_LENGTH))
         if len(self._head) > _MAX_JSON_BYTES:
             raise RequestTooLarge(
@@ -239,9 +239,9 @@ class _JsonCodec:
             )
         self._model: str = request.path_params["name"]
         self._version: str = request.path_params.get("version", "")
-        self.threads = None if len(self._head) <= _PARALLEL_JSON_BYTES else json_reader
+        self.executor = None if len(self._head) <= _PARALLEL_JSON_BYTES else json_executor
 
-    def decode(self, read: ReadBuffer, *, refuse_slow: bool = False) -> InferRequest:
+    def decode(self, read: BufferReader, *, refuse_slow: bool = False) -> InferRequest:
         if refuse_slow and len(self._head) > _INLINE_JSON_BYTES:
             raise SlowToDecode
         return decode_request(
@@ -278,7 +278,7 @@ class HttpApi:
     def __init__(self, context: ServerContext) -> None:
         self._config, self._servicer, self._admission, self._recorder = context
         # A single thread for large JSON, so that small requests do not wait for it.
-        self._json_reader = ThreadPoolExecutor(1, "json")
+        self._json_executor = ThreadPoolExecutor(1, "json")
 
     def app(self) -> Starlette:
         """Return the application with all routes."""
@@ -315,7 +315,7 @@ class HttpApi:
 
     def close(self) -> None:
         """Release the thread without waiting."""
-        self._json_reader.shutdown(wait=False)
+        self._json_executor.shutdown(wait=False)
 
     def _get(
         self, path: str, name: str, answer: Callable[[Any], Response] = lambda body: _json(body)
@@ -374,7 +374,7 @@ class HttpApi:
             most_bytes = self._config.max_message_bytes
             body = await read_body(request, call, most_bytes, self._config.receive_s)
             answer = self._servicer.infer(
-                _JsonCodec(request, body, self._json_reader),
+                _JsonCodec(request, body, self._json_executor),
                 caller,
                 deadline_s=None,
                 entry=call_record_of(request),
@@ -402,7 +402,7 @@ def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Rout
 
 
 async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
-    """Return the answer to a request after its body was read; cancel it if the caller hangs up.
+    """Await and return `answer`; cancel it if the caller hangs up. The body must be read already.
 
     Raises:
         starlette's ClientDisconnect: the caller has hung up.
@@ -418,7 +418,7 @@ async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) 
         leaving.cancel()
         answering.cancel()
         await asyncio.wait((answering,))  # a thread may still read the request
-        del answering  # its exception refers to this frame: breaks the reference cycle
+        del answering  # breaks a reference cycle: its exception refers to this frame
 
 
 async def _wait_for_hang_up(request: Request) -> None:

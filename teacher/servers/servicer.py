@@ -19,7 +19,7 @@ from ...proto import tensors
 from ...proto.arena import Array
 from ...proto.clients import LabelResponse
 from ...proto.datatypes import Parameter
-from ...proto.tensors import InferRequest, ReadBuffer, SlowToDecode
+from ...proto.tensors import BufferReader, InferRequest, SlowToDecode
 from ...runtime.errors import EdlError
 from ..backends import ModelSpec
 from ..batcher import Labeller
@@ -46,12 +46,12 @@ _T = TypeVar("_T")
 _Answer_co = TypeVar("_Answer_co", covariant=True)
 
 
-async def in_thread(work: Callable[[], _T], threads: Executor | None = None) -> _T:
+async def in_thread(work: Callable[[], _T], executor: Executor | None = None) -> _T:
     """Run `work` in a thread; when cancelled, wait until `work` ends, then raise.
 
     So the caller may free the memory that `work` uses as soon as this returns or raises.
     """
-    doing = asyncio.get_running_loop().run_in_executor(threads, work)
+    doing = asyncio.get_running_loop().run_in_executor(executor, work)
     try:
         return await asyncio.shield(doing)
     except asyncio.CancelledError:
@@ -60,7 +60,7 @@ async def in_thread(work: Callable[[], _T], threads: Executor | None = None) -> 
                 await asyncio.wait([doing])
         raise
     finally:
-        del doing  # its exception refers to this frame: breaks the reference cycle
+        del doing  # breaks a reference cycle: its exception refers to this frame
 
 
 #: Supported extensions of the protocol, by Triton's names.
@@ -80,10 +80,10 @@ class InferCodec(Protocol[_Answer_co]):
     """Decodes one request for labels and encodes its answer; slow steps run in a thread."""
 
     @property
-    def threads(self) -> Executor | None:
-        """The pool that decodes slow requests; None for the event loop's default pool."""
+    def executor(self) -> Executor | None:
+        """The executor that decodes slow requests; None for the event loop's default executor."""
 
-    def decode(self, read: ReadBuffer, *, refuse_slow: bool = False) -> InferRequest:
+    def decode(self, read: BufferReader, *, refuse_slow: bool = False) -> InferRequest:
         """Decode the request; with `refuse_slow`, raise SlowToDecode if that takes long.
 
         Args:
@@ -298,7 +298,7 @@ class InferenceServicer:
             try:
                 request = codec.decode(reading.read_in_place, refuse_slow=True)
             except SlowToDecode:
-                request = await in_thread(partial(codec.decode, reading.read), codec.threads)
+                request = await in_thread(partial(codec.decode, reading.read), codec.executor)
             entry.model, entry.request_id = request.model_name, request.request_id
             spec = self.spec_of(request)
             output_refs = output_buffers(request)
@@ -418,9 +418,9 @@ class _ProtobufCodec(NamedTuple):
     """A serialised `ModelInferRequest`, to be answered with a serialised `ModelInferResponse`."""
 
     data: bytes
-    threads: None = None
+    executor: None = None
 
-    def decode(self, read: ReadBuffer, *, refuse_slow: bool = False) -> InferRequest:
+    def decode(self, read: BufferReader, *, refuse_slow: bool = False) -> InferRequest:
         return tensors.decode_request(self.data, read, refuse_slow=refuse_slow)
 
     def is_quick_to_encode(self, _: InferRequest, __: str, array: Array) -> bool:
