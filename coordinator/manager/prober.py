@@ -67,7 +67,7 @@ SIDECAR: Final = "voucher"
 _OURS: Final = ("", "oip")
 _NOT_OIP: Final = "does not speak the Open Inference Protocol"
 _UNPROVEN: Final = (
-    "it has no instance key, so its identity cannot be verified: register a foreign server by"
+    "it has no instance key, so its identity cannot be verified: a foreign server needs a sidecar,"
     " 'edl teacher register'"
 )
 _REFUSALS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -226,7 +226,7 @@ class GrpcProber:
 
 
 def _method(channel: Any, name: str) -> Any:
-    # The answer stays bytes: gRPC would log an invalid message.
+    # No deserializer: gRPC would log its failure to parse an invalid answer.
     return channel.unary_unary(f"/{_SERVICE}/{name}")
 
 

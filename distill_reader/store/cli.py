@@ -46,7 +46,7 @@ class FormKeys:
         float | None, Key("convert logits to their softmax at this temperature.")
     ] = None
     dense: Annotated[
-        bool, Key("write labels as float32, top-k with all classes; not those in the model's form.")
+        bool, Key("decode labels that have a form to float32 of all classes; change no others.")
     ] = False
 
 

@@ -178,7 +178,7 @@ class LabelExport:
         folder: folder for the files; created if missing.
         model_id: which model made the labels.
         form: form of the labels; None: as stored.
-        dense: export labels in a form as dense float32; the model's own form is not changed.
+        dense: decode labels that have a form to dense float32; others stay as the model made them.
         rows_per_file: maximum rows of a file.
     """
 
@@ -291,7 +291,7 @@ class LabelExport:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays like numpy.savez, which allows fewer names of arrays."""
+    """Write arrays like numpy.savez, which forbids some names, such as "file"."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             plain = array.astype(np.float32) if array.dtype.kind == "V" else array

@@ -51,22 +51,23 @@ _EXIT_MARGIN_S: Final = 5.0
 class ServicePoller:
     """Polls the wanted number of teachers of a fleet, and the names of registered teachers.
 
+    Any thread may read the attributes.
+
     Args:
         url: Redis URL of the mesh.
         service: name of the service.
         security: credentials for managers; None: neither TLS nor token.
 
     Attributes:
-        desired: number of teachers that fleets should run; None: unknown. Any thread may read it.
-        registered: names of the service's teachers; None: unknown, or the coordinator does not
-            answer. Any thread may read it.
+        managed_target: number of teachers that fleets or an operator should run; None: unknown.
+        registered: names of the service's teachers; None: unknown, or the coordinator is silent.
     """
 
     def __init__(self, url: str, service: str, security: ClientSecurity | None = None) -> None:
         self._url = url
         self._service = service
         self._security = security
-        self.desired: int | None = None
+        self.managed_target: int | None = None
         self.registered: frozenset[str] | None = None
         self._error = ""
         self._thread = Periodic("edl-fleet-poller", _COORDINATOR_POLL_S, self.poll)
@@ -80,7 +81,7 @@ class ServicePoller:
         self._thread.stop()
 
     def poll(self) -> None:
-        """Poll once; `desired` stays the same if the coordinator does not answer."""
+        """Poll once; `managed_target` stays the same if the coordinator does not answer."""
         try:
             services = fetch_status(self._url, self._service, security=self._security).services
         except EdlError as error:
@@ -97,7 +98,7 @@ class ServicePoller:
             if status.name == self._service:
                 registered = frozenset(teacher.teacher_id for teacher in status.teachers)
                 if status.HasField("desired_teachers"):
-                    self.desired = max(0, status.desired_teachers - _count_unmanaged(status))
+                    self.managed_target = max(0, status.desired_teachers - _count_unmanaged(status))
         self.registered = registered
 
 
@@ -164,7 +165,7 @@ class LocalFleetRunner:
 
     Args:
         fleet: settings of the fleet.
-        service: polls the coordinator. No teacher is started before `service.desired` is known.
+        service: polls the coordinator. No teacher starts before `service.managed_target` is known.
 
     Attributes:
         teachers: the teachers, oldest first.
@@ -199,7 +200,7 @@ class LocalFleetRunner:
             self.teachers.remove(teacher)
             self._handle_exit(teacher, now)
         self._kill_overdue(now)
-        fleet, desired = self._fleet, self._service.desired
+        fleet, desired = self._fleet, self._service.managed_target
         if desired is not None:
             count = fleet_size(desired, fleet.least, fleet.most)
             if count != self._wanted_count:

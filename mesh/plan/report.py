@@ -70,7 +70,7 @@ def verdict_lines(plan: MeshPlan) -> Iterator[str]:
     if verdict.worth:
         yield "The mesh is worth it:"
     elif verdict.take == "offline store" and plan.mesh is not None:
-        yield "The mesh is NOT worth it for every epoch; take offline store:"
+        yield "A mesh in every epoch is NOT worth it; take offline store:"
     elif verdict.take is None:
         yield "The mesh is NOT worth it, and no other method distils here:"
     else:

@@ -61,9 +61,9 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
     After the parent has died, this process gets SIGTERM and, `grace_s` later, its whole process
     group gets SIGKILL. If it was suspended (SIGSTOP), the kernel resumes it (Linux only).
 
-    If this process started with SIGINT ignored and this is called in the main thread, SIGINT raises
-    KeyboardInterrupt again. A child of `supervise` has its own session, so Ctrl-C in a terminal
-    does not reach it: each SIGINT that it gets was meant for this process.
+    In the main thread of a process that was started with SIGINT ignored, this function restores
+    Python's handler (KeyboardInterrupt). A child of `supervise` has its own session, so Ctrl-C in a
+    terminal does not reach it: each SIGINT that it gets was meant for this process.
 
     Args:
         grace_s: seconds for an orderly end.

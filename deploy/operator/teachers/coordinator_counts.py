@@ -27,11 +27,10 @@ class CoordinatorCounts:
     def of(self, url: str, service: str) -> int | None:
         """Return the number of teachers that the operator should run for a service; None: unknown.
 
-        The coordinator's number includes teachers that no operator or fleet started. They are
-        subtracted.
+        Teachers that no operator or fleet started are already subtracted.
         """
         poller = self._pollers.get((url, service))
-        return None if poller is None or poller.registered is None else poller.desired
+        return None if poller is None or poller.registered is None else poller.managed_target
 
     def keep(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Poll these pairs of URL and service, and no others.

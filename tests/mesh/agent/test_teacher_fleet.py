@@ -86,14 +86,14 @@ def test_there_are_as_many_as_are_desired_within_bounds(caplog: pytest.LogCaptur
     one = Fleet()
     with in_thread(one.runner.run) as (_, ended):
         assert one.running == []  # nobody has said anything
-        one.service.desired = 9
+        one.service.managed_target = 9
         wait_until(lambda: one.serving == ["f-1", "f-2"])
-        one.service.desired = 1
+        one.service.managed_target = 1
         wait_until(lambda: "f-2 has left: it ended with exit code 0" in caplog.text)
-        one.service.desired = None  # nobody answers: all stays
+        one.service.managed_target = None  # nobody answers: all stays
         one.runner.teachers[0].process.kill()
         wait_until(lambda: one.serving == ["f-3"])
-        one.service.desired = 0
+        one.service.managed_target = 0
         wait_until(lambda: one.running == [])
     ended.result()
     assert one.started == ["f-1", "f-2", "f-3"]
@@ -103,7 +103,7 @@ def test_one_that_hangs_is_replaced_and_all_finish_when_the_fleet_ends() -> None
     one = Fleet(most=1)
     with in_thread(one.runner.run) as (_, ended):
         one.service.registered = frozenset({"f-2"})
-        one.service.desired = 1
+        one.service.managed_target = 1
         wait_until(lambda: one.serving == ["f-2"])
         one.service.registered = None  # nobody answers: it may be
         teacher = one.runner.teachers[0]
@@ -116,7 +116,7 @@ def test_one_that_hangs_is_replaced_and_all_finish_when_the_fleet_ends() -> None
 
 def test_one_that_hangs_at_its_start_is_replaced() -> None:
     one = Fleet(HANGS, most=1)
-    one.service.desired = 1
+    one.service.managed_target = 1
     now = time.monotonic()
     one.runner.step(now)
     (teacher,) = one.runner.teachers
@@ -139,11 +139,11 @@ def test_a_draining_teacher_gets_no_second_signal_when_the_fleet_ends(
         supervise.wait_all(deadlines)
 
     monkeypatch.setattr(teacher_fleet, "wait_all", wait_all)
-    one.service.desired = 1
+    one.service.managed_target = 1
     with in_thread(one.runner.run) as (stop, ended):
         wait_until(lambda: one.serving == ["f-1"])
         process = one.runner.teachers[0].process
-        one.service.desired = 0
+        one.service.managed_target = 0
         process.expect("drains", DEADLINE_S)
         stop.request()
         assert waits.wait(DEADLINE_S)
@@ -154,7 +154,7 @@ def test_a_draining_teacher_gets_no_second_signal_when_the_fleet_ends(
 
 def test_a_teacher_with_wrong_options_ends_the_fleet() -> None:
     one = Fleet(MISUSED)
-    one.service.desired = 1
+    one.service.managed_target = 1
     refused = pytest.raises(UsageError, match="--model is what")
     with in_thread(one.runner.run) as (_, ended), refused:
         wait_until(ended.done)
