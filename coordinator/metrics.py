@@ -43,7 +43,7 @@ _LEADER_GAUGES: Final[_Metrics[LeaderView]] = {
     ),
     "recovering": (
         lambda view: view.recovering,
-        "1 during recovery: students keep teachers that are missing in Redis.",
+        "1 during recovery, in which students keep teachers that are missing in Redis.",
     ),
     "idle_teachers": (lambda view: view.idle, "Live teachers that are assigned to no student."),
     "students": (lambda view: view.students, "Students with a lease."),
@@ -88,7 +88,7 @@ _HUB_GAUGES: Final[_Metrics[HubView]] = {
     ),
     "blocked_seconds": (
         lambda view: view.blocked_s,
-        "Seconds for which full buffers paused pulling, summed over students.",
+        "Seconds that students paused pulling because they had enough labels, summed.",
     ),
     "source_wait_seconds": (
         lambda view: view.source_wait_s,

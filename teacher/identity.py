@@ -146,7 +146,7 @@ class TeacherView:
             ("draining", "1 while the teacher drains.", identity.draining),
             (
                 "heartbeat_answering",
-                "1: Redis answered the last heartbeat.",
+                "1 if Redis answered the teacher's last heartbeat, else 0.",
                 self.registry_answers,
             ),
         )

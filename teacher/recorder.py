@@ -255,7 +255,9 @@ class Recorder:
             buckets=_BUCKETS,
         )
         self._batch_samples = histogram(
-            "edl_teacher_batch_samples", "Samples handed to a device at once.", buckets=_SIZES
+            "edl_teacher_batch_samples",
+            "Samples of the requests that go to a device together.",
+            buckets=_SIZES,
         )
         self._refused = counter("edl_teacher_refused", "Refused calls of any method.", ["reason"])
         self._expired = counter(

@@ -100,7 +100,7 @@ class LeaderView:
     Attributes:
         term: first part of the version of its table.
         counter: second part.
-        recovering: whether a recovery runs: students keep teachers that are missing in Redis.
+        recovering: whether a recovery runs, in which students keep teachers missing in Redis.
         teachers: "serving", "draining", "waiting" (for a probe) or "refused" -> how many.
         students: how many have a lease.
         idle: number of live teachers that no student has.

@@ -214,7 +214,7 @@ _STREAM: Final = (
     ),
     _gauge(
         "label_bytes",
-        "Bytes of received labels of batches that are incomplete or wait for an earlier batch.",
+        "Bytes of received labels that wait for other rows of their batch or for an earlier batch.",
         lambda m: m.labels.nbytes,
     ),
     _gauge("data_epoch", "Epochs of the data that have begun."),
@@ -231,8 +231,8 @@ _BATCHES: Final = (
     _counter(
         "poison_batches",
         "Batches that were given up, because three teachers refused the batch or crashed on it. "
-        "If there are fewer than three teachers: because each of them refused it once, or crashed "
-        "on it three times. Refusals by a teacher that has labelled nothing do not count.",
+        "With one or two teachers, a batch is given up once each of them has refused it, or has "
+        "crashed on it three times. Refusals by a teacher that has labelled nothing do not count.",
         lambda m: m.poisoned,
     ),
     _counter(
@@ -285,7 +285,7 @@ _TEACHERS: Final = (
     ),
     _counter(
         "canaries",
-        "Requests that were also sent to a second teacher to compare the labels.",
+        "Ordinary requests that were also sent to a second teacher to compare the labels.",
         lambda m: m.ledger.named_copies,
     ),
     _counter(
