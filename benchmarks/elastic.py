@@ -23,7 +23,7 @@ import numpy as np
 
 from ..coordinator.embedded import start_embedded
 from ..coordinator.job_queue import DesiredJobState, QueueBoard, QueuedJob, open_queue
-from ..coordinator.jobs import JobBoard, open_board
+from ..coordinator.jobs import JobBoard, open_job_board
 from ..mesh.cores import available_cores, on_cores
 from ..mesh.jobs.job_run import progress_or_unknown
 from ..mesh.jobs.node_scaler import divide_cores
@@ -186,7 +186,7 @@ def _setup(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
         with on_cores(cores[0]):
             redis, url = start_embedded()
         stack.callback(redis.stop)
-        queue, board = open_queue(url), open_board(url)
+        queue, board = open_queue(url), open_job_board(url)
         stack.enter_context(closing(queue))
         stack.enter_context(closing(board))
         yield BenchmarkSetup(url, queue, board, folder, cores)

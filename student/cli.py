@@ -283,7 +283,7 @@ def _supervise(settings: TrainSettings, launch: LaunchInfo, host: str | None) ->
     """Run this node until the job ends or a signal asks it to leave."""
     from rich.console import Console
 
-    from ..coordinator.jobs import open_board
+    from ..coordinator.jobs import open_job_board
     from .job.spec import load_job
     from .launch import own_address
     from .show.displays import open_display
@@ -302,7 +302,7 @@ def _supervise(settings: TrainSettings, launch: LaunchInfo, host: str | None) ->
             root.handlers[:] = [handler]
         supervisor = Supervisor(
             settings,
-            open_board(settings.coordinator),
+            open_job_board(settings.coordinator),
             launch.node_id(),
             host or launch.host or own_address(settings.coordinator),
             NodeReporter(display, EventFiles(settings.events) if settings.events else None),

@@ -13,7 +13,7 @@ from .schema import NodeInfo as NodeInfo
 from .schema import RankReport as RankReport
 
 
-def open_board(url: str | None, timeout_s: float = 1.0) -> JobBoard:
+def open_job_board(url: str | None, timeout_s: float = 1.0) -> JobBoard:
     """Return the job board of the store at `url`; None: a store in this process, for one node.
 
     Args:

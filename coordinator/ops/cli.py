@@ -123,10 +123,10 @@ def _checked(state: _MeshState, service: str) -> _MeshState:
 
 
 def _jobs(url: str) -> Sequence[JobState]:
-    from ..jobs import open_board
+    from ..jobs import open_job_board
     from .jobs_view import read_jobs
 
-    with closing(open_board(url)) as board:
+    with closing(open_job_board(url)) as board:
         try:
             return read_jobs(board)
         except AccessError:  # the user of this URL may only call managers

@@ -42,7 +42,7 @@ class ShareKeys:
     yield_within: Annotated[
         float,
         Key(
-            "seconds after which a node that has not left a reserved slot is killed.",
+            "seconds that a node has to leave a slot that edl reserve needs; then it is killed.",
             at_least=0,
             metavar="SECONDS",
         ),
@@ -93,7 +93,7 @@ def jobs(
     from contextlib import closing
 
     from ...coordinator.job_queue import open_queue
-    from ...coordinator.jobs import open_board
+    from ...coordinator.jobs import open_job_board
     from ...runtime.lifecycle import raise_descriptor_limit, stop_on_signals
     from ...runtime.logs import configure_logging
     from ..cores import available_cores
@@ -122,7 +122,7 @@ def jobs(
     )
     with (
         closing(open_queue(mesh.coordinator, mesh.queue)) as queue,
-        closing(open_board(mesh.coordinator)) as board,
+        closing(open_job_board(mesh.coordinator)) as board,
         stop_on_signals() as stop,
     ):
         JobRunner(queue, board, config).run(stop)

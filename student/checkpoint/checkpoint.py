@@ -19,7 +19,7 @@ from ...runtime.errors import CheckpointDamaged
 from ...scheduler.students.fingerprint import Fingerprint, since_checkpoint
 from ...scheduler.students.saving import CheckpointEntry
 from .contents import Contents
-from .files import FileDigest, Files, generation_of, step_of
+from .storage import FileDigest, Storage, generation_of, step_of
 
 MANIFEST: Final = "MANIFEST.json"
 #: File with the position of a checkpoint in the history.
@@ -185,11 +185,11 @@ def _digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
+def inspect(storage: Storage, name: str, problem: str = "") -> Checkpoint | None:
     """Return the checkpoint in a folder without reading its contents; None if there is none.
 
     Args:
-        files: storage of the checkpoints.
+        storage: storage of the checkpoints.
         name: name of the checkpoint's folder.
         problem: known damage as text; empty: none.
 
@@ -197,28 +197,28 @@ def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
         CheckpointUnavailable: the place cannot be read now.
     """
     try:
-        checkpoint = read_manifest(files, name)
+        checkpoint = read_manifest(storage, name)
     except CheckpointDamaged as error:
         step = step_of(name)
-        assert step is not None  # `Files.names` returns only such names
+        assert step is not None  # `Storage.names` returns only such names
         sequence = 0
         with contextlib.suppress(CheckpointDamaged):
-            sequence, _ = _joined(files, name)
-        return Checkpoint(name, files.location(name), step, problem=str(error), sequence=sequence)
+            sequence, _ = _joined(storage, name)
+        return Checkpoint(name, storage.location(name), step, problem=str(error), sequence=sequence)
     except FileNotFoundError:
         return None
     for file, written in checkpoint.files.items():
-        nbytes = files.size(name, file)
+        nbytes = storage.size(name, file)
         if nbytes is None:
             problem = problem or f"{file} is missing"
         elif nbytes != written.nbytes:
             problem = problem or f"{file} has {nbytes} bytes, not {written.nbytes}"
-    if problem and files.size(name, MANIFEST) is None:
+    if problem and storage.size(name, MANIFEST) is None:
         return None  # another process has pruned it meanwhile
     return replace(checkpoint, problem=problem)
 
 
-def read_manifest(files: Files, name: str) -> Checkpoint:
+def read_manifest(storage: Storage, name: str) -> Checkpoint:
     """Return the checkpoint in a folder, as its manifest and `JOINED` describe it.
 
     Raises:
@@ -226,20 +226,20 @@ def read_manifest(files: Files, name: str) -> Checkpoint:
         CheckpointDamaged: the manifest or `JOINED` is invalid, or they do not match.
         CheckpointUnavailable: the place cannot be read now.
     """
-    with files.reading(name, MANIFEST) as file:
+    with storage.reading(name, MANIFEST) as file:
         packed = file.read()
-    checkpoint = Checkpoint.unpack_manifest(packed, name, files.location(name))
+    checkpoint = Checkpoint.unpack_manifest(packed, name, storage.location(name))
     if checkpoint.step != step_of(name):
         raise CheckpointDamaged(f"{MANIFEST} is of step {checkpoint.step}")
     if generation_of(name) is None:
         return checkpoint
-    sequence, digest = _joined(files, name)
+    sequence, digest = _joined(storage, name)
     if digest and digest != checkpoint.digest:
         raise CheckpointDamaged(f"{JOINED} is of another {MANIFEST}")
     return replace(checkpoint, sequence=sequence)
 
 
-def _joined(files: Files, name: str) -> tuple[int, str]:
+def _joined(storage: Storage, name: str) -> tuple[int, str]:
     """Return a checkpoint's position in the history and the digest of its manifest, from `JOINED`.
 
     The position is 0 if the checkpoint has not joined the history.
@@ -248,7 +248,7 @@ def _joined(files: Files, name: str) -> tuple[int, str]:
         CheckpointDamaged: the file is invalid.
     """
     try:
-        with files.reading(name, JOINED) as file:
+        with storage.reading(name, JOINED) as file:
             values = _unsealed(file.read(), JOINED)
         return int(values["sequence"]), str(values["manifest"])
     except FileNotFoundError:

@@ -46,8 +46,7 @@ def list_(
     """List checkpoints, the newest first.
 
     Without --verify, this reads only MANIFEST.json, JOINED.json and the lengths of the other files.
-    It changes nothing, and may run during a training. When a training starts, it skips damaged
-    checkpoints.
+    It changes nothing and may run beside a training, which skips damaged checkpoints at its start.
     """
     from .repository import located
 
@@ -95,8 +94,9 @@ def prune(
 ) -> None:
     """Remove all checkpoints but the newest whole ones.
 
-    A damaged checkpoint is removed once N newer whole ones exist. Once N whole ones exist, a
-    checkpoint that has not joined the history is removed a day after its save began. The
+    A damaged checkpoint is removed once N newer whole ones exist. An elastic training adds
+    JOINED.json to a checkpoint that joins its history. A checkpoint that has not joined does not
+    count. It is removed once N whole ones exist and a day has passed since its save began. The
     coordinator is not involved: a running training continues, and its next start takes the newest
     remaining checkpoint. Keep 2 or more while a training runs.
     """

@@ -21,7 +21,7 @@ from ...proto.arena import dtype_named
 from ...runtime.errors import CheckpointDamaged, UsageError
 from .checkpoint import Checkpoint
 from .contents import DTYPES, Array, Contents
-from .files import PIECE_BYTES, Draft, FileDigest, Files
+from .storage import PIECE_BYTES, Draft, FileDigest, Storage
 
 STATE: Final = "state.json"
 
@@ -45,7 +45,7 @@ def write(draft: Draft, contents: Contents) -> dict[str, FileDigest]:
     return files
 
 
-def read(files: Files, checkpoint: Checkpoint) -> Contents:
+def read(storage: Storage, checkpoint: Checkpoint) -> Contents:
     """Read a checkpoint, and verify it.
 
     Raises:
@@ -56,7 +56,7 @@ def read(files: Files, checkpoint: Checkpoint) -> Contents:
     tensors: dict[str, Array] = {}
     state = b""
     for file, recorded in checkpoint.files.items():
-        with _opened(files, checkpoint.name, file, recorded) as reader:
+        with _opened(storage, checkpoint.name, file, recorded) as reader:
             if file == STATE:
                 state = reader.read(recorded.nbytes)
                 continue
@@ -66,11 +66,11 @@ def read(files: Files, checkpoint: Checkpoint) -> Contents:
     return Contents(checkpoint.step, checkpoint.world, tensors, json.loads(state))
 
 
-def verify(files: Files, checkpoint: Checkpoint) -> None:
+def verify(storage: Storage, checkpoint: Checkpoint) -> None:
     """Read all files and compare them with their checksums; raises as `read` does."""
     _require_state(checkpoint)
     for file, recorded in checkpoint.files.items():
-        with _opened(files, checkpoint.name, file, recorded):
+        with _opened(storage, checkpoint.name, file, recorded):
             pass  # the file is read at the end of the context
 
 
@@ -119,9 +119,9 @@ class _Reader:
 
 
 @contextlib.contextmanager
-def _opened(files: Files, name: str, file: str, recorded: FileDigest) -> Iterator[_Reader]:
+def _opened(storage: Storage, name: str, file: str, recorded: FileDigest) -> Iterator[_Reader]:
     try:
-        with files.reading(name, file) as opened:
+        with storage.reading(name, file) as opened:
             reader = _Reader(opened)
             yield reader
             reader.check(recorded)

@@ -49,7 +49,7 @@ from .checkpoint import (
     read_manifest,
 )
 from .contents import Contents
-from .files import LEFTOVER_S, MOST_STEPS, Files, begun_s, open_files, step_of, unique_name_of
+from .storage import LEFTOVER_S, MOST_STEPS, Storage, begun_s, open_storage, step_of, unique_name_of
 
 if TYPE_CHECKING:
     from ...coordinator.jobs import JobBoard
@@ -115,7 +115,7 @@ class Repository:
     def __init__(self, url: str, keep: int = DEFAULT_KEEP) -> None:
         if keep < 1:
             raise UsageError(f"at least one checkpoint is kept, not {keep}")
-        self._files: Files = open_files(url)
+        self._storage: Storage = open_storage(url)
         self._keep = keep
         self.provenance = Provenance()
         #: Damaged checkpoints: name to problem. Pruning does not count them as checkpoints to keep.
@@ -126,7 +126,7 @@ class Repository:
     @property
     def url(self) -> str:
         """The place, as messages name it."""
-        return self._files.url
+        return self._storage.url
 
     def save(self, contents: Contents) -> Checkpoint:
         """Write a checkpoint without a fence, then remove old ones.
@@ -159,14 +159,14 @@ class Repository:
         """
         if contents.step >= MOST_STEPS:
             raise UsageError(f"step {contents.step} is too large for the name of a checkpoint")
-        self._files.tidy()
+        self._storage.tidy()
         if name and (written := self.find(name)) is not None and not written.problem:
             return written  # by an earlier attempt
         after = ""
         if fence is not None:
             after = fence.after
             name = name or self._free_name(contents.step, fence.generation)
-        draft = self._files.draft(contents.step, contents.nbytes, name)
+        draft = self._storage.draft(contents.step, contents.nbytes, name)
         try:
             files = file_format.write(draft, contents)
             packed = pack_manifest(contents, files, self.provenance, after)
@@ -176,11 +176,11 @@ class Repository:
             raise
         self._damaged.pop(name, None)  # an earlier checkpoint had this name
         self._skipped.discard(name)
-        return Checkpoint.unpack_manifest(packed, name, self._files.location(name))
+        return Checkpoint.unpack_manifest(packed, name, self._storage.location(name))
 
     def _free_name(self, step: int, generation: int) -> str:
         """Return an unused name: names of two saves in one second may be equal."""
-        taken = set(self._files.names())
+        taken = set(self._storage.names())
         while (name := unique_name_of(step, generation)) in taken:
             pass
         return name
@@ -240,7 +240,7 @@ class Repository:
         if checkpoint is None or checkpoint.eligible:
             return
         if checkpoint.digest == entry.digest:
-            self._files.add(entry.name, JOINED, joined_record(entry))
+            self._storage.add(entry.name, JOINED, joined_record(entry))
 
     def newest_for_next_generation(
         self, history: CheckpointHistory, generation: int | None, known: Checkpoint | None = None
@@ -303,7 +303,7 @@ class Repository:
         Raises:
             CheckpointUnavailable: the place cannot be read now.
         """
-        by_name = {one.name: one for name in self._files.names() if (one := self._inspect(name))}
+        by_name = {one.name: one for name in self._storage.names() if (one := self._inspect(name))}
         stored = [self._stored(one) for one in by_name.values()]
         return [by_name[one.name] for one in newest_first(stored)]
 
@@ -352,7 +352,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._recording_damage(checkpoint):
-            file_format.verify(self._files, read_manifest(self._files, checkpoint.name))
+            file_format.verify(self._storage, read_manifest(self._storage, checkpoint.name))
 
     def load(self, checkpoint: Checkpoint) -> Contents:
         """Read and verify a checkpoint, into new memory.
@@ -362,7 +362,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._recording_damage(checkpoint):
-            return file_format.read(self._files, read_manifest(self._files, checkpoint.name))
+            return file_format.read(self._storage, read_manifest(self._storage, checkpoint.name))
 
     def prune(self, dry_run: bool = False) -> Sequence[Checkpoint]:
         """Remove old checkpoints, except the newest whole ones that the repository keeps.
@@ -385,13 +385,13 @@ class Repository:
         by_name = {one.name: one for one in self.list()}
         names = to_prune([self._stored(one) for one in by_name.values()], self._keep)
         for name in () if dry_run else names:
-            self._files.remove(name)
+            self._storage.remove(name)
         return [by_name[name] for name in names]
 
     def find(self, name: str) -> Checkpoint | None:
         """Return the checkpoint in the folder of that name; None if there is none."""
         # Listing the names avoids stale data from the cache of fsspec.
-        return self._inspect(name) if name in self._files.names() else None
+        return self._inspect(name) if name in self._storage.names() else None
 
     def lock(self) -> BinaryIO | None:
         """Lock the place, so that no other training without a coordinator saves here.
@@ -403,7 +403,7 @@ class Repository:
             UsageError: another training has the lock.
         """
         try:
-            return self._files.lock()
+            return self._storage.lock()
         except BlockingIOError as error:
             raise UsageError(
                 f"another training saves its checkpoints to {self.url}. Give this one another"
@@ -445,7 +445,7 @@ class Repository:
         try:
             for name in find_old():
                 if name != saved.name:
-                    self._files.remove(name)
+                    self._storage.remove(name)
         except EdlError as error:
             log.warning("old checkpoints stay: %s", error)
 
@@ -457,7 +457,7 @@ class Repository:
         return True
 
     def _inspect(self, name: str) -> Checkpoint | None:
-        return inspect(self._files, name, self._damaged.get(name, ""))
+        return inspect(self._storage, name, self._damaged.get(name, ""))
 
     @contextlib.contextmanager
     def _recording_damage(self, checkpoint: Checkpoint) -> Iterator[None]:

@@ -36,7 +36,7 @@ from ...scheduler.students.world import (
     decide,
     is_over,
 )
-from ..checkpoint.files import unique_name_of
+from ..checkpoint.storage import unique_name_of
 from .checkpoints import NewestCheckpoint
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from edl.coordinator.job_queue import JobProgress, QueueBoard
-from edl.coordinator.jobs import JobBoard, open_board
+from edl.coordinator.jobs import JobBoard, open_job_board
 from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.registry import LogEntry, Registry, Row, StoredContentPlan
@@ -208,7 +208,7 @@ def save_and_stop(url: str, folder: str, stops: str) -> None:
             super()._remove_old(saved, served)
 
     repository = Stopping(folder, keep=1)
-    fence = Interrupted(open_board(url, DEADLINE_S), "j", 1, repository.list()[0].name)
+    fence = Interrupted(open_job_board(url, DEADLINE_S), "j", 1, repository.list()[0].name)
     fence.happens = stop if stops == "save" else lambda: None
     with contextlib.suppress(GenerationSuperseded):
         save(repository, fence, 20)
@@ -225,7 +225,7 @@ def save_and_stop(url: str, folder: str, stops: str) -> None:
 def test_a_saver_that_was_stopped_changes_nothing_of_its_successor(
     redis: Redis, private_valkey_url: str, tmp_path: Path, stops: str, left: dict[int, bool]
 ) -> None:
-    board = open_board(private_valkey_url, DEADLINE_S)
+    board = open_job_board(private_valkey_url, DEADLINE_S)
     save(Repository(str(tmp_path)), begin(board, "a", 1, None), 10)
     program = [sys.executable, "-P", "-m", "edl.tests.contracts.test_fencing"]
     saver = subprocess.Popen([*program, private_valkey_url, str(tmp_path), stops])

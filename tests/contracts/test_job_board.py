@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from edl.coordinator.jobs import JobBoard, open_board
+from edl.coordinator.jobs import JobBoard, open_job_board
 from edl.coordinator.jobs.schema import EVENTS_KEPT, KEEP_S
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import GenerationSuperseded, RedisUnavailable, UsageError
@@ -259,8 +259,8 @@ def test_every_key_expires_and_lies_in_one_slot(redis: Redis, private_valkey_url
 
 
 def test_a_url_names_the_board() -> None:
-    assert open_board(None).nodes(JOB) == []
-    board = open_board("redis://127.0.0.1:1")
+    assert open_job_board(None).nodes(JOB) == []
+    board = open_job_board("redis://127.0.0.1:1")
     with pytest.raises(RedisUnavailable, match="does not answer"):
         board.beat(JOB, "a", LONG_S)
     board.close()

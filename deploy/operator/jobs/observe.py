@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ....coordinator.jobs import JobBoard, open_board
+from ....coordinator.jobs import JobBoard, open_job_board
 from ....mesh.jobs.job_run import TrainingProgress, read_progress
 from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
 from ....mesh.kubernetes.resources import (
@@ -53,7 +53,7 @@ class ProgressReader:
 
     def __init__(
         self,
-        opening: Callable[[str], JobBoard] = open_board,
+        opening: Callable[[str], JobBoard] = open_job_board,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open, self._clock = opening, clock

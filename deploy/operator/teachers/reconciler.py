@@ -131,8 +131,8 @@ class TeacherServiceReconciler:
             )
             return
         hashed = with_hash(manifest)
-        applied = deployment is not None and manifest_hash(deployment) == manifest_hash(hashed)
-        status = status_of(resource, deployment, count, now, applied=applied)
+        in_sync = deployment is not None and manifest_hash(deployment) == manifest_hash(hashed)
+        status = status_of(resource, deployment, count, now, in_sync=in_sync)
         # Write a decision before applying it, so that the next operator finds it. After a refusal,
         # however, the cluster must accept the objects first.
         refused = _is_invalid(resource.get("status") or {})

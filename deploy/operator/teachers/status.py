@@ -11,7 +11,7 @@ from .replica_count import ReplicaCount
 
 
 def status_of(
-    resource: Object, deployment: Object | None, count: ReplicaCount, now: float, *, applied: bool
+    resource: Object, deployment: Object | None, count: ReplicaCount, now: float, *, in_sync: bool
 ) -> Object:
     """Return the status of a service with a valid spec.
 
@@ -20,14 +20,14 @@ def status_of(
         deployment: its Deployment as it was read; None: there is none yet.
         count: number of teachers from now on.
         now: seconds since 1970.
-        applied: the Deployment needs no change.
+        in_sync: the Deployment was last written from the present manifest.
     """
     replicas = _count(deployment, "replicas")
     ready = _count(deployment, "readyReplicas")
     active = count.cause in ("FollowsCoordinator", "NoRoom")
     conditions = [
         _available(count.count, ready),
-        _progressing(deployment, applied, count.count, replicas, ready),
+        _progressing(deployment, in_sync, count.count, replicas, ready),
         Condition("ScalingActive", active, count.cause, count.reason),
     ]
     return {
@@ -102,11 +102,11 @@ def _available(desired: int, ready: int) -> Condition:
 
 
 def _progressing(
-    deployment: Object | None, applied: bool, desired: int, replicas: int, ready: int
+    deployment: Object | None, in_sync: bool, desired: int, replicas: int, ready: int
 ) -> Condition:
     if deployment is None:
         return Condition("Progressing", True, "Creating", "the Deployment is being created")
-    if not applied or _count(deployment, "observedGeneration") < generation_of(deployment):
+    if not in_sync or _count(deployment, "observedGeneration") < generation_of(deployment):
         # its status is about the former spec
         return Condition("Progressing", True, "Updating", "the Deployment is being updated")
     for condition in deployment.get("status", {}).get("conditions", ()):

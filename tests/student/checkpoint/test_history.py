@@ -153,7 +153,7 @@ def test_two_saves_of_one_second_never_share_a_name(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = (f"6b0ae2c0{number // 2:04x}" for number in itertools.count())  # each twice
-    monkeypatch.setattr("edl.student.checkpoint.files.token", lambda: next(tokens))
+    monkeypatch.setattr("edl.student.checkpoint.storage.token", lambda: next(tokens))
     fence = training.begin()
     repository = training.repository()
     first = repository.write(contents(1, by=1), fence)

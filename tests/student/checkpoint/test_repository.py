@@ -25,9 +25,9 @@ from edl.student.checkpoint import (
 from edl.student.checkpoint.checkpoint import Provenance, pack_manifest
 from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.file_format import read_arrays
-from edl.student.checkpoint.files import LEFTOVER_S, FileDigest, open_files
-from edl.student.checkpoint.files_fsspec import FsspecFiles
-from edl.student.checkpoint.files_local import LocalFiles
+from edl.student.checkpoint.fsspec_storage import FsspecStorage
+from edl.student.checkpoint.local_storage import LocalStorage
+from edl.student.checkpoint.storage import LEFTOVER_S, FileDigest, open_storage
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import clear_memory, memory_url
 from edl.tests.student.checkpoint.samples import check, contents_of, damage, flip, newest_step
@@ -248,9 +248,9 @@ def test_an_error_of_a_store_removes_no_whole_checkpoint(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is old enough for a leftover of a killed writer, and its manifest cannot be seen now."""
-    files = open_files(url)
+    storage = open_storage(url)
     with monkeypatch.context() as patch:
-        patch.setattr("edl.student.checkpoint.files.time.time", lambda: LEFTOVER_S)
+        patch.setattr("edl.student.checkpoint.storage.time.time", lambda: LEFTOVER_S)
         saved = Repository(url).save(contents_of(1))
     kind = type(fsspec.core.url_to_fs(url)[0])
     known = kind.info
@@ -262,28 +262,28 @@ def test_an_error_of_a_store_removes_no_whole_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr(kind, "info", info)
-        files.tidy()
+        storage.tidy()
     check(open_checkpoint(saved.location))
     damage(saved, "MANIFEST.json", lambda data: None)
-    files.tidy()
-    assert files.names() == []
+    storage.tidy()
+    assert storage.names() == []
 
 
 def test_two_nodes_may_add_the_same_file_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = open_files(url)
+    storage = open_storage(url)
     saved = Repository(url).save(contents_of(1))
-    if isinstance(files, FsspecFiles):
+    if isinstance(storage, FsspecStorage):
         kind = type(fsspec.core.url_to_fs(url)[0])
         move = kind.mv
 
         def late(self: Any, *paths: str, **options: Any) -> None:
             monkeypatch.undo()
-            files.add(saved.name, "JOINED.json", b"other")
+            storage.add(saved.name, "JOINED.json", b"other")
             move(self, *paths, **options)
 
         monkeypatch.setattr(kind, "mv", late)
-    files.add(saved.name, "JOINED.json", b"mine")
-    with files.reading(saved.name, "JOINED.json") as file:
+    storage.add(saved.name, "JOINED.json", b"mine")
+    with storage.reading(saved.name, "JOINED.json") as file:
         assert file.read() == b"mine"
 
 
@@ -297,12 +297,12 @@ def test_a_folder_is_locked_until_what_was_left_in_it_is_removed(
 
     def slowly(folder: Path, ignore_errors: bool = False) -> None:
         monkeypatch.undo()
-        LocalFiles(tmp_path).tidy()  # of another process: it leaves what is locked
+        LocalStorage(tmp_path).tidy()  # of another process: it leaves what is locked
         locked.append(folder.exists())
         remove(folder, ignore_errors)
 
     monkeypatch.setattr(shutil, "rmtree", slowly)
-    LocalFiles(tmp_path).tidy()
+    LocalStorage(tmp_path).tidy()
     assert locked == [True]
     assert list(tmp_path.iterdir()) == []
 
@@ -317,7 +317,7 @@ def test_a_new_folder_that_is_taken_for_left_over_is_made_again(
         make(self, *args, **options)
         if self.name.startswith(".aside-"):
             monkeypatch.undo()
-            LocalFiles(tmp_path).tidy()
+            LocalStorage(tmp_path).tidy()
 
     monkeypatch.setattr(Path, "mkdir", overtaken)
     check(Repository(str(tmp_path)).load(Repository(str(tmp_path)).save(contents_of(1))))

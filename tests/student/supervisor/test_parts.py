@@ -34,8 +34,8 @@ from edl.scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from edl.scheduler.students.world import RecallWorld, World
 from edl.student import evaluate, link
 from edl.student.checkpoint import Checkpoint, Repository, SnapshotWriter
-from edl.student.checkpoint.files import unique_name_of
 from edl.student.checkpoint.repository import HistoryFence
+from edl.student.checkpoint.storage import unique_name_of
 from edl.student.frameworks.groups import SingleRankGroup
 from edl.student.launch import LOOPBACK, free_endpoints, nodes_of, own_address, read_launcher
 from edl.student.link import ShardServer

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from .checkpoint import MANIFEST
-from .files import (
+from .storage import (
     LEFTOVER_S,
     Draft,
     FileDigest,
@@ -35,8 +35,8 @@ _translated: Final = partial(raise_unavailable, kind=Exception)
 _PATTERNS: Final = frozenset("*?[")
 
 
-class FsspecFiles:
-    """See `Files`."""
+class FsspecStorage:
+    """See `Storage`."""
 
     def __init__(self, url: str) -> None:
         try:

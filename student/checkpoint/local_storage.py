@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 
 from ...runtime.errors import CheckpointDamaged
 from .checkpoint import MANIFEST
-from .files import (
+from .storage import (
     LEFTOVER_S,
     Draft,
     FileDigest,
@@ -35,8 +35,8 @@ _ASIDE: Final = ".aside-"
 _LOCK: Final = ".lock"
 
 
-class LocalFiles:
-    """See `Files`."""
+class LocalStorage:
+    """See `Storage`."""
 
     def __init__(self, root: Path) -> None:
         self.url = str(root)

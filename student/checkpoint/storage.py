@@ -28,8 +28,8 @@ Piece = bytes | memoryview
 
 #: Bytes that are written and added to a checksum at once; other threads run in between.
 PIECE_BYTES: Final = 8 << 20
-#: Age in seconds at which a save removes folders of earlier, unfinished saves. Where locks work, it
-#: removes those of dead writers at any age.
+#: A save removes the folders of unfinished saves that are older than this, in seconds. Where locks
+#: work, it removes those of dead writers at any age.
 LEFTOVER_S: Final = 24 * 3600.0
 #: errno of writes: the disk or a quota is full, or the process's limit of file sizes is reached.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -59,8 +59,8 @@ class Draft(Protocol):
         """Remove all written files; never raises."""
 
 
-class Files(Protocol):
-    """Folders of checkpoints at one place.
+class Storage(Protocol):
+    """Storage of checkpoints at one place; each checkpoint is a folder.
 
     All methods but `tidy`, `lock` and `location` raise CheckpointUnavailable.
 
@@ -109,7 +109,7 @@ class Files(Protocol):
         """Return the path or URL of a checkpoint, for `open_checkpoint`."""
 
 
-def open_files(url: str) -> Files:
+def open_storage(url: str) -> Storage:
     """Return the storage of a path or URL; this creates nothing there.
 
     Raises:
@@ -120,12 +120,12 @@ def open_files(url: str) -> Files:
         raise UsageError("checkpoints need a place: a folder, or a URL such as s3://bucket/job")
     path = url.removeprefix("file://")
     if "://" not in path:
-        from .files_local import LocalFiles
+        from .local_storage import LocalStorage
 
-        return LocalFiles(Path(path).expanduser().absolute())
-    from .files_fsspec import FsspecFiles
+        return LocalStorage(Path(path).expanduser().absolute())
+    from .fsspec_storage import FsspecStorage
 
-    return FsspecFiles(url)
+    return FsspecStorage(url)
 
 
 @contextlib.contextmanager
