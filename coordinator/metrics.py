@@ -35,11 +35,11 @@ _Metrics = Mapping[str, tuple[Callable[[_V], float], str]]
 _LEADER_GAUGES: Final[_Metrics[LeaderView]] = {
     "term": (
         lambda view: view.term,
-        "Term in the version (term, counter) of the assignments.",
+        "Term of the assignments' version (term, counter).",
     ),
     "assignment_counter": (
         lambda view: view.counter,
-        "Counter in the version (term, counter) of the assignments.",
+        "Counter of the assignments' version (term, counter), not a number of assignments.",
     ),
     "recovering": (
         lambda view: view.recovering,
@@ -84,15 +84,15 @@ _HUB_GAUGES: Final[_Metrics[HubView]] = {
     ),
     "starved_seconds": (
         lambda view: view.starved_s,
-        "Seconds that students waited for labels, summed.",
+        "Seconds that students waited for labels, summed over students.",
     ),
     "blocked_seconds": (
         lambda view: view.blocked_s,
-        "Seconds that students paused pulling because they had enough labels, summed.",
+        "Seconds that students paused pulling: they had enough labels. Summed over students.",
     ),
     "source_wait_seconds": (
         lambda view: view.source_wait_s,
-        "Seconds that students waited for their source, summed.",
+        "Seconds that students waited for their source, summed over students.",
     ),
     "table_read_seconds": (
         lambda view: view.refresh_s,
@@ -126,8 +126,8 @@ class CoordinatorMetrics:
         """Count a refusal. May be called from any thread."""
         self._refused.labels(reason if reason in REASONS else "malformed").inc()
 
-    def watch(self, view: Callable[[], ManagerView]) -> None:
-        """Add the metrics of the manager's view; call it once."""
+    def export_view(self, view: Callable[[], ManagerView]) -> None:
+        """Add the metrics of `view()`, the manager's view, to each scrape. Call this once."""
         self.registry.register(_Views(view))
 
 
@@ -151,7 +151,7 @@ class _Views(Collector):
         )
         yield _gauge(
             "registry_refusing",
-            "1 for the reason why Redis answers but refuses to work, else 0.",
+            "1 for the reason for which Redis refuses to work although it answers, else 0.",
             ["reason"],
             {(reason,): reason == view.refusal for reason in REFUSALS},
         )

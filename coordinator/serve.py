@@ -183,7 +183,7 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
                 machines=machines,
             )
             server.start(config.host, port)
-            metrics.watch(manager.view)
+            metrics.export_view(manager.view)
             manager.start()
             undo.callback(manager.stop)
             undo.callback(server.stop)

@@ -40,7 +40,7 @@ class ReaderStats:
         want: number of teachers that the reader asks for.
         needed: n = ceil(t_t / t_s); 0 while a time is unknown.
         t_t_s: seconds per sample of the average teacher; 0 while unknown.
-        t_s_s: seconds per sample of the training step and of calls; 0 while unknown.
+        t_s_s: the student's seconds per sample, calls included; 0 while unknown.
         teachers: ids of the teachers that the reader has, ejected ones included.
         ejected: ids of the ejected teachers.
         ejected_for: why each of these teachers was ejected, in the same order: "failed", "silent",

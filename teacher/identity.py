@@ -129,7 +129,7 @@ class TeacherView:
             self.micro_batch_reductions,
         )
         gauges: tuple[tuple[str, str, float | None], ...] = (
-            ("slots", "Requests that may wait for the model or run in it at a time.", self.slots),
+            ("slots", "Limit of the sum of waiting and running requests.", self.slots),
             ("devices", "Devices that serve side by side.", self.device_count),
             (
                 "micro_batch_samples",

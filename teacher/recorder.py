@@ -1,9 +1,9 @@
 """Records each request once, for metrics, statistics, the registry and the access log.
 
 Prometheus scrapes the metrics. The statistics are those of the Open Inference Protocol. The
-registry gets the requests in flight and the samples per second. The access log has a debug record
-for each call over any protocol, without credentials and tensors. Without debug logging, the access
-log adds only one check of the log level to each call.
+registry in Redis gets the requests in flight and the samples per second. The access log has a debug
+record for each call over any protocol, without credentials and tensors. Without debug logging, the
+access log adds only one check of the log level to each call.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 #: failed: it may be retried here or elsewhere. bad_answer: labels are not finite or break the
 #: spec. abandoned: the caller has gone.
 _OUTCOMES: Final = ("answered", "refused", "failed", "bad_answer", "abandoned")
-#: Limit of batch sizes with statistics of their own, so that callers cannot fill the memory. Other
-#: sizes count in the totals only.
-_MAX_SIZE_STATISTICS: Final = 256
+#: Number of different batch sizes that get statistics of their own. It is limited, so that callers
+#: cannot fill the memory; further sizes count in the totals only.
+_MAX_SIZES: Final = 256
 
 
 @dataclass(slots=True, eq=False)
@@ -128,7 +128,7 @@ class RequestTiming:
         queue_ns: time in the queue.
         infer_ns: time in the model.
         output_ns: time to encode the answer.
-        total_ns: sum of these four times.
+        total_ns: `input_ns + queue_ns + infer_ns + output_ns`.
     """
 
     call: CallRecord
@@ -210,9 +210,9 @@ class Recorder:
         unix_s: returns seconds since 1970.
 
     Attributes:
-        registry: the teacher's metrics.
+        metric_registry: Prometheus's registry of the teacher's metrics.
         in_flight: requests for labels that have arrived and are not answered.
-        answered: number of labelled batches.
+        labelled_requests: requests that the model has labelled, whatever their outcome.
     """
 
     def __init__(
@@ -222,16 +222,16 @@ class Recorder:
     ) -> None:
         self.clock_ns = clock_ns
         self._unix_s = unix_s
-        # Guards the fields up to `_inferred_ms`; Prometheus guards its metrics itself.
+        # Guards the fields up to `_last_answer_ms`; Prometheus guards its metrics itself.
         self._changed = threading.Condition(threading.Lock())
-        self.in_flight = self.answered = 0
+        self.in_flight = self.labelled_requests = 0
         self._waiting = 0  # threads in `wait_quiet`
         self._last_ns = clock_ns()
         self._rate = RecentRate()
         self._success, self._failed = _TimeTotals(), _TimeTotals()
         self._by_size: dict[int, _TimeTotals] = {}
-        self._inferred = self._inferred_ms = 0  # samples answered; Unix ms of the last answer
-        self.registry = r = CollectorRegistry()
+        self._answered_samples = self._last_answer_ms = 0  # Unix ms of the last answer
+        self.metric_registry = r = CollectorRegistry()
         counter, histogram = partial(Counter, registry=r), partial(Histogram, registry=r)
         requests = counter(
             "edl_teacher_requests",
@@ -267,7 +267,7 @@ class Recorder:
         )
         self._output_errors = counter(
             "edl_teacher_output_errors",
-            "Answers that were refused because this output is not a valid label.", ["output"],
+            "Requests with outcome bad_answer, by the output that is no valid label.", ["output"],
         )  # fmt: skip
         for reason in REASONS:
             self._refused.labels(reason)
@@ -330,7 +330,7 @@ class Recorder:
             self.in_flight -= 1
             self._last_ns = self.clock_ns()
             if timing.samples:
-                self.answered += 1
+                self.labelled_requests += 1
                 self._rate.add(timing.samples, self._last_ns / 1e9)
             if self._waiting:
                 self._changed.notify_all()
@@ -338,22 +338,22 @@ class Recorder:
                 self._failed.add(timing)
                 return
             self._success.add(timing)
-            self._inferred += timing.samples
-            self._inferred_ms = int(self._unix_s() * 1000)
+            self._answered_samples += timing.samples
+            self._last_answer_ms = int(self._unix_s() * 1000)
             totals = self._by_size.get(timing.samples)
-            if totals is None and len(self._by_size) < _MAX_SIZE_STATISTICS:
+            if totals is None and len(self._by_size) < _MAX_SIZES:
                 totals = self._by_size[timing.samples] = _TimeTotals()
             if totals is not None:
                 totals.add(timing)
 
     # --- reading
 
-    def watch(self, view: Callable[[], TeacherView]) -> None:
+    def export_view(self, view: Callable[[], TeacherView]) -> None:
         """Add the metrics of `view()` to each scrape. Call this once."""
-        self.registry.register(ScrapedMetrics(lambda: view().metrics()))
+        self.metric_registry.register(ScrapedMetrics(lambda: view().metrics()))
 
-    def name_outputs(self, outputs: Iterable[str]) -> None:
-        """Create the series of each output of the loaded model."""
+    def create_output_series(self, outputs: Iterable[str]) -> None:
+        """Create the metric series of each output of the loaded model, with the value 0."""
         for output in outputs:
             self._output_errors.labels(output)
 
@@ -391,8 +391,8 @@ class Recorder:
             return pb.ModelStatistics(
                 name=name,
                 version=version,
-                last_inference=self._inferred_ms,
-                inference_count=self._inferred,
+                last_inference=self._last_answer_ms,
+                inference_count=self._answered_samples,
                 execution_count=success.count,
                 inference_stats=pb.InferStatistics(
                     success=success.duration("total"),

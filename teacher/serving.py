@@ -156,7 +156,7 @@ class TeacherLifecycle:
         self._heartbeat: Heartbeat | None = None
         self._metrics_server: MetricsServer | None = None
         self._recorder = Recorder()
-        export_expiry(self._recorder.registry, config.server.security)
+        export_expiry(self._recorder.metric_registry, config.server.security)
         self._identity = InstanceIdentity(config.service, "", new_incarnation(registry, stop))
         self._pool = PredictorPool(
             config.predictors, on_progress=on_progress, on_change=self._predictors_changed
@@ -182,7 +182,7 @@ class TeacherLifecycle:
             self._address = advertised(config.server.host, config.advertise, self._server.port)
             self._identity.teacher_id = config.teacher_id or self._address
             add_log_fields(service=config.service, teacher=self._identity.teacher_id)
-            self._recorder.watch(self._view)
+            self._recorder.export_view(self._view)
             self._serve_metrics(access)
             undo.pop_all()
 
@@ -203,7 +203,7 @@ class TeacherLifecycle:
     def enter(self) -> str:
         """Register in the mesh; return the line that says that the teacher is ready."""
         loaded = self._pool.require_loaded()
-        self._recorder.name_outputs(tensor.name for tensor in loaded.spec.outputs)
+        self._recorder.create_output_series(tensor.name for tensor in loaded.spec.outputs)
         speed = f"{loaded.t_t_s * 1000:.3g} ms/sample on {self._config.device_label}"
         if self._registry is None:
             self._on_progress(f"{speed}; no coordinator was named, serving alone")
@@ -255,7 +255,7 @@ class TeacherLifecycle:
         with_tokens = security is not None and security.tokens_file is not None
         self._metrics_server = MetricsServer(
             listen,
-            self._recorder.registry,
+            self._recorder.metric_registry,
             insecure=self._config.insecure,
             authorize=(lambda token: access.require(access.bearer(token), "viewer"))
             if with_tokens

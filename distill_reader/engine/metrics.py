@@ -214,7 +214,7 @@ _STREAM: Final = (
     ),
     _gauge(
         "label_bytes",
-        "Bytes of received labels that wait for other rows of their batch or for an earlier batch.",
+        "Bytes of labels not released yet: rows of their batch, or an earlier batch, are missing.",
         lambda m: m.labels.nbytes,
     ),
     _gauge("data_epoch", "Epochs of the data that have begun."),
@@ -231,8 +231,8 @@ _BATCHES: Final = (
     _counter(
         "poison_batches",
         "Batches that were given up, because three teachers refused the batch or crashed on it. "
-        "With one or two teachers, a batch is given up once each of them has refused it, or has "
-        "crashed on it three times. Refusals by a teacher that has labelled nothing do not count.",
+        "With one or two teachers, each of them must have refused it once or crashed on it three "
+        "times. Refusals by a teacher that has labelled nothing do not count.",
         lambda m: m.poisoned,
     ),
     _counter(
@@ -259,7 +259,7 @@ _TEACHERS: Final = (
     ),
     _gauge(
         "student_seconds_per_sample",
-        "t_s: seconds per sample of the training step and of calls; 0 while unknown.",
+        "t_s: the student's seconds per sample, calls of TeacherPool included; 0 while unknown.",
         lambda m: m.core.stats.t_s_s or 0.0,
     ),
     MetricFamily(

@@ -62,7 +62,7 @@ def values(metrics: CoordinatorMetrics) -> dict[str, float]:
 
 def test_a_view_is_exported_whole_and_refusals_are_counted_by_reason() -> None:
     metrics = CoordinatorMetrics()
-    metrics.watch(lambda: VIEW)
+    metrics.export_view(lambda: VIEW)
     reasons = ("refused_total", "registry_refusing")  # these are there from the start
     told = {name: value for name, value in values(metrics).items() if not name.startswith(reasons)}
     assert told == {
@@ -79,10 +79,10 @@ def test_a_view_is_exported_whole_and_refusals_are_counted_by_reason() -> None:
         "assignments_pushed_total,resnet": 7, "subscribed_students,resnet,steady": 1,
         "subscribed_students,resnet,starved": 1,
     }  # fmt: skip
-    metrics.watch(lambda: ManagerView(False, (ServiceView("bert"),)))
+    metrics.export_view(lambda: ManagerView(False, (ServiceView("bert"),)))
     told = values(metrics)
     assert (told["leader_known,bert"], told["registry_answering"]) == (0, 0)
-    metrics.watch(lambda: ManagerView(False, refusal="read_only"))
+    metrics.export_view(lambda: ManagerView(False, refusal="read_only"))
     told = values(metrics)
     assert (told["registry_answering"], told["registry_refusing,read_only"]) == (1, 1)
     assert told["refused_total,too_large"] == 0
@@ -134,18 +134,18 @@ def of_reader() -> str:
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """All that the processes of a mesh tell, as Prometheus gets it."""
     coordinator = CoordinatorMetrics()
-    coordinator.watch(lambda: VIEW)
+    coordinator.export_view(lambda: VIEW)
     teacher = Recorder()
     model = PredictorReady(ModelSpec("p", (), (), "c", ("n",)), 0.1, 8)
     now = TeacherView(InstanceIdentity("s", "t", 1), model, 4, 1, 0, 0.1, True, 0, 0, True)
-    teacher.watch(lambda: now)
-    teacher.name_outputs(["logits"])
+    teacher.export_view(lambda: now)
+    teacher.create_output_series(["logits"])
     authority = Authority(tmp_path_factory.mktemp("ca"))
-    export_expiry(teacher.registry, ServerSecurity(authority.issue("teacher")))
+    export_expiry(teacher.metric_registry, ServerSecurity(authority.issue("teacher")))
     operator = OperatorMetrics(lambda: False)
     operator.reconciled("jobs", succeeded=True, seconds=0.1)
-    processes = (coordinator, teacher, operator)
-    return [*(generate_latest(one.registry).decode() for one in processes), of_reader()]
+    registries = (coordinator.registry, teacher.metric_registry, operator.registry)
+    return [*(generate_latest(one).decode() for one in registries), of_reader()]
 
 
 @pytest.fixture(scope="module")

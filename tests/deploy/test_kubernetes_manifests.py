@@ -187,7 +187,7 @@ def test_monitors_keep_our_labels() -> None:
     metric = scaler["spec"]["metrics"][0]["external"]["metric"]
     assert metric["selector"] == {"matchLabels": {"service": "ctr"}}
     metrics = CoordinatorMetrics()
-    metrics.watch(lambda: VIEW)
+    metrics.export_view(lambda: VIEW)
     samples = [one for family in metrics.registry.collect() for one in family.samples]
     shown = [set(one.labels) for one in samples if one.name == metric["name"]]
     assert shown

@@ -84,7 +84,7 @@ class Bench:
         return tensors.decode_response(self.infer_bytes(self.request(rows, **request)))
 
     def count(self, name: str, **labels: str) -> float:
-        value = self.recorder.registry.get_sample_value(name, labels)
+        value = self.recorder.metric_registry.get_sample_value(name, labels)
         assert value is not None, f"no metric {name} {labels}"
         return value
 

@@ -124,7 +124,7 @@ class Bench(AbstractContextManager["Bench"]):
         return self.ask(x, deadline_s).result(WAIT_S)
 
     def count(self, name: str) -> float:
-        value = self.recorder.registry.get_sample_value(f"edl_teacher_{name}")
+        value = self.recorder.metric_registry.get_sample_value(f"edl_teacher_{name}")
         assert value is not None
         return value
 

@@ -28,7 +28,7 @@ VIEW = TeacherView(
 
 def shown(recorder: Recorder) -> dict[str, float]:
     """Every sample without labels, as a scraper reads them, but for when each began."""
-    text = generate_latest(recorder.registry).decode()
+    text = generate_latest(recorder.metric_registry).decode()
     samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
     return {s.name: s.value for s in samples if not s.labels and "_created" not in s.name}
 
@@ -36,7 +36,7 @@ def shown(recorder: Recorder) -> dict[str, float]:
 def test_the_view_is_exported_at_each_scrape() -> None:
     view = VIEW
     recorder = Recorder()
-    recorder.watch(lambda: view)
+    recorder.export_view(lambda: view)
     assert {name: value for name, value in shown(recorder).items() if value} == {
         "edl_teacher_predictor_restarts_total": 2,
         "edl_teacher_micro_batch_reductions_total": 1,
@@ -49,7 +49,7 @@ def test_the_view_is_exported_at_each_scrape() -> None:
         "edl_teacher_heartbeat_answering": 1,
     }
     labels = {"service": "resnet", "teacher_id": "t1", "version": __version__, "incarnation": "41"}
-    sample = recorder.registry.get_sample_value(
+    sample = recorder.metric_registry.get_sample_value(
         "edl_teacher_info", {**labels, "content_id": "c0ffee", "numerics_id": SPEC.numerics_id}
     )
     assert sample == 1
@@ -75,7 +75,7 @@ def test_the_view_is_exported_at_each_scrape() -> None:
 )
 def test_each_request_has_one_outcome(error: BaseException, outcome: str, reason: str) -> None:
     recorder = Recorder()
-    value = recorder.registry.get_sample_value
+    value = recorder.metric_registry.get_sample_value
     with pytest.raises(type(error)), timing(recorder):
         raise error
     counts = {
@@ -97,14 +97,14 @@ def test_waits_are_summed() -> None:
 def test_bad_answers_are_counted_by_output() -> None:
     recorder = Recorder()
     name = "edl_teacher_output_errors_total"
-    recorder.name_outputs(["logits", "hidden"])
-    assert recorder.registry.get_sample_value(name, {"output": "logits"}) == 0
+    recorder.create_output_series(["logits", "hidden"])
+    assert recorder.metric_registry.get_sample_value(name, {"output": "logits"}) == 0
     for error in (BadAnswer("NaN", "logits"), BadAnswer("NaN", "logits"), BadAnswer("rows")):
         with pytest.raises(BadAnswer), timing(recorder):
             raise error
-    assert recorder.registry.get_sample_value(name, {"output": "hidden"}) == 0
-    assert recorder.registry.get_sample_value(name, {"output": "logits"}) == 2
-    assert recorder.registry.get_sample_value(name, {"output": ""}) is None
+    assert recorder.metric_registry.get_sample_value(name, {"output": "hidden"}) == 0
+    assert recorder.metric_registry.get_sample_value(name, {"output": "logits"}) == 2
+    assert recorder.metric_registry.get_sample_value(name, {"output": ""}) is None
 
 
 @pytest.fixture
@@ -166,5 +166,5 @@ def test_answers_make_a_rate(now: SimpleNamespace) -> None:
         with timing(recorder) as one:
             one.labels_ready(samples=8, device_seconds=0.16)
         now.ns += 4 * 10**8
-    assert recorder.answered == 10
+    assert recorder.labelled_requests == 10
     assert recorder.samples_per_second == pytest.approx(20, rel=0.2)

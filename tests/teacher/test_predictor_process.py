@@ -309,7 +309,7 @@ def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
         held = [threads.submit(bench.ask, HOLD) for _ in range(4)]
         wait_until(lambda: all(hold.with_suffix(f".{pid}").exists() for pid in (victim, other)))
         count = "edl_teacher_batch_samples_count"
-        wait_until(lambda: bench.recorder.registry.get_sample_value(count) == 4)  # two for each
+        wait_until(lambda: bench.recorder.metric_registry.get_sample_value(count) == 4)  # 2 each
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: sorted(one.ready for one in bench.pool.predictors) == [False, True])
         hold.touch()

@@ -41,7 +41,7 @@ def test_labels_come_with_the_teacher_and_are_counted(bench: Bench) -> None:
         "teacher_id": "t1", "incarnation": "41", "content_id": "c0ffee",
         "numerics_id": SPEC.numerics_id, "device_seconds": 0.004, "draining": False,
     }  # fmt: skip
-    assert (bench.recorder.answered, bench.recorder.in_flight) == (1, 0)
+    assert (bench.recorder.labelled_requests, bench.recorder.in_flight) == (1, 0)
     assert bench.count("edl_teacher_received_bytes_total") == len(data)
     assert bench.count("edl_teacher_sent_bytes_total") == len(answered)
     assert bench.count("edl_teacher_samples_total") == 3
