@@ -26,7 +26,7 @@ _MAX_VARINT_BYTES = 10
 
 
 @lru_cache(maxsize=1024)
-def bytes_field(field: int, nbytes: int) -> bytes:
+def bytes_field_header(field: int, nbytes: int) -> bytes:
     """Return the tag and length that precede the `nbytes` bytes of a bytes field."""
     return varint(field << 3 | _BYTES) + varint(nbytes)
 
@@ -47,7 +47,7 @@ def split_bytes_field(
 
     Raises:
         WireError: the message is truncated, or has more than `max_fields` fields, a varint that is
-            too long, or an unknown wire type, as groups have (the protocol has no groups).
+            too long, or an unknown wire type (such as those of groups, which our messages lack).
     """
     view = memoryview(data).toreadonly().cast("B")
     wanted = field << 3 | _BYTES

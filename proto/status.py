@@ -36,9 +36,7 @@ from .security.certificates import handshake_hint
 
 Code = grpc.StatusCode
 
-#: The error that a client raises for each code, and the status of an HTTP answer. For an error, a
-#: server sends the first code of this table that has the class of the error, or the code that
-#: `_CODE_OF_ERROR` adds. If there is neither, it sends the code of the nearest base class.
+#: The error that a client raises for each code, and the status of an HTTP answer.
 _MEANINGS: Final[dict[grpc.StatusCode, tuple[type[EdlError], int]]] = {
     Code.INVALID_ARGUMENT: (RequestRefused, 400),
     Code.NOT_FOUND: (RequestRefused, 500),
@@ -57,6 +55,8 @@ _MEANINGS: Final[dict[grpc.StatusCode, tuple[type[EdlError], int]]] = {
     Code.DEADLINE_EXCEEDED: (DeadlineExceeded, 504),
     Code.CANCELLED: (TeacherLost, 500),
 }
+#: The code that a server sends for an error, by the class of the error or its nearest base class.
+#: Of several codes in `_MEANINGS` with one class, the server sends the first.
 _CODE_OF_ERROR: Final[dict[type, grpc.StatusCode]] = {
     **{kind: code for code, (kind, _) in reversed(_MEANINGS.items())},
     WireError: Code.INVALID_ARGUMENT,

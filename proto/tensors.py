@@ -34,7 +34,7 @@ from .datatypes import (
     quoted,
     to_bytes,
 )
-from .protobuf_fields import bytes_field, split_bytes_field
+from .protobuf_fields import bytes_field_header, split_bytes_field
 from .shared_buffer import REGION, BufferRef
 
 _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
@@ -216,7 +216,7 @@ def _join(header: bytes, raw_field: int, tensors: Iterable[Sequence[Array]]) -> 
     parts: list[Buffer] = [header]
     for pieces in tensors:
         raws = [to_bytes(piece) for piece in pieces]
-        parts += (bytes_field(raw_field, sum(map(len, raws))), *raws)
+        parts += (bytes_field_header(raw_field, sum(map(len, raws))), *raws)
     total = sum(map(len, parts))
     if total > MAX_MESSAGE_BYTES:
         raise WireError(f"a message of {total} bytes cannot be sent; split the batch")

@@ -32,8 +32,8 @@ _TRIALS = 5
 class Schedule:
     """Computes when a device with a stated rate finishes its runs; needs no clock.
 
-    A run starts when it arrives or when the previous one ends, whichever is later. So there is no
-    pause before a run that has waited, and idle time is not made up for.
+    A run starts when it arrives or when the previous one ends, whichever is later. So a run that
+    waited starts without a pause, and a device that idled is not faster afterwards.
 
     Args:
         rate: samples per second.
@@ -86,8 +86,8 @@ class PacedBackend:
     def arrive(self, at_s: float) -> None:
         """Record when the next job was submitted, possibly while the device was busy.
 
-        Call it before each job: the time holds for all runs until the next call. With it, copying
-        a batch costs the device no time, as real devices transfer batches while they compute.
+        Call it before each job: the time holds for all runs until the next call. Runs are scheduled
+        from this time, though the batch is copied later: real devices copy it during earlier runs.
 
         Args:
             at_s: time of `clock`, in seconds.

@@ -11,8 +11,8 @@ its next request can be evicted, like a unary call without a request; a stream w
 cannot. An error of one request goes into the `error_message` of its answer, and the stream
 continues. Up to two requests of a stream are in work, so that one can travel while the model runs
 the other. A stream keeps memory reserved for its requests in work, and for a next request of the
-largest size. If there is too little memory for that, it reads the next request only after it has
-answered.
+largest size. If memory for this next request is lacking, the stream reads it only after a request
+in work is answered, which frees memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from ...proto import inference_pb2 as pb
-from ...proto.protobuf_fields import bytes_field, split_bytes_field
+from ...proto.protobuf_fields import bytes_field_header, split_bytes_field
 from ...proto.status import to_metadata, to_status
 from ...runtime.errors import EdlError, RateLimited, TeacherLost, WireError
 from ..recorder import CallRecord
@@ -143,7 +143,7 @@ class _InferStream:
         except EdlError as error:
             self._on_refused(error)
             return _error_response(error, data)
-        return bytes_field(_RESPONSE, len(response)) + response
+        return bytes_field_header(_RESPONSE, len(response)) + response
 
 
 def _error_response(error: EdlError, data: bytes) -> bytes:
@@ -190,7 +190,7 @@ class GrpcMethods:
         self.transport = TransportListener(context)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """Return handlers by method; they get bytes, as this class refuses malformed messages."""
+        """Return handlers by method. They parse bytes themselves, to refuse malformed messages."""
         methods = {
             name: self._simple_method(method) for name, method in self._servicer.methods.items()
         }
@@ -241,7 +241,7 @@ class GrpcMethods:
             raise TeacherLost("this teacher is draining: send the next request to another one")
 
     def _proof(self, context: _Context) -> _Metadata:
-        """Return trailing metadata that proves this instance."""
+        """Answer the caller's challenge, if any: trailing metadata that proves this instance."""
         metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
         return self._servicer.identity.proof(metadata)
 

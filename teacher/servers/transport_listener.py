@@ -23,7 +23,7 @@ from .transport_connection import ReaderConnection
 #: Limits of unused offers to one caller, and to all. At a limit, a new offer replaces the oldest.
 _OFFERS_TO_ONE: Final = 64
 _OFFERS: Final = 1024
-#: Limit of connections without a proof yet. At the limit, the oldest is ended for a new one.
+#: Limit of connections that have not proved their offer yet. At it, a new one ends the oldest.
 _MAX_UNPROVED: Final = 128
 _BACKLOG: Final = 128
 
@@ -41,7 +41,7 @@ class TransportListener:
     """The listener of one teacher, on TCP and a Unix socket. Used only in one event loop.
 
     Args:
-        context: shared objects of the server. Connections count as inference calls.
+        context: shared objects; `admission` counts a proved connection as an inference call.
 
     Attributes:
         port: for TCP; 0 before `bind`.
@@ -59,7 +59,7 @@ class TransportListener:
         self._all_closed = asyncio.Event()
 
     def offer(self, credentials: CallCredentials) -> tuple[tuple[str, str], ...]:
-        """Return trailing metadata with an offer; empty unless the caller asks and may label."""
+        """Return trailing metadata with an offer; () unless a caller with student rights asks."""
         is_requested = any(key == OFFER_KEY for key, _ in credentials.metadata or ())
         if not is_requested or not self._acceptors:
             return ()
