@@ -59,8 +59,8 @@ class RecentMedian(RecentQuantile):
 class RecentMean:
     """The mean of the last `size` measurements, for measurements that come in bursts.
 
-    A measurement can cover several things; the mean is per thing. For example, a loop that runs
-    ahead of its device has short steps, then a long step in which it waits for the device.
+    For example, a training loop that runs ahead of its device has some short steps, then a long one
+    in which it waits. If a measurement covers several things (`count`), the mean is per thing.
 
     Args:
         size: number of measurements (>= 1).

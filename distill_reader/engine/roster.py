@@ -136,12 +136,12 @@ class AssignedTeachers:
             for teacher in message.teachers
             if (peer := self._peer(teacher)) is not None and _fits(peer, message.content_id)
         ]
-        epoch = (message.term, message.counter)
+        version = (message.term, message.counter)
         assigned = Assigned(
             tuple(peers),
             frozenset(message.lost),
             message.live_teachers,
-            epoch,
+            version,
             Advice(message.content_id, message.next_content_id, message.data_epoch),
         )
         self._known_peers = {peer.teacher_id: peer for peer in peers}

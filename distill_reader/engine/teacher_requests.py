@@ -237,7 +237,7 @@ def published_kinds(
         config.fetches, tuple(spec.name for spec in model.outputs), peer.foreign
     )
     return tuple(
-        PublishedKind(spec.name, spec.kind, is_label=not _is_converted(config.labels.of(spec.name)))
+        PublishedKind(spec.name, spec.kind, not _is_converted(config.labels.of(spec.name)))
         for spec in model.outputs
         if spec.kind and spec.name in (fetched or (spec.name,))
     )

@@ -134,7 +134,7 @@ class ReaderCore:
         self.waiting_since: float | None = None
         self.calls = 0
         self.source_ended = False
-        self.epoch = (0, 0)
+        self.assignment_version = (0, 0)
         self.event_number = 0
         self._starvation = Starvation()
         self._profile: StreamProfile | None = None
@@ -208,7 +208,7 @@ class ReaderCore:
             case events.PathsTried():
                 self.teachers.paths_tried(event, now)
             case events.Assigned():
-                self.epoch = max(self.epoch, event.epoch)
+                self.assignment_version = max(self.assignment_version, event.epoch)
                 self._follow(self.model_switch.assigned(event, now), now)
             case events.Cancelled():
                 self.teachers.cancelled(event, now)
@@ -288,7 +288,7 @@ class ReaderCore:
         self._follow(self.model_switch.epoch_began(data_epoch, now), now)
 
     def _on_resumed(self, event: events.EngineResumed, now: float) -> None:
-        self.epoch = max(self.epoch, event.left.assigned.epoch)
+        self.assignment_version = max(self.assignment_version, event.left.assigned.epoch)
         self.source_ended = event.ended
         self.waiting_since = now if event.waiting else None
         self._follow(self.model_switch.resumed(event.data_epoch, event.left, now), now)

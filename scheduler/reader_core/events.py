@@ -79,7 +79,7 @@ class Assigned:
         peers: all these teachers; a missing one is revoked, unless it is in `lost`.
         lost: ids of teachers that are known to be dead.
         live: number of live teachers of the service, without draining ones.
-        epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
+        epoch: version (term, counter) of the assignment; (0, 0) without a coordinator.
         advice: contents that belong to the assignment.
         barred: ids of peers that must not get requests, because their numerics do not fit this
             deterministic stream (see `model_switch`); set by the core.
@@ -99,13 +99,13 @@ class PublishedKind(NamedTuple):
     Attributes:
         output: name of the output.
         kind: "logits", "probabilities", "log-probabilities" or "other".
-        is_label: the teacher sends these numbers as labels. False: it converts every kind to the
-            same kind of labels, so teachers of another content may publish another kind.
+        unconverted: the teacher sends these numbers themselves as labels. False: it converts every
+            kind to the same labels, so teachers of another content may publish another kind.
     """
 
     output: str
     kind: str
-    is_label: bool = True
+    unconverted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

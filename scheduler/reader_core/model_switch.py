@@ -5,9 +5,9 @@ epoch*: the coordinator announces the next content. A student that begins an epo
 nothing to the old teachers, and waits until it is moved, so an epoch has labels of one content.
 *Now*: the content of the assignment changes. Batches that are not released are labelled again, so
 the stream changes over at one batch. A student is *bound* in two cases: it learned too late that it
-should have been moved before this epoch, or no coordinator answered to move it. It keeps its
-content until the epoch ends or until no teacher of that content is left. In the latter case it
-changes within the epoch, because a stream must go on.
+should have been moved before this epoch, or no coordinator answered to move it. A bound student
+keeps its content until the epoch ends. If no teacher of this content is left before, the student
+changes to another content within the epoch, because the stream must go on.
 
 A deterministic stream is *pinned* to one numerics_id (backend, precision, and all else that affects
 bits), because only teachers of one numerics_id produce equal bits. The pin is the most frequent
@@ -17,7 +17,7 @@ A teacher that is in no registry gets requests until an answer states its numeri
 a numerics_id that promises nothing are barred as well: if requests are merged with other requests,
 or run on different devices, bits depend on more than the request.
 
-A reader interprets the numbers of an output as one kind, whichever teachers come and go.
+For each output, a reader keeps to one kind of numbers, such as logits, whichever teachers it has.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .events import Advice, Assigned, HandoffState, Peer, PublishedKind
 
 #: Seconds without a coordinator after which an epoch begins with the old content.
 AWAY_S = 5.0
-#: Seconds without a usable teacher of its content after which a bound student changes it: teachers
-#: that are full, or that a new engine connects to, need a moment.
+#: Seconds that a bound student waits for a usable teacher of its content before it changes content:
+#: full teachers, and those that a new engine is still connecting to, become usable in a moment.
 ALONE_S = 5.0
 
 #: "follow": use the teachers of the latest assignment; "relabel": the same, and label all batches
@@ -236,8 +236,8 @@ class LabelKinds:
 
     The first teacher that publishes a kind decides: labels interpreted in two ways would be partly
     wrong. Teachers that publish another kind must not label. The decision is dropped if no fitting
-    teacher is left before anything is labelled. A change of the content drops it for outputs that
-    teachers convert to labels, because converted labels are comparable whatever the kind.
+    teacher is left before anything is labelled. A change of the content drops the decision only for
+    outputs that teachers convert to labels: those are comparable, whatever kind they are made from.
 
     Attributes:
         settled: the kinds, by output; the dict is replaced as a whole.
@@ -275,7 +275,7 @@ class LabelKinds:
 
     def content_changed(self) -> None:
         """Drop the kinds that another content may change."""
-        self.settled = {output: kind for output, kind in self.settled.items() if kind.is_label}
+        self.settled = {output: kind for output, kind in self.settled.items() if kind.unconverted}
 
 
 class ModelSwitch:
@@ -332,7 +332,7 @@ class ModelSwitch:
         self._content_id, self._numerics.pinned = left.content_id, left.numerics_id
         self.kinds.settled = {kind.output: kind for kind in left.kinds}
         self.kinds.is_firm = bool(left.kinds)
-        is_advice_newer = self._latest.epoch >= assigned.epoch
+        is_advice_newer = self._latest.epoch >= assigned.epoch  # the versions, (term, counter)
         before = ContentState(left.content_id, advice=assigned.advice, bound=left.bound)
         self.state, step = resume(self.state, data_epoch, before, is_advice_newer, now)
         if not is_advice_newer:
@@ -383,8 +383,8 @@ class ModelSwitch:
         if step == "follow":
             self._log(
                 "warning",
-                f"an epoch begins with content {self.state.content_id}, because no coordinator"
-                f" answers that could move this reader to content {before.awaited}",
+                f"an epoch begins with content {self.state.content_id}: no coordinator is"
+                f" answering, so none can move this reader to content {before.awaited}",
                 "",
             )
         return None if step == "stay" else self._carry_out_change(step)
@@ -431,7 +431,7 @@ class ModelSwitch:
         else:
             assigned, pinned = self._latest, ""
         if state.content_id != self._content_id:
-            pinned = ""  # without its content, a successor would not know when the pin ends
+            pinned = ""  # the successor is not told the pin's content, so it could not end the pin
         kinds = tuple(self.kinds.settled.values()) if self.kinds.is_firm else ()
         assigned = replace(assigned, lost=frozenset(), barred=frozenset())
         left = HandoffState(state.reported, state.bound, assigned, pinned, kinds)

@@ -357,7 +357,7 @@ def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -
     assert member.core.model_switch.handoff_state.assigned == Assigned(
         (OLD,), live=1, epoch=(7, 3), advice=advice
     )
-    assert member.core.epoch == (7, 3), "so that the next manager begins above it"
+    assert member.core.assignment_version == (7, 3), "so that the next manager begins above it"
     links = member.core.teachers.links
     assert links.is_assigned("a")
     upgrade.assign(NEW, lost=["a"], counter=4, advice=Advice("new", "", 1))

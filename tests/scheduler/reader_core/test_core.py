@@ -284,15 +284,15 @@ def test_a_newcomer_gets_a_copy_and_is_admitted_once_it_agrees(agrees: bool) -> 
     assert (disputed in out) is not agrees
 
 
-def publish(world: World, name: str, kind: str, *, is_label: bool = True) -> list[do.Instruction]:
-    kinds = (ev.PublishedKind("out", kind, is_label),)
+def publish(world: World, name: str, kind: str, unconverted: bool = True) -> list[do.Instruction]:
+    kinds = (ev.PublishedKind("out", kind, unconverted),)
     return world.tell(ev.Probed(name, world.links[name], kinds=kinds))
 
 
-def labelled_as(world: World, name: str, kind: str, *, is_label: bool = True) -> World:
+def labelled_as(world: World, name: str, kind: str, *, unconverted: bool = True) -> World:
     """A batch is labelled by this teacher, which publishes this kind."""
     world.assign(name, ready=False)
-    publish(world, name, kind, is_label=is_label)
+    publish(world, name, kind, unconverted=unconverted)
     world.queue()
     world.answer()
     return world
@@ -343,16 +343,16 @@ def test_another_engine_takes_outputs_for_the_same_kind() -> None:
     assert usable(world) == set()
 
 
-@pytest.mark.parametrize(("is_label", "follows"), [(True, False), (False, True)])
+@pytest.mark.parametrize(("unconverted", "follows"), [(True, False), (False, True)])
 def test_the_next_model_content_may_have_another_kind_where_teachers_make_the_labels(
-    is_label: bool, follows: bool
+    unconverted: bool, follows: bool
 ) -> None:
     world = World()
 
     def move(name: str, content: str, kind: str) -> None:
         peers = (ev.Peer(name, name, "m", content_id=content),)
         world.tell(ev.Assigned(peers, advice=Advice(content)))
-        publish(world, name, kind, is_label=is_label)
+        publish(world, name, kind, unconverted=unconverted)
 
     move("a", "one", "logits")
     world.queue()
