@@ -48,7 +48,7 @@ nightly: install ## the same tests with the full counts (hundreds of kills)
 
 N ?= 10
 .PHONY: flakes
-flakes: install ## `make test` N=10 times beside two busy loops, while random processes stall
+flakes: install ## `make test` N=10 times, while cores are kept busy and random processes suspended
 	$(BIN)/python tests/flakes.py --runs $(N) --busy 2 --stall
 
 .PHONY: coverage
