@@ -15,23 +15,25 @@ import pytest
 import redis
 
 from edl.coordinator.embedded import server_program
+from edl.coordinator.jobs import open_job_board
 from edl.coordinator.registry import connect
 from edl.coordinator.store.redis_url import open_client, parse
+from edl.mesh.jobs.job_run import TrainingProgress, read_progress
 from edl.runtime.supervise import Command, Process, start
 from edl.tests.coordinator.conftest import held_port
-from edl.tests.deploy import kubernetes_redis_cli
-from edl.tests.deploy.kubernetes import KUBERNETES, printed_secrets
+from edl.tests.deploy import kubernetes, kubernetes_redis_cli
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 
+KUBERNETES = kubernetes.KUBERNETES
 SCRIPTS = KUBERNETES / "base" / "redis"
 SERVERS = 2
 
 
 @pytest.fixture(scope="module")
 def secrets() -> dict[str, dict[str, bytes]]:
-    return printed_secrets("ctr", "toys")
+    return kubernetes.printed_secrets("ctr", "toys")
 
 
 @dataclass
@@ -43,10 +45,9 @@ class Mesh:
     sentinels: list[str]
     running: dict[str, Process]
 
-    @property
-    def url(self) -> str:
-        sentinels, password = ",".join(self.sentinels), self.folder / "secrets" / "manager"
-        return f"redis+sentinel://edl-manager@{sentinels}/mesh?password_file={password}"
+    def url(self, user: str, secret: str) -> str:
+        password = f"password_file={self.folder / secret / 'password'}"
+        return f"redis+sentinel://{user}@{','.join(self.sentinels)}/mesh?{password}"
 
     def begin(self, node: str, stack: ExitStack) -> None:
         script = "redis.sh" if node in self.nodes else "sentinel.sh"
@@ -57,7 +58,7 @@ class Mesh:
             "REDIS_NODES": " ".join(self.nodes),
             "SENTINEL_NODES": " ".join(self.sentinels),
             "SELF": node,
-            "SECRETS": str(self.folder / "secrets"),
+            "SECRETS": str(self.folder / "edl-redis-server"),
             "DATA": str(data),
             "SERVER": server_program(),
             "CLI": str(self.folder / "valkey-cli"),
@@ -68,7 +69,7 @@ class Mesh:
         self.running[node] = process
 
     def info(self, node: str) -> dict[str, Any]:
-        password = (self.folder / "secrets" / "sentinel-password").read_text().strip()
+        password = (self.folder / "edl-redis-server" / "sentinel-password").read_text().strip()
         try:
             with client_of(node, username="sentinel", password=password) as client:
                 found: dict[str, Any] = client.info("replication")
@@ -96,12 +97,11 @@ def master_of(sentinel: str) -> dict[str, Any]:
 
 @contextmanager
 def mesh_of(folder: Path, secrets: dict[str, dict[str, bytes]], sentinels: int) -> Iterator[Mesh]:
-    (folder / "secrets").mkdir()
-    for key, value in secrets["edl-redis-server"].items():
-        (folder / "secrets" / key).write_bytes(value)
-    password = folder / "secrets" / "manager"
-    password.write_bytes(secrets["edl-redis-manager"]["password"])
-    password.chmod(0o440)
+    for name, values in secrets.items():
+        (folder / name).mkdir()
+        for key, value in values.items():
+            (folder / name / key).write_bytes(value)
+            (folder / name / key).chmod(0o440)
     cli = folder / "valkey-cli"
     cli.write_text(f'#!/bin/sh\nexec {sys.executable} -I {kubernetes_redis_cli.__file__} "$@"\n')
     cli.chmod(stat.S_IRWXU)
@@ -123,14 +123,23 @@ def test_pods_that_start_together_agree_on_one_master(
     tmp_path: Path, secrets: dict[str, dict[str, bytes]]
 ) -> None:
     with mesh_of(tmp_path, secrets, sentinels=1) as mesh:
-        with closing(connect(mesh.url, timeout_s=DEADLINE_S)) as registry:
+        with closing(connect(mesh.url("edl-manager", "edl-redis-manager"), DEADLINE_S)) as registry:
             assert registry.time_ms() > 0
+        # The operator reads how far a training is by the URL of its nodes, which is its own, too.
+        objects = kubernetes.compose(("operator",))
+        (pod,) = (one for one in kubernetes.pods(objects) if "edl-operator" in one.owner)
+        url = kubernetes.environment(pod, pod.main, objects)["EDL_COORDINATOR"]
+        examples = kubernetes.kustomize(KUBERNETES / "examples")
+        assert kubernetes.named(examples, "DistillJob", "ctr")["spec"]["coordinator"] == url
+        (secret,) = (one["secret"]["secretName"] for one in pod.spec["volumes"] if "secret" in one)
+        own = mesh.url(url.partition("@")[0].rpartition("/")[2], secret)
+        with closing(open_job_board(own, DEADLINE_S)) as board:
+            assert read_progress(board, "ctr", 1) == TrainingProgress(), "nothing is refused"
         # A sentinel tells strangers who the master is, and takes no orders from them.
         with client_of(mesh.sentinels[0]) as stranger:
-            with pytest.raises(redis.exceptions.NoPermissionError):
-                stranger.execute_command("SENTINEL", "FAILOVER", "mesh")
-            with pytest.raises(redis.exceptions.NoPermissionError):
-                stranger.execute_command("SENTINEL", "SET", "mesh", "quorum", "1")
+            for order in (("FAILOVER", "mesh"), ("SET", "mesh", "quorum", "1")):
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    stranger.execute_command("SENTINEL", *order)
         # And Redis lets nobody in without a password.
         with client_of(mesh.nodes[0]) as stranger, pytest.raises(redis.RedisError):
             stranger.ping()
@@ -144,7 +153,7 @@ def test_a_dead_master_is_replaced_and_comes_back_as_a_replica(
         first, second = mesh.nodes
         for one in mesh.sentinels:
             wait_until(lambda s=one: master_of(s).get("num-other-sentinels") == 2)  # type: ignore[misc]
-        client = open_client(parse(mesh.url), 2.0)
+        client = open_client(parse(mesh.url("edl-manager", "edl-redis-manager")), 2.0)
         client.hset("edl:kept", "is", "yes")
         written = mesh.info(first)["master_repl_offset"]
         wait_until(lambda: mesh.info(second).get("slave_repl_offset", -1) >= written)

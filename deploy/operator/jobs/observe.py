@@ -180,8 +180,10 @@ class ClusterReader:
             self._read_s, self._read_for = now, current
 
     def _url_of(self, resource: Object) -> str:
-        """Return the Redis URL of a job; empty: none is known."""
-        return str(resource.get("spec", {}).get("coordinator") or self._config.coordinator or "")
+        """Return the Redis URL of a job's nodes; empty: none is known."""
+        spec = resource.get("spec", {})
+        own = (spec.get("env") or {}).get("EDL_COORDINATOR") or spec.get("coordinator")
+        return str(own or self._config.coordinator or "")
 
     def _job(self, name: str, resource: Object, pods: Iterable[Object]) -> ObservedJob:
         wanted = wanted_of(resource, self._config.coordinator)

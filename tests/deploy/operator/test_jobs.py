@@ -198,17 +198,18 @@ def test_how_far_a_training_is_comes_from_its_board() -> None:
 
 
 def test_connections_of_jobs_that_have_gone_are_closed(cluster: Cluster) -> None:
+    opened: dict[str, JobBoard] = {}
     closed = []
 
     class Board(JobBoard):
         def close(self) -> None:
             closed.append(self)
 
-    world = submitted(cluster, 1, 1, train="job.py", coordinator="redis://other:6379")
-    trainings = ProgressReader(lambda _: Board(MemoryStore()))
+    world = submitted(cluster, 1, 1, train="job.py", env={"EDL_COORDINATOR": "redis://other:6379"})
+    trainings = ProgressReader(lambda url: opened.setdefault(url, Board(MemoryStore())))
     world.jobs = DistillJobReconciler(cluster.client, world.config, trainings, 0.0)
     world.rest()
-    assert closed == []
+    assert (list(opened), closed) == (["redis://other:6379"], [])
     cluster.client.delete(DISTILL_JOB, "a")
     world.jobs.reconcile(world.now)
     assert len(closed) == 1
