@@ -15,6 +15,7 @@ from ...runtime.errors import (
     KubernetesObjectChanged,
     KubernetesObjectExists,
     KubernetesObjectMissing,
+    KubernetesUnavailable,
     ManifestRefused,
     UnavailableError,
     UsageError,
@@ -199,11 +200,13 @@ class _ReadPosition:
         stamp: time of the last line; None: nothing has been read.
         lines: number of lines with this time.
         ended: whether the pod had ended before the latest read, so there is no more to read.
+        unreadable: whether the latest read failed.
     """
 
     stamp: Stamp | None = None
     lines: int = 0
     ended: bool = False
+    unreadable: bool = False
 
 
 class PodLogs:
@@ -219,8 +222,6 @@ class PodLogs:
         self._client, self._uid = client, uid
         self._labels = selector({JOB_LABEL: job})
         self._positions: dict[str, _ReadPosition] = {}
-        # Lines of the pods read so far. If the read of a pod fails, the next call returns them.
-        self._unreturned: list[list[tuple[Stamp, str]]] = []
 
     @property
     def pods(self) -> int:
@@ -230,13 +231,13 @@ class PodLogs:
     def read_new(self) -> list[str]:
         """Return the lines since the last call, ordered by time.
 
+        A pod that cannot be read, as on a machine that is unreachable, has one line that says so.
+
         Raises:
             KubernetesUnavailable, AccessError: see `Client`.
         """
-        for pod in self._client.list(POD, self._labels):
-            if is_controlled_by(pod, self._uid):
-                self._unreturned.append(self._read_pod(pod))
-        batches, self._unreturned = self._unreturned, []
+        pods = self._client.list(POD, self._labels)
+        batches = [self._read_pod(pod) for pod in pods if is_controlled_by(pod, self._uid)]
         return [line for _, line in heapq.merge(*batches, key=lambda stamped: stamped[0])]
 
     def _read_pod(self, pod: Object) -> list[tuple[Stamp, str]]:
@@ -247,6 +248,7 @@ class PodLogs:
             return []
         since = "" if position.stamp is None else rfc3339_s(position.stamp[0])
         tail = None if since else TAIL
+        number = meta.get("labels", {}).get(NODE_LABEL, "?")
         try:
             lines = list(
                 self._client.pod_log(
@@ -255,8 +257,12 @@ class PodLogs:
             )
         except (KubernetesObjectMissing, ManifestRefused):
             return []  # the pod was deleted, or has not started
+        except KubernetesUnavailable as error:  # mostly, only the pod's machine does not answer
+            known, position.unreadable = position.unreadable, True
+            note = f"node {number} | (its log cannot be read: {error})"
+            return [] if known else [((int(time.time()), 0), note)]
         position.ended = phase in ("Succeeded", "Failed")
-        number = meta.get("labels", {}).get(NODE_LABEL, "?")
+        position.unreadable = False
         return [(stamp, f"node {number} | {line}") for stamp, line in _unread(position, lines)]
 
 
