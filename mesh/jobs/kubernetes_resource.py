@@ -102,7 +102,7 @@ def facts_of(resource: Object) -> Facts:
 
 
 def manifest(spec: QueuedJobSpec, namespace: str) -> Iterator[str]:
-    """Yield the lines of a YAML manifest for `kubectl apply -f -`, with notes as comments.
+    """Yield the lines of a YAML document for `kubectl apply -f -`, with notes as comments.
 
     Args:
         spec: the job.
@@ -113,6 +113,7 @@ def manifest(spec: QueuedJobSpec, namespace: str) -> Iterator[str]:
     """
     import yaml
 
+    yield "---"
     for note in notes(spec):
         yield f"# {note}"
     resource = to_resource(spec, namespace)

@@ -184,40 +184,54 @@ def apply(
         else (path, spec)
         for path, spec in read_documents(files)
     ]
-    for path, spec in documents:
-        _check(path, spec, jobs)
+    plan = [line for path, spec in documents for line in _plan(path, spec, jobs)]
+    if dry_run:
+        for line in plan:
+            typer.echo(line)
+        return
     services = ServiceKind(context)
     for path, spec in documents:
-        _apply(path, spec, jobs, services, dry_run)
+        _apply(path, spec, jobs, services)
 
 
-def _check(path: Path, spec: Spec, jobs: JobKind) -> None:
-    """Raise UsageError for a mesh or job that could not be applied; change nothing."""
+def _plan(path: Path, spec: Spec, jobs: JobKind) -> list[str]:
+    """Return lines that describe what `_apply` would run.
+
+    With jobs on a cluster, the lines of all documents are YAML for kubectl: manifests of jobs, and
+    comments.
+
+    Raises:
+        UsageError: the mesh or job cannot be applied.
+    """
     from ..jobs.spec import QueuedJobSpec
     from ..up.cli import mesh_run_of
-    from ..up.spec import MeshFile
+    from ..up.plan import command_lines
+    from .documents import DeploymentSpec
 
     if isinstance(spec, QueuedJobSpec):
-        tuple(jobs.plan(spec))
-    elif isinstance(spec, MeshFile):
-        mesh_run_of(path)
+        return list(jobs.plan(spec))
+    if isinstance(spec, DeploymentSpec):
+        max_teachers = spec.min if spec.max is None else spec.max
+        lines = [f"service {spec.name}: {spec.min} to {max_teachers} teachers of {spec.model}"]
+    else:
+        lines = command_lines(mesh_run_of(path).plan)
+    if jobs.namespace is None:
+        return lines
+    return [f"# {part}" for line in lines for part in line.splitlines()]
 
 
-def _apply(path: Path, spec: Spec, jobs: JobKind, services: ServiceKind, dry_run: bool) -> None:
+def _apply(path: Path, spec: Spec, jobs: JobKind, services: ServiceKind) -> None:
     from ..jobs.spec import QueuedJobSpec
     from ..up.cli import up
     from .documents import DeploymentSpec
 
     if isinstance(spec, QueuedJobSpec):
-        for line in jobs.plan(spec) if dry_run else jobs.submit(spec):
+        for line in jobs.submit(spec):
             typer.echo(line)
-    elif not isinstance(spec, DeploymentSpec):
-        up(path, detach=True, dry_run=dry_run)
-    elif dry_run:
-        max_teachers = spec.min if spec.max is None else spec.max
-        typer.echo(f"service {spec.name}: {spec.min} to {max_teachers} teachers of {spec.model}")
-    else:
+    elif isinstance(spec, DeploymentSpec):
         typer.echo(services.deploy(spec.request()))
+    else:
+        up(path, detach=True)
 
 
 def upgrade(

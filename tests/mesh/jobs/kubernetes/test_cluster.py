@@ -66,22 +66,22 @@ def submitted(cluster: Emulated, state: str = "", **status: Any) -> Object:
 
 def job_file(folder: Path, **more: Any) -> Path:
     file = folder / "a.yaml"
-    file.write_text(
-        yaml.safe_dump({"kind": "job", "name": "a", "command": "x", "image": "i", **more})
-    )
+    document = {"kind": "job", "name": "a", "command": "x", "image": "i", **more}
+    file.write_text(yaml.safe_dump(document))
     return file
 
 
-def test_dry_run_prints_a_manifest_that_kubectl_can_apply(
+def test_dry_run_prints_manifests_that_kubectl_can_apply(
     cluster: Emulated, edl_job: Edl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     dry = ("apply", "-f", EXAMPLE, "--dry-run")
     monkeypatch.setenv("EDL_COORDINATOR", "redis://127.0.0.1:1")  # how this machine reaches it
-    manifest = yaml.safe_load(edl_job(*dry))
+    told = job_file(tmp_path, coordinator="redis://redis:6379")
+    mesh = tmp_path / "mesh.yaml"
+    mesh.write_text("""kind: mesh\nstudents: {quick: {command: "printf 'a:\\nb'"}}""")
+    manifest, named = yaml.safe_load_all(edl_job(*dry, "-f", mesh, "-f", told))
     assert cluster.client.list(DISTILL_JOB) == []
     assert "coordinator" not in manifest["spec"]
-    told = job_file(tmp_path, coordinator="redis://redis:6379")
-    named = yaml.safe_load(edl_job("apply", "-f", told, "--dry-run"))
     assert named["spec"]["coordinator"] == "redis://redis:6379"
     made = cluster.client.create(DISTILL_JOB, manifest)
     assert made["spec"].items() >= manifest["spec"].items(), "nothing was pruned"
@@ -94,26 +94,20 @@ def test_dry_run_prints_a_manifest_that_kubectl_can_apply(
     assert anywhere["metadata"] == {"name": "ctr"}, "no API server is asked"
 
 
-def test_a_refused_spec_does_not_replace_the_former_job(
+def test_a_refused_spec_replaces_no_former_job_and_submits_no_earlier_one(
     cluster: Emulated, edl_job: Edl, tmp_path: Path
 ) -> None:
     former = submitted(cluster, "succeeded")
     with pytest.raises(ManifestRefused, match=r"spec\.image.*too long") as caught:
         edl_job("apply", "-f", job_file(tmp_path, image="x" * 2000))
     assert "\n" not in str(caught.value)
-    assert cluster.client.get(DISTILL_JOB, "a") == former
-    edl_job("apply", "-f", job_file(tmp_path))
-    assert cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"] != former["metadata"]["uid"]
-
-
-def test_no_job_is_submitted_if_a_later_one_cannot_run_on_a_cluster(
-    cluster: Emulated, edl_job: Edl, tmp_path: Path
-) -> None:
     later = tmp_path / "later.yaml"
     later.write_text("{kind: job, name: b, command: x}")
     with pytest.raises(UsageError, match="needs a container image"):
         edl_job("apply", "-f", job_file(tmp_path), "-f", later)
-    assert cluster.client.list(DISTILL_JOB) == []
+    assert cluster.client.list(DISTILL_JOB) == [former]
+    edl_job("apply", "-f", job_file(tmp_path))
+    assert cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"] != former["metadata"]["uid"]
 
 
 def test_a_newer_job_is_left_alone_by_submit_scale_and_stop(cluster: Emulated) -> None:
@@ -154,13 +148,8 @@ def test_refusals_of_the_server_are_reported(
     with forbidden, pytest.raises(Forbidden, match=says):
         edl_job("get", "jobs")
     del cluster.server.store.known[DISTILL_JOB.api_version, DISTILL_JOB.plural]
-    for words in (
-        ("get", "jobs"),
-        ("apply", "-f", EXAMPLE),
-        ("logs", "job", "a"),
-        ("events", "--jobs"),
-        ("delete", "job", "a"),
-    ):
+    commands = [one.split() for one in ("get jobs", "logs job a", "events --jobs", "delete job a")]
+    for words in (*commands, ("apply", "-f", EXAMPLE)):
         with pytest.raises(KubernetesObjectMissing, match="kubectl apply -k deploy/operator/crds"):
             edl_job(*words)
 
@@ -170,10 +159,8 @@ def test_bad_kubeconfigs_are_reported(
 ) -> None:
     file = ContextFile(tmp_path / "contexts.yaml")
     monkeypatch.setenv("EDL_CONFIG", str(file.path))
-    nowhere = MeshContext(
-        jobs_on="kubernetes", kubeconfig=cluster.kubeconfig, kube_context="nowhere"
-    )
-    file.change(lambda contexts: contexts.add("b", nowhere))
+    mesh = MeshContext(jobs_on="kubernetes", kubeconfig=cluster.kubeconfig, kube_context="nowhere")
+    file.change(lambda contexts: contexts.add("b", mesh))
     with pytest.raises(UsageError, match=r"no Kubernetes cluster is configured.*nowhere"):
         edl_job("get", "jobs", "--context", "b")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
@@ -182,9 +169,8 @@ def test_bad_kubeconfigs_are_reported(
     for text in ("a: [", "hello", "[1, 2]", "contexts: 5\ncurrent-context: a"):
         (tmp_path / "odd").write_text(text)
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "odd"))
-        with pytest.raises(
-            UsageError, match=r"no kubeconfig|no Kubernetes cluster is configured"
-        ) as caught:
+        says = "no kubeconfig|no Kubernetes cluster is configured"
+        with pytest.raises(UsageError, match=says) as caught:
             edl_job("get", "jobs")
         assert "\n" not in str(caught.value)
 
@@ -285,14 +271,8 @@ def test_commands_need_exactly_the_documented_role(
     cluster.client.create(POD, pod)
     cluster.say("a-1", "Running")
     cluster.server.store.logs[cluster.namespace, "a-1"] = "2026-01-01T00:00:00Z up\n"
-    for words in (
-        ("get", "jobs"),
-        ("events", "--jobs"),
-        ("logs", "job", "a"),
-        ("scale", "job", "a", 1),
-        ("delete", "job", "a"),
-    ):
-        note(*words)
+    for words in ("get jobs", "events --jobs", "logs job a", "scale job a 1", "delete job a"):
+        note(*words.split())
     cluster.patch_status(DISTILL_JOB, "a", observedGeneration=1, state="stopped")
     note("logs", "job", "a", "--follow")
     note("apply", "-f", job_file(tmp_path))  # in the place of the one that has ended
