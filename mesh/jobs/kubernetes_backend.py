@@ -90,10 +90,12 @@ class KubernetesBackend:
         former = self._resource(name)
         if former is None:
             return
-        uid = former["metadata"]["uid"]
+        uid, version = (former["metadata"][key] for key in ("uid", "resourceVersion"))
         if not job_of(former).progress.ended:
             raise not_ended(name)
-        self._client.delete(DISTILL_JOB, name, uid=uid)
+        if not self._client.delete(DISTILL_JOB, name, resource_version=version):
+            self._delete_ended(name)  # it has changed meanwhile, and may be about to resume
+            return
 
         def is_gone() -> bool:
             present = self._resource(name)

@@ -167,10 +167,13 @@ def _progress(resource: Object) -> JobProgress:
     status: Mapping[str, Any] = resource.get("status") or {}
     if "observedGeneration" not in status:
         return JobProgress(reason=_UNSEEN)
+    state = status.get("state", "creating")
+    if state == "stopped" and not (resource.get("spec") or {}).get("stopped"):
+        return JobProgress(reason="it is to continue, which no operator has seen yet")
     nodes = int(status.get("nodes") or 0)
     return JobProgress.from_json(
         {
-            "state": status.get("state", "creating"),
+            "state": state,
             "target": int(status.get("target", nodes)),
             "running": nodes + int(status.get("leaving") or 0),
             "reason": str(status.get("reason", "")),

@@ -110,6 +110,19 @@ def test_a_refused_spec_replaces_no_former_job_and_submits_no_earlier_one(
     assert cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"] != former["metadata"]["uid"]
 
 
+def test_a_job_that_is_resumed_meanwhile_is_not_replaced(cluster: Emulated) -> None:
+    submitted(cluster, "stopped")
+    cluster.client.patch(DISTILL_JOB, "a", {"spec": {"stopped": True}})
+
+    def hook(method: str, path: str) -> None:
+        if method == "DELETE":
+            cluster.client.patch(DISTILL_JOB, "a", {"spec": {"stopped": False}})
+
+    with cluster.calling(hook) as client, pytest.raises(UsageError, match="a that has not ended"):
+        KubernetesBackend(client, "here").submit(JOB)
+    assert cluster.client.find(DISTILL_JOB, "a")
+
+
 def test_a_newer_job_is_left_alone_by_submit_scale_and_stop(cluster: Emulated) -> None:
     submitted(cluster, "succeeded")
 
