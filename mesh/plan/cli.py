@@ -83,7 +83,7 @@ def plan(
         mesh_plan = make_plan(devices, distillation, aim, teachers)
     except ValueError as error:
         raise UsageError(f"{cluster} with {job}: {error}") from error
-    rows = [] if sweep is None else list(plan_points(sweep, devices, distillation, aim))
+    rows = [] if sweep is None else list(plan_points(sweep, devices, distillation, aim, teachers))
     key = "" if sweep is None else sweep.key
     if as_json:
         typer.echo(json.dumps(report.as_json(mesh_plan, key, rows), indent=2))

@@ -84,15 +84,15 @@ def parse_sweep(text: str, cluster: Cluster, job: Distillation) -> Sweep:
 
 
 def plan_points(
-    sweep: Sweep, cluster: Cluster, job: Distillation, aim: Aim
+    sweep: Sweep, cluster: Cluster, job: Distillation, aim: Aim, teachers: int | None = None
 ) -> Iterator[SweepPoint]:
-    """Make the plan for each value, one after another."""
+    """Make the plan for each value, one after another, with `teachers` unless these vary."""
     integer, _, change = _variables(cluster, job)[sweep.key]
     for value in sweep.values:
         number = int(value) if integer else value
-        teachers = int(value) if sweep.key == "teachers" else None
+        count = int(value) if sweep.key == "teachers" else teachers
         try:
-            planned = plan(*change(number), aim, teachers)
+            planned = plan(*change(number), aim, count)
         except ValueError as error:
             yield SweepPoint(value, None, str(error))
         else:

@@ -70,18 +70,15 @@ def test_values_of_one_figure() -> None:
         assert error in refused(*FILES, "--what-if", sweep)
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [
-        (999, "999 B"), (1023, "0.999 KiB"), (1010 * 2**20, "0.986 GiB"), (2**30, "1 GiB"),
-        (999.7 * 2**30, "1,000 GiB"),
-    ],
-)  # fmt: skip
-def test_bytes_have_no_exponent(size_bytes: float, text: str) -> None:
-    assert format_bytes(size_bytes) == text
+def test_teachers_are_fixed_for_every_value() -> None:
+    text = run("--teachers", "16", "--what-if", "p4.price_per_hour=0.1..0.2/0.1")
+    assert [row.split()[:2] for row in text.splitlines()[-2:]] == [["0.1", "16"], ["0.2", "16"]]
 
 
-def test_durations_have_no_exponent() -> None:
+def test_bytes_and_durations_have_no_exponent() -> None:
+    sizes = (999, 1023, 1010 * 2**20, 2**30, 999.7 * 2**30)
+    texts = ["999 B", "0.999 KiB", "0.986 GiB", "1 GiB", "1,000 GiB"]
+    assert [format_bytes(size) for size in sizes] == texts
     assert [format_duration(seconds) for seconds in (0.9994, 0.9996)] == ["999 ms", "1 s"]
 
 
