@@ -235,20 +235,21 @@ class Distillation:
             raise ValueError(f"the job has no rate of the {role} on {kind!r}; it has: {known}")
         return rates[kind]
 
-    def step_s(self, kind: str, rows: int, delivery_s: float = 0.0) -> float:
+    def step_s(self, kind: str, rows: int, label_s: float = 0.0) -> float:
         """Return the seconds per batch of a student that never waits for teachers.
 
-        If its loader is slower than its step, the loader's time counts.
+        Loader and device work at the same time: the slower one counts.
 
         Args:
             kind: kind of the student's device.
             rows: rows of a batch.
-            delivery_s: seconds that a reader needs to deliver a batch with stored labels.
+            label_s: seconds per batch to get labels: from a teacher on the same device, or to
+                deliver stored ones.
 
         Raises:
             ValueError: the job has no rate for the kind.
         """
-        own_s = self.rate("student", kind).batch_s(rows) + delivery_s
+        own_s = self.rate("student", kind).batch_s(rows) + label_s
         if self.source_samples_per_s is None:
             return own_s
         return max(own_s, rows / self.source_samples_per_s)
@@ -259,4 +260,4 @@ class Distillation:
         Raises:
             ValueError: the job has no student's or no teacher's rate for the kind.
         """
-        return self.step_s(kind, rows) + self.rate("teacher", kind).batch_s(rows)
+        return self.step_s(kind, rows, self.rate("teacher", kind).batch_s(rows))

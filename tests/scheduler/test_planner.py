@@ -221,6 +221,11 @@ class TestPlanner:
             assert store.cost == pytest.approx(store.cost_per_hour * store.total_s / 3600)
         assert "inputs change" in plan(CLUSTER, JOB).estimate("offline store").why_not
 
+    def test_a_slow_loader_leaves_the_device_time_for_the_teacher(self) -> None:
+        made = plan(CLUSTER, replace(JOB, source_samples_per_s=100))
+        assert made.estimate("Online").samples_per_s == pytest.approx(8 * 100)
+        assert made.verdict.take == "Online"
+
     def test_budget_and_deadline(self) -> None:
         fastest = plan(CLUSTER, JOB).estimate("mesh")
         cheapest = plan(CLUSTER, JOB, aim="cheapest").estimate("mesh")
