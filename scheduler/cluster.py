@@ -59,7 +59,8 @@ class DeviceKind:
         memory_bytes: of one device; None: enough for anything.
         link: each device's own link to the rest of the cluster.
         tenure: "dedicated" devices stay; "spot" devices come and go, and can only be teachers.
-        availability: share of the time that a device is available.
+        availability: share of the time that a device is available; below 1, it can only be a
+            teacher.
         roles: allowed roles; None: those that the tenure allows.
 
     Raises:

@@ -70,6 +70,8 @@ def student_kinds(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind,
             reasons.append(f"{kind.name} may not be students")
         elif kind.name not in job.student:
             reasons.append(f"the job has no rate of the student on {kind.name}")
+        elif kind.availability < 1:
+            reasons.append(f"{kind.name} have an availability below 100 %, so can only be teachers")
         elif kind.count < job.students:
             reasons.append(f"there are {kind.count} {kind.name}, the job needs {job.students}")
         else:
@@ -265,8 +267,7 @@ def _all_estimates(
         return _estimate(method, job, rate, job.samples / rate, per_hour)
 
     n_training = plain("N-training", job.step_s(student, rows))
-    why_not = _why_not_online(cluster, job, student, rows)
-    if why_not:
+    if why_not := _why_not_online(cluster, job, student, rows):
         online = MethodEstimate("Online", why_not)
     else:
         online = plain("Online", job.online_s(student, rows))

@@ -211,9 +211,7 @@ class TestPlanner:
         assert store.total_s <= mesh.total_s * 1.001
         for epochs in (1, 90):
             made = plan(CLUSTER, replace(fixed, epochs=epochs))
-            store, mesh, alone = (
-                made.estimate(method) for method in ("offline store", "mesh", "N-training")
-            )
+            alone, _, store, mesh = made.estimates
             assert store.teachers == mesh.teachers
             teachers_per_hour = mesh.cost_per_hour - alone.cost_per_hour
             mean = alone.cost_per_hour + teachers_per_hour * mesh.epoch_s / store.total_s
@@ -267,13 +265,15 @@ class TestPlanner:
         assert made.rows == 32
         with pytest.raises(ValueError, match="v100 have too little memory"):
             plan(small, replace(JOB, batch=(64,), student={"v100": large}))
-        heavy = {
-            name: DeviceRate(samples_per_s=70, memory_bytes=9 * gib) for name in ("p4", "v100")
-        }
+        heavy = dict.fromkeys(("p4", "v100"), DeviceRate(samples_per_s=70, memory_bytes=9 * gib))
         made = plan(small, replace(JOB, student={"v100": large}, teacher=heavy))
         assert made.mesh is None
         assert "both models need 19 GiB" in made.estimate("Online").why_not
         assert made.verdict.take is None
+
+    def test_students_are_always_available(self) -> None:
+        with pytest.raises(ValueError, match="v100 have an availability below 100 %"):
+            plan(Cluster((replace(V100, availability=0.99), P4)), JOB)
 
     def test_requested_numbers_of_devices(self) -> None:
         assert plan(CLUSTER, JOB, teachers=56).estimate("mesh").teachers == 56
