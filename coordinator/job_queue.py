@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Self, get_args
 
 from ..runtime.errors import RedisUnavailable, UsageError
@@ -298,21 +298,32 @@ class QueueBoard:
             f"job {name} was not submitted: too many others change queue {self._queue}; try again"
         )
 
-    def set_desired_state(self, name: str, desired: DesiredJobState) -> bool:
-        """Replace the desired state of a job; False if there is no such job or it has ended."""
-        text = dump_facts(asdict(desired))
-        changes: list[Change] = [Put(self._desired_states, {name: text}), self._expiry()]
-        spec, progress = self._read_job(name)
+    def set_desired_state(
+        self, name: str, desired: DesiredJobState, job_number: int | None = None
+    ) -> bool:
+        """Replace the desired state of a job; one that is to stop stays so.
+
+        Args:
+            name: name of the job.
+            desired: its desired state.
+            job_number: number of the job; None: that of the job which has the name now.
+
+        Returns:
+            Whether it was written: False if there is no such job, or it has ended.
+        """
+        keys = self._specs, self._progress, self._desired_states
         for _ in range(_ATTEMPTS):
-            if not spec or _ended(progress):
+            spec, progress, former = values = [self._field(key, name) for key in keys]
+            job_number = job_number or _number(spec)
+            if not spec or _ended(progress) or _number(spec) != job_number:
                 return False
-            unchanged = [FieldIs(self._specs, name, spec), FieldIs(self._progress, name, progress)]
+            # Another command may have stopped the job since the caller read it.
+            stop = desired.stop or DesiredJobState.from_json(load_facts(former)).stop
+            text = dump_facts(asdict(replace(desired, stop=stop)))
+            unchanged = [FieldIs(key, name, value) for key, value in zip(keys, values, strict=True)]
+            changes: list[Change] = [Put(self._desired_states, {name: text}), self._expiry()]
             if self.store.commit(unchanged, changes) == 0:
                 return True
-            former, (spec, progress) = spec, self._read_job(name)
-            if spec != former:
-                return False  # that job has ended, and another job has its name
-            # Else the runner has only written progress: try again.
         raise RedisUnavailable(
             f"the desired state of job {name} was not written: others change queue {self._queue}"
             " too often; try again"
@@ -415,7 +426,7 @@ class QueueBoard:
             another number.
         """
         text = f"{int(progress.ended)} {dump_facts(progress.to_json())}"
-        spec, _ = self._read_job(name)
+        spec = self._field(self._specs, name)
         if _number(spec) != job_number:
             return False
         changes: list[Change] = [Put(self._progress, {name: text}), self._expiry()]
@@ -430,7 +441,7 @@ class QueueBoard:
         Returns:
             Whether it was written: False if another runner leads, or there is no such job.
         """
-        spec, _ = self._read_job(name)
+        spec = self._field(self._specs, name)
         if not spec:
             return False
         piece = {"lines": list(lines)}
@@ -458,12 +469,8 @@ class QueueBoard:
         """Close the connections."""
         self.store.close()
 
-    def _read_job(self, name: str) -> tuple[str, str]:
-        check_name("job", name)
-        (spec,), (progress,) = (
-            self.store.fields(key, [name]) for key in (self._specs, self._progress)
-        )
-        return spec or "", progress or ""
+    def _field(self, key: str, name: str) -> str:
+        return self.store.fields(key, [check_name("job", name)])[0] or ""
 
     def _expiring_keys(self) -> list[str]:
         return [self._specs, self._desired_states, self._progress, self._events]

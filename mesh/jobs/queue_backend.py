@@ -11,6 +11,7 @@ from typing import Final
 from ...coordinator.job_queue import (
     EVENTS_KEPT,
     PIECES_KEPT,
+    DesiredJobState,
     JobProgress,
     QueueBoard,
     QueuedJob,
@@ -82,10 +83,10 @@ class QueueBackend:
         )
 
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:
-        return self._board.set_desired_state(job.name, replace(job.desired, nodes=nodes))
+        return self._board.set_desired_state(job.name, DesiredJobState(nodes), job.number)
 
     def stop(self, job: QueuedJob) -> bool:
-        return self._board.set_desired_state(job.name, replace(job.desired, stop=True))
+        return self._board.set_desired_state(job.name, replace(job.desired, stop=True), job.number)
 
     def final_progress(self, job: QueuedJob) -> JobProgress | None:
         found = next((one for one in self._board.jobs() if one.name == job.name), None)

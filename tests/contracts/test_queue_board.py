@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -66,33 +67,36 @@ def test_a_name_and_its_wishes_are_kept_until_its_job_has_ended(queues: Queues) 
     )
     again = queues.another.submit("a", {"n": 3})
     assert again == number + 1
+    assert not queues.one.set_desired_state("a", DesiredJobState(stop=True), number)
     (job,) = queues.one.jobs()
     assert (job.spec, job.desired, job.progress) == ({"n": 3}, DesiredJobState(), JobProgress())
     assert queues.one.read_log("a") == []
 
 
-def test_a_desired_state_is_written_though_the_runner_writes_progress(
+def test_a_desired_state_is_written_though_others_write_too(
     queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = queues.one.submit("a", {}) or 0
     assert queues.one.lead("r", {}, LONG_S)
-    fence, commit = of_queue(queues.one, "r"), queues.another.store.commit
-    progress = [JobProgress("running", running=n) for n in (1, 2)]
+    commit, stop = queues.another.store.commit, DesiredJobState(stop=True)
+    writes: list[Callable[[], bool]] = [
+        lambda: queues.one.set_desired_state("a", stop),
+        lambda: write_progress(queues.one, "a", number, JobProgress("running")),
+    ]
 
     def meanwhile(*transaction: Any) -> int:
         with monkeypatch.context() as undo:  # both queues may have one store
             undo.setattr(queues.another.store, "commit", commit)
-            if progress:
-                assert queues.one.write_progress(fence, "a", number, progress.pop())
+            if writes:
+                assert writes.pop()()
             return commit(*transaction)
 
-    desired = DesiredJobState(stop=True)
     monkeypatch.setattr(queues.another.store, "commit", meanwhile)
-    assert queues.another.set_desired_state("a", desired)
-    assert queues.one.jobs()[0].desired == desired
-    progress[:] = [JobProgress("succeeded")]
+    assert queues.another.set_desired_state("a", DesiredJobState(nodes=2))
+    assert queues.one.jobs()[0].desired == DesiredJobState(2, stop=True), "a stop is final"
+    writes[:] = [lambda: write_progress(queues.one, "a", number, JobProgress("succeeded"))]
     assert not queues.another.set_desired_state("a", DesiredJobState())
-    assert queues.one.jobs()[0].desired == desired
+    assert queues.one.jobs()[0].desired == DesiredJobState(2, stop=True)
 
 
 def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Queues) -> None:

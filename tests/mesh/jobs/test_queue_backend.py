@@ -75,3 +75,5 @@ def test_the_end_of_a_job_is_waited_for_through_an_outage_of_redis(
     passed_s[0] = AWAY_S
     store.set_available(False)
     assert wait_for_end(QueueBackend(board), job, 10 * AWAY_S).state == "succeeded"
+    assert board.submit("a", {}) == 2
+    assert not QueueBackend(board).stop(job), "that is another job"
