@@ -257,10 +257,17 @@ class QueueBoard:
 
     # --- operators
 
-    def submit(self, name: str, spec: Facts, submitted_ms: int | None = None) -> int | None:
+    def submit(
+        self,
+        name: str,
+        spec: Facts,
+        submitted_ms: int | None = None,
+        desired: DesiredJobState = DesiredJobState(),
+    ) -> int | None:
         """Add a job; returns its number, or None if a job of its name has not ended.
 
-        `submitted_ms`: for a job that Redis has lost, the time of its first submission; None: now.
+        A job that Redis has lost keeps the time of its first submission, `submitted_ms` (None:
+        now), and its desired state.
 
         An ended job of the same name is replaced, with its log. Of the other ended jobs, only the
         `ENDED_KEPT` that were submitted last are kept.
@@ -288,7 +295,7 @@ class QueueBoard:
             deletions: dict[str, str | int | None] = dict.fromkeys(dropped)
             changes: list[Change] = [
                 Put(self._specs, {**deletions, name: numbered, _LAST_NUMBER_FIELD: job_number}),
-                Put(self._desired_states, {**deletions, name: None}),
+                Put(self._desired_states, {**deletions, name: dump_facts(asdict(desired))}),
                 Put(self._progress, {**deletions, name: None}),
                 Delete([log_key(self._queue, job) for job in (*dropped, name)]),
             ]

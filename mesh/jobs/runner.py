@@ -197,9 +197,9 @@ class JobRunner:
         """
         for run in lost:
             log.warning("the queue has lost job %s: it is submitted again", run.name)
-            self._queue.submit(run.name, run.job.spec, run.job.submitted_ms)
-            self._queue.set_desired_state(run.name, run.job.desired)
             run.reported = None
+            # This has no effect if a user has submitted a new job of this name meanwhile.
+            self._queue.submit(run.name, run.job.spec, run.job.submitted_ms, run.job.desired)
 
     def _add(self, job: QueuedJob) -> None:
         folder = self._config.folder / f"{job.name}-{job.submitted_ms}"

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,7 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 pytestmark = pytest.mark.system
 VALID = QueuedJobSpec("a", command="true").to_json()
 WORKS = "sh -c 'echo up; while :; do sleep 0.05; done'"
+ANOTHER = "sh -c 'echo another'"
 
 
 Running = AbstractContextManager[tuple[Stop, Future[None]]]
@@ -64,13 +66,12 @@ def lose(queue: QueueBoard) -> None:
     memory(queue).clear()
 
 
-def put_another(queue: QueueBoard, folder: Path, at_ms: int) -> None:
-    """Redis comes back with another job of the name `a`, so much younger than the one before."""
-    spec = replace(QueuedJobSpec("a", command="sh -c 'echo another'"), folder=folder)
-    specs = queue_key("main", "specs")
-    former = job(queue, "a")
-    other = f"{former.number} {former.submitted_ms + at_ms} {json.dumps(spec.to_json())}"
-    assert not queue.store.commit([], [Put(specs, {"a": other})])
+def put_older(queue: QueueBoard, folder: Path) -> None:
+    """Redis comes back with a job of the name `a` of an hour before."""
+    specs, former = queue_key("main", "specs"), job(queue, "a")
+    spec = json.dumps(QueuedJobSpec("a", command=ANOTHER, folder=folder).to_json())
+    older = f"{former.number} {former.submitted_ms - 3_600_000} {spec}"
+    assert not queue.store.commit([], [Put(specs, {"a": older})])
 
 
 def job(queue: QueueBoard, name: str) -> QueuedJob:
@@ -112,19 +113,31 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
 
 @pytest.mark.parametrize("newer", [True, False])
 def test_a_newer_job_of_the_name_begins_when_the_nodes_have_left_and_an_older_one_never(
-    tmp_path: Path, newer: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer: bool
 ) -> None:
     """The user was quicker than the runner; or Redis has what it had written an hour before."""
     queue = QueueBoard(FaultyStore())
+
+    def submit_newer(*given: Any) -> int | None:
+        monkeypatch.undo()
+        submit(queue, tmp_path, "a", ANOTHER)
+        return queue.submit(*given)
+
     submit(queue, tmp_path, "a", WORKS)
+    queue.set_desired_state("a", DesiredJobState(nodes=1))
     with running(queue, tmp_path):
         reaches(queue, "a", "running")
         wait_until(lambda: bool(queue.read_log("a")))
-        put_another(queue, tmp_path, 1 if newer else -3_600_000)
-        if not newer:
+        if newer:
+            monkeypatch.setattr(queue, "submit", submit_newer)
+            lose(queue)
+            wait_until(lambda: bool(queue.jobs()))
+        else:
+            put_older(queue, tmp_path)
             reaches(queue, "a", "running")
             queue.set_desired_state("a", DesiredJobState(stop=True))
         reaches(queue, "a", "succeeded" if newer else "stopped")
+    assert job(queue, "a").desired == DesiredJobState(stop=not newer)
     assert outputs(tmp_path) == ["up\n", *(["another\n"] if newer else [])]
 
 
