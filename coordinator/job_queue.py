@@ -143,6 +143,7 @@ class JobProgress:
         ended_ms: when it ended, likewise; 0: not yet.
         failures: number of failures of nodes; nodes that fail together count once.
         slots: numbers of the slots of the fleet's machine that its nodes use.
+        done, hopeless: how nodes have ended, as in `scheduler.job_states.NodeEndings`.
     """
 
     state: ElasticJobState = "creating"
@@ -153,6 +154,8 @@ class JobProgress:
     ended_ms: int = 0
     failures: int = 0
     slots: tuple[int, ...] = ()
+    done: bool = False
+    hopeless: bool = False
 
     @property
     def ended(self) -> bool:

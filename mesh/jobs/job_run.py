@@ -236,6 +236,7 @@ def _step_count(value: object) -> int:
 #: of the reason.
 _LAST_LINES: Final = 3
 _REASON_CHARS: Final = 600
+_LEAVING: Final = "its nodes are leaving: "
 
 
 class JobRun:
@@ -267,14 +268,15 @@ class JobRun:
     ) -> None:
         self.job, self.spec, self._submitted_s = job, spec, submitted_s
         self.nodes = NodeGroup(spec, folder, first_node)
-        self.endings = NodeEndings(spec.retries, job.progress.failures)
+        before = job.progress
+        self.endings = NodeEndings(spec.retries, before.failures, before.done, before.hopeless)
         self.target, self.reason = 0, "submitted"
         self.training = TrainingProgress(steady=not spec.trains)
         self.not_before_s = 0.0
         self.reported: JobProgress | None = None
         self.replaced = False
-        self._first_ms = job.progress.first_ms
-        self._why_failed = ""
+        self._first_ms = before.first_ms
+        self._why_failed = before.reason.removeprefix(_LEAVING) if self.endings.broken else ""
 
     @property
     def name(self) -> str:
@@ -364,6 +366,8 @@ class JobRun:
             0,
             self.endings.failures,
             tuple(sorted(node.slot for node in self.nodes.all)),
+            self.endings.done,
+            self.endings.hopeless,
         )
         return replace(progress, ended_ms=now_ms) if progress.ended else progress
 
@@ -379,7 +383,7 @@ class JobRun:
                 return f"{total}{self._why_failed}"[:_REASON_CHARS]
         if self.stopping:
             why = "it was asked to stop" if self.job.desired.stop else self._why_failed
-            return f"its nodes are leaving: {why}"[:_REASON_CHARS]
+            return f"{_LEAVING}{why}"[:_REASON_CHARS]
         if not self.endings.may_start_nodes:
             return "a node has finished; waiting for the others"
         if self.endings.failures and len(self.nodes.staying) < self.target:

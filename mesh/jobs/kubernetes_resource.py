@@ -180,6 +180,8 @@ def _progress(resource: Object) -> JobProgress:
             "first_ms": _ms(status.get("startedAt")),
             "ended_ms": _ms(status.get("endedAt")),
             "failures": int(status.get("failures") or 0),
+            "done": status.get("done"),
+            "hopeless": status.get("hopeless"),
         }
     )
 

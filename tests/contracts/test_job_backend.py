@@ -70,6 +70,7 @@ class OnCluster:
             nodes=progress.running,
             target=progress.target,
             failures=progress.failures,
+            done=progress.done,
             startedAt=rfc3339(progress.first_ms / 1000) if progress.first_ms else None,
             endedAt=rfc3339(progress.ended_ms / 1000) if progress.ended_ms else None,
             observedGeneration=job["metadata"]["generation"],
@@ -174,8 +175,9 @@ def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
     assert (first["spec"]["command"], first["spec"]["priority"]) == ("work --hard", 7)
 
     now_ms = first["submitted_ms"] + 4500
-    stage.becomes("a", JobProgress("scaling", 3, 1, "grows by 2", now_ms, failures=1))
+    stage.becomes("a", JobProgress("scaling", 3, 1, "grows by 2", now_ms, failures=1, done=True))
     row = next(line for line in edl("get", "jobs").splitlines() if " a " in line)
+    assert (edl.job("a")["failures"], edl.job("a")["done"]) == (1, True)
     for words in ("scaling", "1 -> 3", "1:3", "7", "4.5 s", "grows by 2"):
         assert words in row
 

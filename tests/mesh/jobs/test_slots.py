@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.coordinator.job_queue import DesiredJobState, QueuedJob, Reservation
+from edl.coordinator.job_queue import DesiredJobState, JobProgress, QueuedJob, Reservation
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs import job_run
@@ -91,6 +91,12 @@ class FakeProcess:
         return ["a last line"]
 
 
+def taken_over(run: JobRun) -> JobRun:
+    """Return the job in the next fleet, after this one was killed."""
+    job = replace(run.job, progress=JobProgress.from_json(run.progress(0).to_json()))
+    return JobRun(job, run.spec, Path("/none"), 0.0, 1)
+
+
 class World:
     """A fleet without processes, in virtual time."""
 
@@ -137,6 +143,7 @@ class World:
             progress = one.progress(0)
             assert progress.running == len(one.nodes.all)
             assert not (progress.ended and progress.running)
+            assert taken_over(one).endings == one.endings
 
     def nodes(self) -> list[FakeProcess]:
         return [node.process for one in self.jobs for node in one.nodes.all]  # type: ignore[misc]
@@ -239,16 +246,28 @@ def test_a_node_that_ends_meanwhile_is_found_and_has_not_left(
     assert len(run.nodes.poll(0.0)) + len(run.nodes.all) == 1
 
 
-def test_a_node_that_has_ended_well_says_so_and_ends_the_job(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("code", "reason", "state"),
+    [
+        (0, "a node has finished; waiting", "succeeded"),
+        (2, "its nodes are leaving: node 2", "failed"),
+    ],
+)
+def test_a_node_that_ends_for_good_ends_the_job_though_its_fleet_ends(
+    monkeypatch: pytest.MonkeyPatch, code: int, reason: str, state: str
 ) -> None:
     world, run = world_with_nodes(monkeypatch, 2)
-    world.nodes()[1].returncode = 0
-    world.scaler.reap(world.jobs, world.now_s)
-    assert run.progress(0).reason.startswith("a node has finished")
+    run.spec = replace(run.spec, command="", train="job.py")
+    world.nodes()[1].returncode = code
+    world.turn()
+    assert run.progress(0).reason.startswith(reason)
+    killed = taken_over(run)
     world.nodes()[0].returncode = 0
     world.scaler.close(world.jobs)
-    assert run.progress(0).state == "succeeded", "though its fleet ends"
+    ended, after = run.progress(0), killed.progress(0)
+    assert ended.state == state
+    assert killed.view() is None, "it starts no node"
+    assert (after.state, after.reason) == (ended.state, ended.reason)
 
 
 def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> JobBoard:
