@@ -243,13 +243,43 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
             )
         return deployment
 
-    _change_deployment(board, name, checked)
+    return _deployment_summary(board, _change_deployment(board, name, checked))
+
+
+def scale(board: MachineBoard, service: str, least: int, most: int) -> str:
+    """Change the number of teachers of a deployed service, and nothing else.
+
+    Args:
+        board: the machine board.
+        service: name of the service.
+        least: least number of its teachers.
+        most: greatest number of its teachers.
+
+    Returns:
+        Text: what happens now.
+
+    Raises:
+        UsageError: it is not deployed, or cannot have these numbers.
+        RetryableError: others keep changing the deployment.
+        RedisUnavailable: the registry does not answer.
+    """
+
+    def scaled(present: Deployment | None) -> Deployment:
+        return replace(_check_deployed(board, service, present), min=least, max=most)
+
+    return _deployment_summary(board, _change_deployment(board, service, scaled))
+
+
+def _deployment_summary(board: MachineBoard, deployment: Deployment) -> str:
     machines = board.machines()
     number = str(deployment.min)
     if deployment.max != deployment.min:
         number += f" to {deployment.max}"
     noun = "teacher" if number == "1" else "teachers"
-    summary = f"service {name} is to have {number} {noun} of content {deployment.content_id[:12]}"
+    summary = (
+        f"service {deployment.service} is to have {number} {noun} of content"
+        f" {deployment.content_id[:12]}"
+    )
     if not machines:
         return f"{summary}; no machine is there yet: start 'edl agent' on each machine"
     waiting = sum(
@@ -269,30 +299,35 @@ def undeploy(board: MachineBoard, service: str) -> str:
         RetryableError: others keep changing the deployment.
         RedisUnavailable: the registry does not answer.
     """
-    check_service(service)
 
     def withdrawn(present: Deployment | None) -> Deployment:
-        if present is None or present.withdrawn:
-            deployed = ", ".join(
-                known.service for known in board.deployments() if not known.withdrawn
-            )
-            raise UsageError(
-                f"service {service} is not deployed (deployed: {deployed or 'none is'})"
-            )
-        return present.withdrawal
+        return _check_deployed(board, service, present).withdrawal
 
     _change_deployment(board, service, withdrawn)
     count = sum(machine.order.service == service for machine in board.machines())
     return f"service {service} gives its machines back: {count}; their teachers drain"
 
 
+def _check_deployed(board: MachineBoard, service: str, present: Deployment | None) -> Deployment:
+    """Return the present deployment. Raises UsageError if there is none."""
+    if present is not None and not present.withdrawn:
+        return present
+    deployed = ", ".join(known.service for known in board.deployments() if not known.withdrawn)
+    raise UsageError(
+        f"service {service} is not deployed on machines (deployed: {deployed or 'none is'}):"
+        " 'edl apply -f FILE' deploys a service; teachers that were started by hand are started and"
+        " drained by hand"
+    )
+
+
 def _change_deployment(
     board: MachineBoard, service: str, change: Callable[[Deployment | None], Deployment]
-) -> None:
-    """Write `change(present)` as the deployment; repeat if the present one changed meanwhile."""
+) -> Deployment:
+    """Write and return `change(present)`; repeat if the present deployment changed meanwhile."""
+    check_service(service)
     for _ in range(_ATTEMPTS):
         deployments = (known for known in board.deployments() if known.service == service)
         present = next(deployments, None)
-        if board.deploy(change(present), present):
-            return
+        if board.deploy(changed := change(present), present):
+            return changed
     raise RetryableError(f"others are changing the deployment of service {service}: try again")

@@ -299,7 +299,7 @@ class UpgradeReply(_message.Message):
     def __init__(self, summary: _Optional[str] = ...) -> None: ...
 
 class DeployRequest(_message.Message):
-    __slots__ = ("service", "model_url", "content_id", "options", "min", "max", "priority", "price_per_hour", "freeze_seconds", "withdraw", "cost_ceiling_per_hour")
+    __slots__ = ("service", "model_url", "content_id", "options", "min", "max", "priority", "price_per_hour", "freeze_seconds", "withdraw", "cost_ceiling_per_hour", "scale")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     MODEL_URL_FIELD_NUMBER: _ClassVar[int]
     CONTENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +311,7 @@ class DeployRequest(_message.Message):
     FREEZE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     COST_CEILING_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     service: str
     model_url: str
     content_id: str
@@ -322,7 +323,8 @@ class DeployRequest(_message.Message):
     freeze_seconds: float
     withdraw: bool
     cost_ceiling_per_hour: float
-    def __init__(self, service: _Optional[str] = ..., model_url: _Optional[str] = ..., content_id: _Optional[str] = ..., options: _Optional[_Iterable[str]] = ..., min: _Optional[int] = ..., max: _Optional[int] = ..., priority: _Optional[int] = ..., price_per_hour: _Optional[float] = ..., freeze_seconds: _Optional[float] = ..., withdraw: _Optional[bool] = ..., cost_ceiling_per_hour: _Optional[float] = ...) -> None: ...
+    scale: bool
+    def __init__(self, service: _Optional[str] = ..., model_url: _Optional[str] = ..., content_id: _Optional[str] = ..., options: _Optional[_Iterable[str]] = ..., min: _Optional[int] = ..., max: _Optional[int] = ..., priority: _Optional[int] = ..., price_per_hour: _Optional[float] = ..., freeze_seconds: _Optional[float] = ..., withdraw: _Optional[bool] = ..., cost_ceiling_per_hour: _Optional[float] = ..., scale: _Optional[bool] = ...) -> None: ...
 
 class DeployReply(_message.Message):
     __slots__ = ("summary",)

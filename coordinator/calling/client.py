@@ -121,18 +121,18 @@ def upgrade(
 
 
 def deploy(url: str, request: pb.DeployRequest, *, security: ClientSecurity | None = None) -> str:
-    """Deploy the model of a service on machines that run agents, or withdraw it.
+    """Deploy the model of a service on machines that run agents, scale it, or withdraw it.
 
     Args:
         url: Redis URL of the mesh.
-        request: service, model and number of teachers; or `withdraw`.
+        request: service, model and number of teachers; or `scale` or `withdraw`.
         security: how to call managers; None: neither TLS nor token.
 
     Returns:
         Text: what happens now.
 
     Raises:
-        UsageError: the deployment is invalid, or there is none to withdraw.
+        UsageError: the deployment is invalid, or there is none to scale or withdraw.
         EdlError: as `fetch_status`.
     """
     return str(_ask(url, security, "Deploy", request).summary)

@@ -137,6 +137,9 @@ class UnaryHandlers:
             raise UsageError("this service manager has no machines to deploy on")
         if request.withdraw:
             return pb.DeployReply(summary=operations.undeploy(self._machines, request.service))
+        if request.scale:
+            summary = operations.scale(self._machines, request.service, request.min, request.max)
+            return pb.DeployReply(summary=summary)
         deployment = operations.parse_deploy_request(request)
         return pb.DeployReply(summary=operations.deploy(self._machines, deployment))
 

@@ -14,7 +14,6 @@ from .resource_kind import ResourceKind, ResourceList
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...coordinator.machines import Deployment
     from ...coordinator.ops.machines_view import MachinesState
 
 
@@ -67,21 +66,8 @@ class ServiceKind(ResourceKind):
         if bounds is None:
             raise UsageError(f"a service has N or MIN:MAX teachers, not {size!r:.40}")
         least = int(bounds[1])
-        deployment = self._deployment(name)
-        return self.deploy(
-            pb.DeployRequest(
-                service=name,
-                model_url=deployment.model_url,
-                content_id=deployment.content_id,
-                options=[f"{option}={value}" for option, value in deployment.options],
-                min=least,
-                max=int(bounds[2] or least),
-                priority=deployment.priority,
-                price_per_hour=deployment.price_per_hour,
-                freeze_seconds=deployment.freeze_s,
-                cost_ceiling_per_hour=deployment.cost_ceiling_per_hour,
-            )
-        )
+        most = int(bounds[2] or least)
+        return self.deploy(pb.DeployRequest(service=name, scale=True, min=least, max=most))
 
     def delete(self, name: str, wait_s: float) -> str:
         if wait_s:
@@ -102,15 +88,3 @@ class ServiceKind(ResourceKind):
     def _machines(self, name: str) -> MachinesState | None:
         machines = machines_view.machines_at(self.mesh.coordinator)
         return None if machines is None else machines.of(name)
-
-    def _deployment(self, name: str) -> Deployment:
-        machines = machines_view.machines_at(self.mesh.coordinator)
-        if machines is None:
-            raise UsageError("this user may not read deployments: use a URL of an operator")
-        for one in machines.deployments:
-            if one.service == name and not one.withdrawn:
-                return one
-        raise UsageError(
-            f"service {name!r} is not deployed on machines: 'edl apply -f FILE' deploys it;"
-            " if its teachers were started by hand, start or drain them by hand"
-        )

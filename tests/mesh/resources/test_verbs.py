@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from edl.cli import command_line
 from edl.coordinator.machines import Deployment, MachineBoard
 from edl.coordinator.machines.schema import Report
+from edl.coordinator.operations import deploy
 from edl.mesh.up import mesh_run
 from edl.proto import coordinator_pb2 as pb
 from edl.tests import cli_output
@@ -88,33 +90,39 @@ def test_members_are_shown_with_their_service(edl: Operator, kind: str) -> None:
     assert f"did you mean {one}?" in edl.refusal("describe", kind, one + "x")
 
 
-def test_a_service_is_deployed_changed_scaled_and_deleted(edl: Operator, tmp_path: Path) -> None:
+def test_a_service_is_deployed_changed_scaled_and_deleted(
+    edl: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "resnet.yaml"
     file.write_text(SERVICE)
     assert "1 to 4 teachers of s3://models/resnet" in edl("apply", "-f", file, "--dry-run")
     assert edl.board.deployments() == []
     edl("apply", "-f", file)
     expected = Deployment(
-        "resnet",
-        "s3://models/resnet",
-        CONTENT,
-        (("micro-batch", "8"), ("preprocess", "imagenet")),
-        1,
-        4,
-        2,
-        0.5,
-        60.0,
+        "resnet", "s3://models/resnet", CONTENT,
+        (("micro-batch", "8"), ("preprocess", "imagenet")), 1, 4, 2, 0.5, 60.0,
         since_ms=edl.deployment.since_ms,
-    )
+    )  # fmt: skip
     assert edl.deployment == expected
     assert "s3://models/resnet" in edl("get", "services")
     assert edl.json("service", "resnet")["deployments"][0]["model_url"] == "s3://models/resnet"
     assert edl.json("service", "digits")["deployments"] == []
+    deployments = MachineBoard.deployments
+
+    def overtaken(board: MachineBoard) -> list[Deployment]:
+        """Another user applies the service with another priority, once."""
+        found = deployments(board)
+        monkeypatch.undo()
+        deploy(board, replace(expected, priority=7))
+        return found
+
+    monkeypatch.setattr(MachineBoard, "deployments", overtaken)
     for size, bounds in (("3", (3, 3)), ("0:9", (0, 9))):
         edl("scale", "service", "resnet", size)
         scaled = edl.deployment
         assert (scaled.min, scaled.max) == bounds
         assert (scaled.options, scaled.freeze_s) == (expected.options, 60.0), "the rest stays"
+        assert scaled.priority == 7
     assert "N or MIN:MAX" in edl.refusal("scale", "service", "resnet", "many")
     assert "not deployed on machines" in edl.refusal("scale", "service", "digits", "2")
     assert "--wait is for jobs" in edl.refusal("delete", "service", "resnet", "--wait", 3)
