@@ -19,7 +19,7 @@ from ...runtime.errors import AccessError, CoordinatorUnavailable, UnavailableEr
 from ...runtime.structured_option import AsJson, Given, Key, StructuredOption
 from ..config import DEFAULT_URL
 from ..contexts import MeshContext
-from ..store.redis_url import parse
+from ..store.redis_url import parse, with_absolute_paths
 from .options import Mesh, Service, console, context_file, mesh_context, quiet_grpc
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def add(
     files, jobs = TLS.read(tls), JOBS_ON.read(jobs_on)
     parse(coordinator)  # raises if it is not a Redis URL
     added = MeshContext(
-        coordinator=coordinator,
+        coordinator=with_absolute_paths(coordinator),
         tls_ca=_absolute(files.ca),
         tls_cert=_absolute(files.cert),
         tls_key=_absolute(files.key),

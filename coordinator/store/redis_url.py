@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ...runtime.errors import RedisUnavailable, UsageError
 
@@ -20,11 +20,11 @@ _SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel
 _PORTS: Final = {False: 6379, True: 26379}
 _TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _CHECK_HOSTNAME: Final = "ssl_check_hostname"
+_PASSWORD_FILES: Final = ("password_file", "sentinel_password_file")
 _PARAMETERS: Final = frozenset(
     {
-        "db", "username", "password", "password_file",
-        "sentinel_username", "sentinel_password", "sentinel_password_file",
-        *_TLS_FILES, _CHECK_HOSTNAME,
+        "db", "username", "password", "sentinel_username", "sentinel_password",
+        *_PASSWORD_FILES, *_TLS_FILES, _CHECK_HOSTNAME,
     }
 )  # fmt: skip
 _FLAGS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -80,6 +80,16 @@ def holds_password(url: str) -> bool:
     return stated or re.search(r"(^|&)(sentinel_)?password=", parameters) is not None
 
 
+def with_absolute_paths(url: str) -> str:
+    """Return a valid URL with absolute paths of its files."""
+    address, mark, query = url.partition("?")
+    parameters = {
+        name: str(Path(value).absolute()) if name in (*_PASSWORD_FILES, *_TLS_FILES) else value
+        for name, value in parse_qsl(query)
+    }
+    return address + mark + urlencode(parameters, safe="/")
+
+
 def parse(url: str) -> RedisUrl:
     """Parse a URL.
 
@@ -130,7 +140,7 @@ def _check_parameters(parameters: Mapping[str, str], shown: str) -> None:
                 f"the URL {shown} has an unknown parameter {name!r:.40}; known are "
                 + ", ".join(sorted(_PARAMETERS))
             )
-    for name in ("password_file", "sentinel_password_file"):
+    for name in _PASSWORD_FILES:
         if name in parameters:
             try:
                 read_password(parameters[name])

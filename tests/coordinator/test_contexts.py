@@ -15,6 +15,7 @@ from edl.cli import command_line
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.coordinator.ops.cli import app
 from edl.coordinator.ops.options import mesh_context
+from edl.coordinator.store.redis_url import parse
 from edl.runtime.errors import UsageError
 from edl.tests.cli_output import json_of, output_of, refusal_of, run
 from edl.tests.coordinator.scripted_manager import Served
@@ -63,11 +64,15 @@ def test_a_password_stays_in_the_file_which_others_cannot_read(file: Path) -> No
 def test_relative_paths_are_of_the_folder_in_which_they_were_named(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_secret(tmp_path / "token", "secret")
+    token = write_secret(tmp_path / "token", "secret")
     monkeypatch.chdir(tmp_path)
-    output_of(app, "add", "prod", "--token-file", "token")
+    url = "rediss+sentinel://ann:a%2Fb@head,b/m?sentinel_password=p%26+q&ssl_ca_certs=./token"
+    output_of(app, "add", "prod", "--redis", f"{url}&password_file=token", "--token-file", "token")
     monkeypatch.chdir("/")
-    assert mesh_context(["prod"]).token_file == tmp_path / "token"
+    found = mesh_context(["prod"])
+    assert found.token_file == token
+    expected = f"{url.replace('./token', str(token))}&password_file={token}"
+    assert parse(found.coordinator) == parse(expected)
     assert "there is no file nowhere" in refusal_of(app, "add", "prod", "--tls", "ca=nowhere")
 
 
