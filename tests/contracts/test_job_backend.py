@@ -63,18 +63,13 @@ class OnCluster:
     def becomes(self, name: str, progress: JobProgress) -> None:
         job = self.client.get(DISTILL_JOB, name)
         self.cluster.patch_status(
-            DISTILL_JOB,
-            name,
-            state=progress.state,
-            reason=progress.reason,
-            nodes=progress.running,
-            target=progress.target,
-            failures=progress.failures,
-            done=progress.done,
+            DISTILL_JOB, name, state=progress.state, reason=progress.reason,
+            nodes=progress.running, target=progress.target,
+            failures=progress.failures, done=progress.done,
             startedAt=rfc3339(progress.first_ms / 1000) if progress.first_ms else None,
             endedAt=rfc3339(progress.ended_ms / 1000) if progress.ended_ms else None,
             observedGeneration=job["metadata"]["generation"],
-        )
+        )  # fmt: skip
 
     def prints(self, name: str, node: int, *lines: str) -> None:
         pod, job = f"{name}-{node}", self.client.get(DISTILL_JOB, name)
@@ -96,12 +91,10 @@ class OnCluster:
         about = {key: meta[key] for key in ("name", "uid", "namespace")}
         reason, _, message = what.partition(": ")
         event = {
-            "metadata": {"name": f"{name}.{len(what)}"},
+            "metadata": {"name": f"{name}.{len(what)}"}, "reason": reason, "message": message,
             "involvedObject": {"kind": "DistillJob", **about},
-            "reason": reason,
-            "message": message,
             "lastTimestamp": "2026-01-01T00:00:00Z",
-        }
+        }  # fmt: skip
         self.client.create(resources.EVENT, event)
 
 
@@ -138,15 +131,8 @@ class Said:
 
     def file(self, name: str, *lines: str) -> Path:
         path = self._folder / f"{name}.yaml"
-        text = [
-            "kind: job",
-            f"name: {name}",
-            "command: work --hard",
-            "image: x:1",
-            "max_nodes: 3",
-            *lines,
-        ]
-        path.write_text("\n".join(text))
+        text = f"kind: job\nname: {name}\ncommand: work --hard\nimage: x:1\nmax_nodes: 3"
+        path.write_text("\n".join([text, *lines]))
         return path
 
     def job(self, name: str) -> dict[str, Any]:
@@ -161,8 +147,7 @@ def edl(stage: Stage, tmp_path: Path) -> Said:
 
 def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
     assert "'edl apply -f JOB.yaml" in edl("get", "jobs")
-    dry = edl("apply", "-f", edl.file("a", "priority: 7"), "--dry-run")
-    assert "a" in dry
+    assert "a" in edl("apply", "-f", edl.file("a", "priority: 7"), "--dry-run")
     assert json.loads(edl("get", "jobs", "--json"))["jobs"] == []
 
     assert "job a is " in edl("apply", "-f", edl.file("a", "priority: 7"))

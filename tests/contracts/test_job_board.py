@@ -345,10 +345,7 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None
     begun.one.lease(JOB, 1, 0, 0, 9)
     begun.one.report(JOB, 1, 0, {"step": 1})
     assert begun.another.publish(JOB, of_job(begun.another, JOB, "a"), 2, {})
-    for old in (
-        lambda: begun.one.fill(JOB, 1, 0, [(0, 3)]),
-        lambda: begun.one.lease(JOB, 1, 0, 0),
-    ):
+    for old in (lambda: begun.one.fill(JOB, 1, 0, [(0, 3)]), lambda: begun.one.lease(JOB, 1, 0, 0)):
         with pytest.raises(GenerationSuperseded, match=r"generation 1 .*\(generation 2 is"):
             old()
     assert not begun.one.report(JOB, 1, 0, {"step": 2})

@@ -32,8 +32,10 @@ def in_redis(url: str, queue: str) -> QueueBoard:
     return QueueBoard(RedisStore(url, timeout_s=DEADLINE_S), queue)
 
 
-def write_progress(queue: QueueBoard, name: str, number: int, progress: JobProgress) -> bool:
-    return queue.write_progress(of_queue(queue, "r"), name, number, progress)
+def write_progress(
+    queue: QueueBoard, name: str, number: int, progress: JobProgress, runner: str = "r"
+) -> bool:
+    return queue.write_progress(of_queue(queue, runner), name, number, progress)
 
 
 @pytest.fixture
@@ -62,9 +64,7 @@ def test_a_name_and_its_wishes_are_kept_until_its_job_has_ended(queues: Queues) 
         assert queues.one.jobs()[0].desired == wish
     assert not queues.one.set_desired_state("another", DesiredJobState(stop=True))
     assert write_progress(queues.one, "a", number, JobProgress("failed", reason="it broke"))
-    assert not queues.one.set_desired_state("a", DesiredJobState(stop=True)), (
-        "one that has ended is asked nothing"
-    )
+    assert not queues.one.set_desired_state("a", DesiredJobState(stop=True)), "it has ended"
     again = queues.another.submit("a", {"n": 3})
     assert again == number + 1
     assert not queues.one.set_desired_state("a", DesiredJobState(stop=True), number)
@@ -129,9 +129,7 @@ def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues
     assert queues.another.jobs()[0].progress == progress
     assert not write_progress(queues.one, "a", number + 1, JobProgress())
     assert not write_progress(queues.one, "b", number, JobProgress())
-    assert not queues.another.write_progress(
-        of_queue(queues.another, "q"), "a", number, JobProgress()
-    )
+    assert not write_progress(queues.another, "a", number, JobProgress(), "q")
     assert not queues.another.append_log(of_queue(queues.another, "q"), "a", ["no"])
     assert not queues.one.append_log(of_queue(queues.one, "r"), "b", ["no"])
     assert queues.one.lead("r", {}, SHORT_S)

@@ -122,10 +122,9 @@ def test_a_file_that_cannot_be_written_stays_as_it_is(file: Path) -> None:
     file.parent.write_text("a file where a folder should be")
     with pytest.raises(UsageError, match="cannot write"):
         ContextFile(file).change(lambda contexts: contexts.add("a", MeshContext()))
-    with pytest.raises(UsageError, match="needs a name"):
-        Contexts().add(" ", MeshContext())
-    with pytest.raises(UsageError, match="needs a name"):
-        Contexts().add("redis://a", MeshContext())
+    for name in (" ", "redis://a"):
+        with pytest.raises(UsageError, match="needs a name"):
+            Contexts().add(name, MeshContext())
 
 
 class TestWhichMesh:
@@ -186,11 +185,9 @@ class TestWhichMesh:
         assert mesh_context(["prod"]).token_file == prod
         assert mesh_context(["lab"]).token_file is None
 
-    def test_two_flags_are_one_too_many(self, prod: Path) -> None:
+    def test_two_flags_are_one_too_many_and_an_empty_name_is_none(self, prod: Path) -> None:
         for flags in (("--context", "lab", "--redis", URL), ("--context", "lab") * 2):
             assert "not both" in refusal_of(command_line("status"), "status", *flags)
-
-    def test_an_empty_name_is_not_the_current_context(self, prod: Path) -> None:
         with pytest.raises(UsageError, match="got nothing"):
             mesh_context([""])
 

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from edl.coordinator.job_queue import JobProgress, QueueBoard
+from edl.coordinator.job_queue import JobProgress, QueueBoard, QueuedJob
 from edl.coordinator.store.memory_store import MemoryStore
+from edl.coordinator.store.records import Leads
 from edl.mesh.jobs import backend
 from edl.mesh.jobs.backend import AWAY_S, wait_for_end
 from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.runtime.errors import RedisUnavailable
-from edl.tests.stores import FaultyStore
+from edl.tests.stores import FaultyStore, of_queue
 
 
 def test_events_are_the_latest_or_all() -> None:
@@ -24,14 +25,17 @@ def test_events_are_the_latest_or_all() -> None:
         assert [one.body["number"] for one in backend.events(last)] == numbers
 
 
-def test_logs_are_followed_through_an_outage_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, passed_s = FaultyStore(), [0.0]
+def submitted() -> tuple[FaultyStore, QueueBoard, QueuedJob, Leads]:
+    store = FaultyStore()
     board = QueueBoard(store)
     assert board.submit("a", {}) == 1
-    fence = board.lead("r", {}, 60.0)
-    assert fence is not None
+    assert board.lead("r", {}, 60.0)
+    return store, board, board.jobs()[0], of_queue(board, "r")
+
+
+def test_logs_are_followed_through_an_outage_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    (store, board, job, fence), passed_s = submitted(), [0.0]
     assert board.append_log(fence, "a", ["one"])
-    (job,) = board.jobs()
 
     def recover() -> None:
         store.set_available(True)
@@ -54,12 +58,7 @@ def test_logs_are_followed_through_an_outage_of_redis(monkeypatch: pytest.Monkey
 def test_the_end_of_a_job_is_waited_for_through_an_outage_of_redis(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store, passed_s = FaultyStore(), [0.0]
-    board = QueueBoard(store)
-    board.submit("a", {})
-    fence = board.lead("r", {}, 60.0)
-    assert fence is not None
-    (job,) = board.jobs()
+    (store, board, job, fence), passed_s = submitted(), [0.0]
 
     def recover(_: float) -> None:
         passed_s[0] += AWAY_S / 2

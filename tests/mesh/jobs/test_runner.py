@@ -170,14 +170,8 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
             raise RedisUnavailable("Redis does not answer")
 
         with monkeypatch.context() as patch:
-            for name in (
-                "jobs",
-                "reservations",
-                "lead",
-                "write_progress",
-                "append_log",
-                "add_event",
-            ):
+            calls = "jobs", "reservations", "lead", "write_progress", "append_log", "add_event"
+            for name in calls:
                 patch.setattr(queue, name, away)
             for _ in range(3):
                 assert asked.acquire(timeout=DEADLINE_S)

@@ -31,6 +31,7 @@ price: 0.5
 freeze: 1 min
 options: [micro-batch=8, preprocess=imagenet]
 """
+MESH = "kind: mesh\nservices: {a: {model: 'm:f'}}\n"
 
 
 class Operator:
@@ -121,8 +122,7 @@ def test_a_service_is_deployed_changed_scaled_and_deleted(
         edl("scale", "service", "resnet", size)
         scaled = edl.deployment
         assert (scaled.min, scaled.max) == bounds
-        assert (scaled.options, scaled.freeze_s) == (expected.options, 60.0), "the rest stays"
-        assert scaled.priority == 7
+        assert (scaled.options, scaled.freeze_s, scaled.priority) == (expected.options, 60.0, 7)
     assert "N or MIN:MAX" in edl.refusal("scale", "service", "resnet", "many")
     assert "not deployed on machines" in edl.refusal("scale", "service", "digits", "2")
     assert "--wait is for jobs" in edl.refusal("delete", "service", "resnet", "--wait", 3)
@@ -132,7 +132,7 @@ def test_a_service_is_deployed_changed_scaled_and_deleted(
 
 def test_a_mesh_is_applied_as_edl_up_starts_it(edl: Operator, tmp_path: Path) -> None:
     file = tmp_path / "mesh.yaml"
-    file.write_text("kind: mesh\nservices: {a: {model: 'module:function', teachers: 2}}\n")
+    file.write_text(MESH.replace("}}", ", teachers: 2}}"))
     shown = edl("apply", "-f", file, "--dry-run")
     assert shown == cli_output.output_of(command_line("up"), "up", file, "--dry-run")
     assert shown.count("edl teacher serve") == 2
@@ -175,16 +175,10 @@ def test_a_verb_that_a_kind_does_not_have_names_another(edl: Operator) -> None:
         ("kind: pod\n", ":1: kind: expects 'mesh', 'service' or 'job', got 'pod'"),
         (SERVICE + "maximum: 3\n", "unknown key; did you mean 'max'?"),
         (SERVICE.replace("max: 4", "max: 0"), "at least `min` and at most `max`, not 1 to 0"),
-        (
-            SERVICE.replace(CONTENT, "c1"),
-            ":1: the content of a model must be 64 hexadecimal digits",
-        ),
-        (
-            f"{SERVICE}---\nkind: mesh\nservices: {{a: {{model: 'm:f'}}}}\n",
-            "the only document of its file",
-        ),
+        (SERVICE.replace(CONTENT, "c1"), ":1: the content of a model must be 64 hexadecimal"),
+        (f"{SERVICE}---\n{MESH}", "the only document of its file"),
         (f"{SERVICE}---\n{SERVICE}x: 1\n", ":22: x: unknown key"),
-        ("kind: mesh\nservices: {a: {model: no.onnx}}\n", "services.a.model: there is no "),
+        (MESH.replace("m:f", "no.onnx"), "services.a.model: there is no "),
     ],
 )
 def test_nothing_is_applied_if_a_file_has_a_mistake(
