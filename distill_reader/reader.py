@@ -215,7 +215,7 @@ class DistilReader:
             trace=trace_of(trace),
             insecure=insecure,
         )
-        self._source = source_of(source, self.config.shard(), seed)
+        self._source = source_of(source, self.config.shard(), seed, self.config.rank)
         self._pipeline = Pipeline(self.config, self._source, callbacks)
         weakref.finalize(self, self._pipeline.close_soon).atexit = False
 

@@ -22,7 +22,7 @@ from .source import ResumableSource, SourceIterator, freeze_garbage_in_forks
 __all__ = ["Batched", "ResumableSource", "SourceIterator", "source_of"]
 
 
-def source_of(source: Any, shard: RankShard, seed: int) -> ResumableSource:
+def source_of(source: Any, shard: RankShard, seed: int, rank: int = 0) -> ResumableSource:
     """Wrap the user's source as a resumable source, of the first kind above that applies.
 
     Args:
@@ -32,6 +32,8 @@ def source_of(source: Any, shard: RankShard, seed: int) -> ResumableSource:
         shard: the rank's share. If there are several ranks and the batches have no ids,
             `source.shard(rank=..., world_size=...)` must return the iterable of that rank.
         seed: seed of the order of map-style sources.
+        rank: number of the rank if the source is only its share; the random numbers of a loader's
+            workers depend on it. 0: that of `shard`.
 
     Raises:
         UsageError: `source` can be iterated only once or not at all, or cannot be divided among
@@ -50,7 +52,7 @@ def source_of(source: Any, shard: RankShard, seed: int) -> ResumableSource:
             )
         return source
     if (loader := loader_of(source)) is not None:
-        return MapSource(loader, shard, seed)
+        return MapSource(loader, shard, seed, rank)
     if shard.world_size > 1:
         if not callable(divide := getattr(source, "shard", None)):
             raise UsageError(
@@ -60,7 +62,7 @@ def source_of(source: Any, shard: RankShard, seed: int) -> ResumableSource:
                 " world_size"
             )
         own_share = divide(rank=shard.rank, world_size=shard.world_size)
-        return source_of(own_share, RankShard(), seed)
+        return source_of(own_share, RankShard(), seed, rank or shard.rank)
     if not isinstance(source, Iterable):
         raise UsageError(
             f"a source must be iterable, and {type(source).__name__!r} cannot be iterated"

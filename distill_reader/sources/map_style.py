@@ -16,7 +16,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -44,6 +44,7 @@ class MapSource:
         shard: this rank's share. It must agree with a sampler that divides ids itself, such as
             Paddle's `DistributedBatchSampler`.
         seed: seed of the order.
+        rank: number of this rank if `shard` is the whole source; see `source_of`.
 
     Raises:
         UsageError: the sampler has another rank or number of ranks.
@@ -51,7 +52,7 @@ class MapSource:
 
     kind = "map"
 
-    def __init__(self, loader: BatchLoader, shard: RankShard, seed: int) -> None:
+    def __init__(self, loader: BatchLoader, shard: RankShard, seed: int, rank: int = 0) -> None:
         self._loader = loader
         self._samplers = with_inner(loader.batch_sampler)
         by_sampler = own_ranks(self._samplers)
@@ -65,6 +66,7 @@ class MapSource:
         self.divides_ids = by_sampler is None
         self._shard = shard if by_sampler is None else RankShard()
         self._seed = seed
+        self._rank = (rank or shard.rank) if by_sampler is None else by_sampler[0]
 
     def __len__(self) -> int:
         return steps_of_rank(len(self._loader.batch_sampler), 0, self._shard)
@@ -95,9 +97,10 @@ class MapSource:
                 )
             remaining = batches_of_rank(len(plan), start, self._shard)[taken:]
             mark = {"start": start, "of": len(plan), "ids": digest}
-            # Loaders draw the seeds of their workers here, so these follow from the epoch, too.
             ids = [plan[index] for index in remaining]
-            batches = self._loader.read(ids) if ids else iter(())
+            batches: Iterator[Any] = iter(())
+            if ids:
+                batches = begin_reading(self._loader, ids, self._seed, epoch, self._rank)
         return _MapIterator(self._loader, batches, mark)
 
     def close(self) -> None:
@@ -337,8 +340,20 @@ def seeded_for_epoch(loader: BatchLoader, seed: int, epoch: int) -> Iterator[Non
     if callable(getattr(loader.dataset, "set_epoch", None)):
         loader.close()  # persistent workers have copies of the data set
     set_epoch_of(epoch, *samplers, loader.dataset)
-    with seeded(seed, epoch, *samplers, loader):
+    with seeded([seed, epoch], *samplers, loader):
         yield
+
+
+def begin_reading(
+    loader: BatchLoader, plan: EpochPlan, seed: int, epoch: int, rank: int
+) -> Iterator[Any]:
+    """Return the batches of a plan; call this in `seeded_for_epoch`, after drawing the order.
+
+    Loaders draw the seeds of their workers now, so these follow from the epoch, too. Each rank has
+    other seeds: otherwise, workers would augment the samples of all ranks in the same way.
+    """
+    with seeded([seed, epoch, rank], loader) if rank else nullcontext():
+        return loader.read(plan)
 
 
 def sampled_batches(sampler: Any) -> Iterator[Ids]:
@@ -362,23 +377,22 @@ _SEEDING_LOCK: Final = threading.RLock()
 
 
 @contextmanager
-def seeded(seed: int, epoch: int, *owners: Any) -> Iterator[None]:
+def seeded(seeds: Sequence[int], *owners: Any) -> Iterator[None]:
     """Seed the generators of Python, numpy and torch in a `with` block, and restore them after it.
 
     Args:
-        seed: seed of the run (>= 0).
-        epoch: number of the epoch (>= 0).
+        seeds: seed of the run, number of the epoch, and further numbers (all >= 0).
         owners: objects that may have a `generator` of torch, which is seeded, too.
     """
-    epoch_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
+    seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
     with _SEEDING_LOCK, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
-        random.seed(epoch_seed)
-        np.random.seed(epoch_seed)
+        random.seed(seed)
+        np.random.seed(seed)
         for generator in _torch_generators(owners):
             stack.callback(generator.set_state, generator.get_state())
-            generator.manual_seed(epoch_seed)
+            generator.manual_seed(seed)
         yield
 
 

@@ -18,6 +18,7 @@ from ...distill_reader.sources.map_style import (
     BatchLoader,
     EpochPlan,
     LoaderIterator,
+    begin_reading,
     loader_of,
     own_ranks,
     sampled_batches,
@@ -39,6 +40,7 @@ class SampleOrder:
         feed: a `DataLoader` of Paddle or PyTorch over a map-style data set, or a `Batched`.
         seed: seed of the order; equal on all ranks.
         total_batch: rows of one step, of all ranks together; None: those of the feed's own batches.
+        rank: number of this rank; the random numbers of the loader's workers depend on it.
 
     Attributes:
         total_batch: rows of one step, of all ranks together.
@@ -47,11 +49,11 @@ class SampleOrder:
         UsageError: the number of rows is unknown.
     """
 
-    def __init__(self, feed: Any, seed: int, total_batch: int | None = None) -> None:
+    def __init__(self, feed: Any, seed: int, total_batch: int | None = None, rank: int = 0) -> None:
         loader = loader_of(feed)
         assert loader is not None, "call `reason_not_shardable` before"
         self._loader: BatchLoader = loader
-        self._seed = seed
+        self._seed, self._rank = seed, rank
         self._drawn: tuple[int, list[Any]] = (-1, [])  # latest epoch, and its ids in order
         rows: int | None = total_batch or getattr(loader.batch_sampler, "batch_size", None)
         if rows is None:
@@ -90,7 +92,8 @@ class SampleOrder:
             # Draw the order even if it is known: drawing advances the random generators, from
             # which the loader then draws its workers' seeds.
             plan = plan_of(self._draw(epoch))
-            return plan, LoaderIterator(self._loader, self._loader.read(plan))
+            batches = begin_reading(self._loader, plan, self._seed, epoch, self._rank)
+            return plan, LoaderIterator(self._loader, batches)
 
     def close(self) -> None:
         """Stop the workers that the loader keeps."""

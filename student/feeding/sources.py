@@ -66,7 +66,7 @@ def source_for(
         UsageError: the feed cannot be divided among this many ranks, the checkpoint does not fit
             the feed, or the batch size is unknown.
     """
-    order = sample_order(feed, settings)
+    order = sample_order(feed, settings, rank)
     if order is None:
         check_fits(saved, UnshardedSource.kind, None, world)
         state = None if saved is None else saved["ranks"][rank]
@@ -86,7 +86,7 @@ def source_for(
     )
 
 
-def sample_order(feed: Any, settings: TrainSettings) -> SampleOrder | None:
+def sample_order(feed: Any, settings: TrainSettings, rank: int = 0) -> SampleOrder | None:
     """Return the order of a feed's samples; None if ranks cannot share them by position.
 
     Raises:
@@ -101,7 +101,7 @@ def sample_order(feed: Any, settings: TrainSettings) -> SampleOrder | None:
             )
         feed = Batched(feed, settings.total_batch, shuffle=True)
     if not (reason := reason_not_shardable(feed)):
-        return SampleOrder(feed, settings.seed, settings.total_batch)
+        return SampleOrder(feed, settings.seed, settings.total_batch, rank)
     least, most = settings.nodes
     if least != most:
         raise UsageError(f"--nodes {least}:{most} lets ranks come and go, but {reason}")

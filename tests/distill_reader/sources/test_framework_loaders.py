@@ -124,8 +124,8 @@ def source() -> Iterator[Callable[[Any], ResumableSource]]:
     """Makes sources, and closes them."""
     made: list[ResumableSource] = []
 
-    def make(given: Any) -> ResumableSource:
-        made.append(source_of(given, RankShard(), 0))
+    def make(given: Any, shard: RankShard | None = None, rank: int = 0) -> ResumableSource:
+        made.append(source_of(given, shard or RankShard(), 0, rank))
         return made[-1]
 
     yield make
@@ -189,50 +189,20 @@ class Lengthless(torch.utils.data.Sampler):  # type: ignore[misc]  # PyTorch is 
         return iter(range(SAMPLES))
 
 
-def test_a_sampler_without_a_length_makes_a_loader_plain(
-    source: Callable[[Any], ResumableSource],
-) -> None:
-    given = TorchLoader(Rows(SAMPLES), batch_size=BATCH, sampler=Lengthless())
-    made = source(given)
-    assert type(made) is PlainSource
-    assert len(read(made.begin(0, 0, None))[0]) == BATCHES
-
-
-class Told:
-    """Remembers the epochs that it was told."""
-
-    def __init__(self) -> None:
-        self.epochs: list[int] = []
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epochs.append(epoch)
-
-
-class ToldStream(Told, TorchStream):
-    pass
-
-
-class ToldRows(Told, Rows):
-    def __init__(self) -> None:
-        Told.__init__(self)
-        Rows.__init__(self, SAMPLES)
-
-
-class ToldSampler(Told, Lengthless):
-    pass
-
-
 def test_loaders_without_ids_are_told_the_epoch_too(
     source: Callable[[Any], ResumableSource],
 ) -> None:
     """Otherwise a `DistributedSampler` repeats its first order."""
-    stream, rows, sampler = ToldStream(), ToldRows(), ToldSampler()
-    for loader in (
-        TorchLoader(stream, batch_size=BATCH),
-        TorchLoader(rows, batch_size=BATCH, sampler=sampler),
-    ):
-        source(loader).begin(3, 0, None).close()
-    assert stream.epochs == rows.epochs == sampler.epochs == [3]
+    parts: list[Any] = [TorchStream(), Rows(SAMPLES), Lengthless()]
+    told: list[list[int]] = [[], [], []]
+    for part, epochs in zip(parts, told, strict=True):
+        part.set_epoch = epochs.append
+    stream, rows, sampler = parts
+    source(TorchLoader(stream, batch_size=BATCH)).begin(3, 0, None).close()
+    made = source(TorchLoader(rows, batch_size=BATCH, sampler=sampler))
+    assert type(made) is PlainSource, "its sampler has no length"
+    assert len(read(made.begin(3, 0, None))[0]) == BATCHES
+    assert told == [[3], [3], [3]]
 
 
 class FirstComesLate(Rows):
@@ -260,29 +230,33 @@ def test_batches_come_in_the_order_of_their_ids_even_if_a_loader_keeps_none(
 
 
 class Drawn(Rows):
-    """Samples with the random seed of their worker."""
+    """Samples with a random number of their worker."""
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        return np.full(1, torch.initial_seed() % 2**31), np.int64(index)
+        return np.full(1, np.random.randint(2**31)), np.int64(index)
 
 
-def test_seeds_of_workers_follow_from_the_epoch_with_a_generator_of_the_loader_too(
-    source: Callable[[Any], ResumableSource],
+@pytest.mark.parametrize("make", [TorchLoader, paddle.io.DataLoader])
+def test_random_numbers_of_workers_follow_from_the_epoch_and_the_rank(
+    make: Callable[..., Any], source: Callable[..., ResumableSource]
 ) -> None:
-    generator = torch.Generator().manual_seed(5)
-    before = generator.get_state()
-    made = source(TorchLoader(Drawn(SAMPLES), num_workers=1, generator=generator))
+    """Also if the loader has its own generator; equal ones would augment all ranks alike."""
+    rows, options = Drawn(SAMPLES), {"num_workers": 1}
+    own = {"generator": torch.Generator()} if make is TorchLoader else {}
+    loader = make(rows, **options, **own)
 
-    def seed(epoch: int) -> int:
-        reading = made.begin(epoch, 0, None)
+    def number(loader: Any, epoch: int = 0, *ranks: Any) -> int:
+        reading = source(loader, *ranks).begin(epoch, 0, None)
         try:
-            return int(next(reading)[0])
+            return int(np.asarray(next(reading)[0]).flat[0])
         finally:
             reading.close()
 
-    first = seed(0)
-    assert torch.equal(generator.get_state(), before)
-    assert seed(1) != first == seed(0)
+    second = number(loader, 0, RankShard(1, 2))
+    assert second != number(loader, 0, RankShard(0, 2)) == number(loader) != number(loader, 1)
+    assert second == number(loader, 0, None, 1), "the loader is the share of rank 1"
+    sampler = paddle.io.DistributedBatchSampler(rows, BATCH, 2, 1)
+    assert second == number(make(rows, batch_sampler=sampler, **options))
 
 
 class FirstWaits(Rows):

@@ -149,8 +149,8 @@ class Sampler:
         return iter([chosen[start : start + 2] for start in range(0, 8, 2)])
 
 
-def with_sampler(sampler: Any) -> ResumableSource:
-    batched = Batched(Rows(), 2)
+def with_sampler(sampler: Any, data: Any = None) -> ResumableSource:
+    batched = Batched(data or Rows(), 2)
     batched.batch_sampler = sampler
     return source_of(batched, RankShard(), 0)
 
@@ -173,25 +173,14 @@ def test_a_sampler_without_an_end_is_refused() -> None:
 
 
 def test_ids_may_be_names() -> None:
-    class Names:
-        def __len__(self) -> int:
-            return 2
-
-        def __iter__(self) -> Iterator[list[str]]:
-            return iter([["a", "b"], ["c"]])
-
-    batched = Batched({"a": 1, "b": 2, "c": 3}, 2)
-    batched.batch_sampler = Names()  # type: ignore[assignment]
-    source = source_of(batched, RankShard(), 0)
+    source = with_sampler([["a", "b"], ["c"]], {"a": 1, "b": 2, "c": 3})
     assert ids(source) == [[1, 2], [3]]
     assert source.begin(0, 0, None).start is not None
 
 
 def test_ids_may_be_tuples_of_different_lengths() -> None:
     def source(*ids: Any) -> ResumableSource:
-        batched = Batched({(1,): 1, (1, 2): 2, (1, 3): 3}, 2)
-        batched.batch_sampler = [list(ids)]  # type: ignore[assignment]
-        return source_of(batched, RankShard(), 0)
+        return with_sampler([list(ids)], {(1,): 1, (1, 2): 2, (1, 3): 3})
 
     mark = source((1,), (1, 2)).begin(0, 0, None).start
     assert ids(source((1,), (1, 2)), mark=mark) == [[1, 2]]
@@ -242,20 +231,12 @@ def test_an_iterable_that_divides_itself_is_asked_for_its_part() -> None:
     assert kind_of(Sharded()) is PlainSource
 
 
-class DataSet:
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> Any:
-        return index
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         (iter([1]), "only once"),
         (3, "'int' cannot be iterated"),
-        (DataSet(), "'DataSet' cannot be.*DataLoader of it, or Batched"),
+        (Rows(), "'Rows' cannot be.*DataLoader of it, or Batched"),
         (lambda: iter([1]), "'function' cannot be.*from_batch_generator"),
     ],
 )

@@ -157,15 +157,9 @@ def test_an_epoch_does_not_end_in_single_rows_where_a_share_has_fallen() -> None
     world.end()
 
 
-class FallingSizes:
-    """Two rows each for two batches, then none."""
-
-    def rows(self, ordinal: int, left: int) -> int:
-        return 2 if ordinal < 2 else 0
-
-
 def test_a_rank_whose_share_ends_trains_what_it_has_leased() -> None:
-    source = linked(link := board_link(), FallingSizes(), samples=30, shard_rows=7)
+    sizes = Mock(rows=lambda ordinal, left: 2 if ordinal < 2 else 0)
+    source = linked(link := board_link(), sizes, samples=30, shard_rows=7)
     trained = []
     for batch in (reader := DirectReader(source)):
         trained.append(positions_of(batch).tolist())
@@ -237,6 +231,24 @@ def test_a_batch_may_not_have_a_field_of_the_positions_name() -> None:
     assert with_positions([{"x": x}], positions)[0]["edl_positions"] is positions
     assert with_positions(x, positions) == (x, positions)
     assert with_positions([x], positions) == [x, positions]
+
+
+class Drawing(Batched):
+    """Draws numbers when an epoch begins, as loaders draw the seeds of their workers."""
+
+    drawn: tuple[float, ...] = ()
+
+    def batches_of(self, ids: Any) -> Iterator[Any]:
+        self.drawn += (np.random.random(),)
+        return super().batches_of(ids)
+
+
+def test_workers_of_each_rank_have_random_numbers_of_their_own() -> None:
+    feed, fixed = Drawing(Numbers(8), 4), settings_of(nodes=(2, 2), deal="static")
+    for rank in (0, 1, 0, 1):
+        list(DirectReader(source_of(feed, fixed, rank=rank, world=2)))
+    assert feed.drawn[0] != feed.drawn[1]
+    assert feed.drawn[:2] == feed.drawn[2:]
 
 
 NOTHING = np.zeros(0, np.int64)
