@@ -126,6 +126,9 @@ class DistilTrainerMixin:
         num_items_in_batch: Any = None,
     ) -> Any:
         """Return the loss of a batch; with `return_outputs` also the model's outputs."""
+        mask = inputs.get("attention_mask")
+        if "decoder_input_ids" in inputs:  # the attention mask is that of the encoder
+            mask = inputs["labels"] != -100 if "labels" in inputs else None
         if self._soft_label not in inputs:
             # The model may ignore unknown inputs, so it would train without the soft labels.
             if model.training:
@@ -141,7 +144,9 @@ class DistilTrainerMixin:
         outputs = model(**inputs)
         loss: Any = 0.0
         if soft_label is not None:  # None: there was no teacher
-            loss = self._soft_loss(outputs[self._logits], None, soft_label)
+            logits = outputs[self._logits]
+            has_mask = mask is not None and mask.shape == logits.shape[:-1]
+            loss = self._soft_loss(logits, None, soft_label, mask if has_mask else None)
         if self._alpha:
             if (model_loss := outputs.get("loss")) is None:
                 raise UsageError(

@@ -81,6 +81,7 @@ class DistillLoss:
         student_logits: Tensor,
         hard_label: Tensor | None = None,
         soft_label: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Return the loss of a batch.
 
@@ -90,6 +91,8 @@ class DistillLoss:
             hard_label: int [N, ...] or [N, ..., 1]; may be None if `alpha` is 0.
             soft_label: float [N, ..., C], of any float dtype; may be None if `beta` is 0. No
                 gradient flows into it.
+            mask: bool or 0 and 1 [N, ...], such as the attention mask of texts: psi is a mean over
+                rows of 1; None: over all rows.
 
         Returns:
             A scalar tensor of the dtype of the logits; with a soft term at least float32.
@@ -107,6 +110,7 @@ class DistillLoss:
                 self.temperature,
                 self.soft_label_is,
                 self.soft_label_temperature,
+                mask,
             )
             terms.append((self.beta * self.temperature**2, divergence))
         return weighted_sum(terms)

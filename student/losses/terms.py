@@ -33,6 +33,7 @@ def kl_divergence(
     temperature: float = 1.0,
     soft_label_is: SoftLabelIs | None = None,
     soft_label_temperature: float = 1.0,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Return `KL(softmax(teacher / T) || softmax(student / T))`, a mean over all but the last axis.
 
@@ -47,9 +48,10 @@ def kl_divergence(
             p^(T0/T), normalised. None: probabilities if all rows look like them, else logits.
         soft_label_temperature: T0, the temperature of the softmax that made the probabilities; 1
             for logits.
+        mask: bool or 0 and 1 [N, ...]: the mean is over rows of 1; None: over all rows.
 
     Returns:
-        A scalar tensor, float32 (float64 for float64 logits).
+        A scalar tensor, float32 (float64 for float64 logits); 0 if no row counts.
 
     Raises:
         UsageError: shapes or dtypes do not fit.
@@ -67,7 +69,16 @@ def kl_divergence(
         log_p = log_softmax(teacher / (temperature / soft_label_temperature), -1)
         p = log_p.exp()
     log_q = log_softmax(student_logits / temperature, -1)
-    return (p * (log_p - log_q)).sum(-1).mean()
+    divergence = (p * (log_p - log_q)).sum(-1)
+    if mask is None:
+        return divergence.mean()
+    if list(mask.shape) != list(divergence.shape):
+        raise UsageError(
+            f"the mask must have the shape {list(divergence.shape)} for student_logits of"
+            f" {list(student_logits.shape)}, not {list(mask.shape)}"
+        )
+    counts = cast(mask, divergence.dtype)
+    return (divergence * counts).sum() / counts.sum().clip(min=1)
 
 
 def logits_of_unknown_kind(soft_label: Tensor) -> Tensor:

@@ -65,6 +65,20 @@ def test_the_loss_is_alpha_hard_plus_beta_soft(tmp_path: Path) -> None:
     assert trainer.compute_loss(trainer.model.eval(), batch) == HARD, "as in evaluation"
 
 
+def test_padding_has_no_part_in_the_soft_loss(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, DistillLoss(0.0, 1.0))
+    x, soft = torch.randn(2, 2, 3, CLASSES)
+    is_text = torch.tensor([[True, True, False], [True, False, False]])
+    labels = torch.where(is_text, 1, -100)
+    for masks in (
+        {"attention_mask": is_text.long()},
+        {"attention_mask": torch.ones(2, 3), "decoder_input_ids": labels, "labels": labels},
+    ):
+        batch = {"logits": soft, **masks}
+        loss = trainer.compute_loss(lambda **_: {"logits": x}, batch)
+        torch.testing.assert_close(loss, DistillLoss(0, 1)(x[is_text], None, soft[is_text]))
+
+
 def test_a_training_without_soft_labels_is_refused(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, DistillLoss(0.25, 0.75))
     batch = {"x": torch.zeros(ROWS, CLASSES), "scores": torch.zeros(ROWS, CLASSES)}

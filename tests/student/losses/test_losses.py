@@ -186,7 +186,7 @@ def test_probabilities_may_be_rounded_or_exactly_zero(lib: Library) -> None:
     assert np.isfinite(gradient).all()
 
 
-def test_leading_dimensions_are_averaged_like_the_batch(lib: Library) -> None:
+def test_leading_dimensions_are_averaged_like_the_batch_except_padding(lib: Library) -> None:
     student, hard, teacher = batch(7)
     loss = DistillLoss(0.4, 0.6, 3)
     flat, _ = value_and_gradient(lib, loss, student, hard, teacher)
@@ -195,6 +195,13 @@ def test_leading_dimensions_are_averaged_like_the_batch(lib: Library) -> None:
 
 
 def test_a_term_of_weight_zero_is_not_computed(lib: Library) -> None:
+    padding = ((0, 0), (0, 4), (0, 0))
+    z, t = (lib.tensor(np.pad(one, padding, mode="wrap")) for one in (parts[0], parts[2]))
+    mask, soft = np.arange(7) < [[3], [3]], DistillLoss(0, 1, 3)
+    flat = float(soft(lib.tensor(student), None, lib.tensor(teacher)))
+    assert float(soft(z, None, t, lib.tensor(mask))) == pytest.approx(flat, 1e-12)
+    with pytest.raises(UsageError, match=r"the mask must have the shape \[2, 7\] for"):
+        soft(z, None, t, z)
     student, hard, teacher = batch(8)
     spoilt = np.full_like(teacher, np.nan)
     _, gradient = value_and_gradient(lib, DistillLoss(1, 0), student, hard, spoilt)
