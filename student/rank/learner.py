@@ -88,10 +88,12 @@ class TrainingPosition:
     Attributes:
         step: optimizer steps taken.
         epoch: number of the current epoch, from 0.
+        evaluated: step of the last evaluation; 0: there was none.
     """
 
     step: int = 0
     epoch: int = 0
+    evaluated: int = 0
 
 
 @dataclass(frozen=True, slots=True)

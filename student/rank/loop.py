@@ -99,6 +99,9 @@ class Loop:
         self._first_step = self.position.step
         self.learner.model.train()
         empty, evaluated = 0, False
+        # A rank was lost in the last evaluation: the last step is saved before it.
+        if self._reached_last_step() and self.position.evaluated < self.position.step:
+            evaluated = self.reporter.epoch_done()
         while not self._is_finished():
             if self._epoch() == "left":
                 return "left"

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 #: Keys of a checkpoint's state.
 EPOCH: Final = "epoch"
+EVALUATED: Final = "evaluated_step"
 FEED: Final = "feed"
 FACTOR: Final = "learning_rate_factor"
 METRICS: Final = "metrics"
@@ -107,7 +108,7 @@ class RankReporter:
         learner = self.saver.learner
         metrics = self.evaluation.run(learner.model, learner.group, self._report_evaluation)
         if metrics:
-            self.metrics = metrics
+            self.metrics, self.position.evaluated = metrics, self.position.step
             first = next(iter(metrics.values()))
             learner.rate.evaluated(first)
             self._unsent = self._last
@@ -273,6 +274,7 @@ class Saver:
             return
         state = {
             EPOCH: position.epoch,
+            EVALUATED: position.evaluated,
             FEED: merge_states(states, self.base),
             FACTOR: self.learner.rate.factor,
             METRICS: dict(metrics),

@@ -22,7 +22,7 @@ from ..messages import Order, Ready, Scaled
 from .learner import Learner, TrainingPosition
 from .loop import Loop, do_nothing
 from .prefetcher import BatchPrefetcher, Shares
-from .reporting import EPOCH, FACTOR, FEED, METRICS, RankReporter, Saver
+from .reporting import EPOCH, EVALUATED, FACTOR, FEED, METRICS, RankReporter, Saver
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     state = {} if contents is None else contents.state
     # If the epoch restarts, the saved positions now stand for other samples.
     saved_feed = None if order.restarts_epoch else state.get(FEED)
-    position = TrainingPosition(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
+    step = 0 if contents is None else contents.step
+    position = TrainingPosition(step, int(state.get(EPOCH, 0)), int(state.get(EVALUATED, step)))
     shares = Shares(RowShares.equal(world, world), rank)
     source = source_for(
         spec.feed("train"),
