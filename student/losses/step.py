@@ -32,7 +32,7 @@ class Terms:
         total: the loss, with gradients.
         named: detached terms `hard`, `soft`, `hint NAME` without their weights, and `total`. NAME
             is the teachers' output that the hint imitates. Terms of weight 0 in this step, or
-            without labels in this batch, are missing.
+            without labels in this batch, are missing, unless only `hard` is left by `hard_only`.
     """
 
     total: Any
@@ -90,6 +90,8 @@ class StepLoss:
                 is left for this batch.
         """
         terms = [*self._terms(outputs, labels, soft or {}, step)]
+        if not terms and self._only_hard(soft or {}):  # by its schedule, alpha is 0 in this step
+            terms = [("hard", 0.0, self._hard(outputs, labels))]
         if not terms:
             raise UsageError(
                 f"no term of the loss has a weight in step {step}: alpha, beta and hints are 0, or"
@@ -147,6 +149,10 @@ class StepLoss:
                 )
                 term = feature_l2(student, soft[hint.teacher], projector, hint.teacher)
                 yield f"hint {hint.teacher}", weight, term
+
+    def _only_hard(self, soft: Mapping[str, Any]) -> bool:
+        hard_only = self.distill is not None and self.distill.no_teacher == "hard_only"
+        return hard_only and all(label is None for label in soft.values())
 
     def _hard_term(self, distill: Distill, outputs: Any, labels: Any) -> Any:
         hard = self._hard(outputs, labels)

@@ -320,6 +320,8 @@ def test_a_batch_without_soft_labels_has_its_hard_term(lib: Library, cross_entro
     soft_only = StepLoss(cross_entropy, Distill("teachers", alpha=0, beta=1), None)
     with pytest.raises(UsageError, match="no term of the loss has a weight in step 7"):
         soft_only(logits, label, {"": None}, 7)
+    fades = Distill("teachers", alpha=Steps((1, 0), (5,)), no_teacher="hard_only")
+    assert float(StepLoss(cross_entropy, fades, None)(logits, label, None, 5).total) == 0
 
 
 def test_a_hint_trains_the_student_and_its_projector(lib: Library) -> None:
