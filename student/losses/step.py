@@ -122,7 +122,7 @@ class StepLoss:
                 f" output {name!r} is neither logits nor probabilities: use loss='mse' or another"
                 f" output, or start the teachers with --output {name}=logits if it is logits"
             )
-        if kind and kind != "other":
+        if kind:  # "other" is compared as it is, like logits
             self._published = "probabilities" if kind == "probabilities" else "logits"
 
     def _terms(

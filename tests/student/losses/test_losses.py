@@ -167,7 +167,10 @@ def test_the_loss_follows_what_teachers_publish(
     loss = StepLoss(lambda outputs, labels: None, Distill("s", output="scores"), None)
     with pytest.raises(UsageError, match=r"output 'scores' is neither logits nor probabilities"):
         loss.on_label_kinds(kinds)
-    StepLoss(lambda outputs, labels: None, Distill("s", loss="mse"), None).on_label_kinds(kinds)
+    loss = StepLoss(cross_entropy, Distill("s", alpha=0, beta=1, loss="mse"), None)
+    loss.on_label_kinds({"scores": "other"})
+    one = lib.tensor(np.ones((1, 1)))  # also if it looks like a probability
+    assert float(loss(one, None, {"": one}, 0).total) == 0
 
 
 def test_probabilities_may_be_rounded_or_exactly_zero(lib: Library) -> None:
