@@ -297,7 +297,7 @@ def feature_l2(student: Tensor, teacher: Tensor, projector: Any = None, name: st
         name: name of the teacher's output, for messages.
 
     Returns:
-        A scalar tensor of the dtype of `student`.
+        A scalar tensor, float32 (float64 for a float64 feature map).
 
     Raises:
         UsageError: the shapes differ.
@@ -309,6 +309,7 @@ def feature_l2(student: Tensor, teacher: Tensor, projector: Any = None, name: st
             f"the feature map {name!r} of the teachers is {list(teacher.shape)}, the student's"
             f" {verb} {list(projected.shape)}: give the hint a projector= to that shape"
         )
+    projected = at_least_float32(projected)
     return (projected - cast(teacher.detach(), projected.dtype)).square().mean()
 
 
@@ -335,7 +336,7 @@ def cast(tensor: Tensor, dtype: Any) -> Tensor:
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Convert 16-bit floats to float32: they are too coarse for sums over classes."""
+    """Convert 16-bit floats to float32: too coarse for sums, and float16 ends at 65504."""
     return cast(tensor, "float32") if "16" in str(tensor.dtype) else tensor
 
 

@@ -195,9 +195,6 @@ def test_leading_dimensions_are_averaged_like_the_batch_except_padding(lib: Libr
     flat, _ = value_and_gradient(lib, loss, student, hard, teacher)
     parts = (student.reshape(2, 3, -1), hard.reshape(2, 3), teacher.reshape(2, 3, -1))
     assert flat == pytest.approx(value_and_gradient(lib, loss, *parts)[0], 1e-12)
-
-
-def test_a_term_of_weight_zero_is_not_computed(lib: Library) -> None:
     padding = ((0, 0), (0, 4), (0, 0))
     z, t = (lib.tensor(np.pad(one, padding, mode="wrap")) for one in (parts[0], parts[2]))
     mask, soft = np.arange(7) < [[3], [3]], DistillLoss(0, 1, 3)
@@ -205,6 +202,9 @@ def test_a_term_of_weight_zero_is_not_computed(lib: Library) -> None:
     assert float(soft(z, None, t, lib.tensor(mask))) == pytest.approx(flat, 1e-12)
     with pytest.raises(UsageError, match=r"the mask must have the shape \[2, 7\] for"):
         soft(z, None, t, z)
+
+
+def test_a_term_of_weight_zero_is_not_computed(lib: Library) -> None:
     student, hard, teacher = batch(8)
     spoilt = np.full_like(teacher, np.nan)
     _, gradient = value_and_gradient(lib, DistillLoss(1, 0), student, hard, spoilt)
@@ -320,11 +320,11 @@ def test_a_batch_without_soft_labels_has_its_hard_term(lib: Library, cross_entro
     for soft in ({"": None}, None):
         total = loss(logits, label, soft, 0).total
         assert float(total) == pytest.approx(0.25 * float(cross_entropy(logits, label)))
+    fades = Distill("teachers", alpha=Steps((1, 0), (5,)), no_teacher="hard_only")
+    assert float(StepLoss(cross_entropy, fades, None)(logits, label, None, 5).total) == 0
     soft_only = StepLoss(cross_entropy, Distill("teachers", alpha=0, beta=1), None)
     with pytest.raises(UsageError, match="no term of the loss has a weight in step 7"):
         soft_only(logits, label, {"": None}, 7)
-    fades = Distill("teachers", alpha=Steps((1, 0), (5,)), no_teacher="hard_only")
-    assert float(StepLoss(cross_entropy, fades, None)(logits, label, None, 5).total) == 0
 
 
 def test_a_hint_trains_the_student_and_its_projector(lib: Library) -> None:
@@ -369,8 +369,10 @@ def test_half_precision_is_compared_in_full(lib: Library, cross_entropy: Any) ->
     kept = [lib.tensor(one) for one in top_k(teacher.numpy(), 2)]
     assert top_k_divergence(half, *kept).dtype == lib.framework.float32
     for name in ("bfloat16", "float16"):
-        for term in (kl_divergence, logits_mse):
+        for term in (kl_divergence, logits_mse, feature_l2):
             assert term(cast(logits, name), teacher).dtype == lib.framework.float32
+    wide = lib.tensor(np.full((2, 3), 300.0))  # its square is infinite in float16
+    assert float(feature_l2(cast(wide, "float16"), 0 * wide)) == 90_000
     full = DistillLoss(0, 1, 4)(logits, None, teacher)
     by_half_labels = DistillLoss(0, 1, 4)(logits, None, cast(teacher, "float16"))
     assert by_half_labels.dtype == lib.framework.float32
@@ -481,16 +483,6 @@ def test_top_k_needs_no_memory_for_k_times_all_classes() -> None:
     assert max(sizes) == student.size
 
 
-def test_feature_maps_are_compared_once_they_are_projected(lib: Library) -> None:
-    narrow = lib.tensor(drawn(11, ROWS, 3).astype("float32"))
-    layer = lib.linear(3, 5)
-    wide = lib.tensor(np.zeros((ROWS, 5), "f4"))
-    feature_l2(narrow, wide, layer).backward()
-    assert layer.weight.grad.abs().sum() > 0
-    with pytest.raises(UsageError, match=r"'map' .* \[6, 5\].*is \[6, 3\].*projector="):
-        feature_l2(narrow, wide, name="map")
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 def test_label_smoothing_is_cross_entropy_with_smoothed_labels(
     lib: Library, cross_entropy: Any, smoothing: float
@@ -512,6 +504,8 @@ def test_what_does_not_fit_is_refused(lib: Library) -> None:
     logits, other = lib.tensor(np.zeros((2, 3))), lib.tensor(np.zeros((2, 4)))
     with pytest.raises(UsageError, match="must have the shape"):
         logits_mse(logits, other)
+    with pytest.raises(UsageError, match=r"'map' .* \[2, 4\].*is \[2, 3\].*projector="):
+        feature_l2(logits, other, name="map")
     with pytest.raises(UsageError, match="top-k labels for student_logits"):
         top_k_divergence(logits, other, cast(other, "int64"), lib.tensor(np.zeros(2)))
     with pytest.raises(UsageError, match="integers as indices"):
