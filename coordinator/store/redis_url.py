@@ -90,6 +90,23 @@ def with_absolute_paths(url: str) -> str:
     return address + mark + urlencode(parameters, safe="/")
 
 
+def name_same_database(*urls: str) -> bool:
+    """Return whether URLs are valid and name the same hosts, or path, and the same database.
+
+    Users, passwords, TLS and files do not matter, and no file is read.
+    """
+    databases = set()
+    for url in urls:
+        address, _, query = url.partition("?")
+        kept = "&".join(each for each in query.split("&") if each.startswith("db="))
+        try:
+            parsed = _parsed(f"{address}?{kept}", "")
+        except ValueError:
+            return False
+        databases.add((frozenset(parsed.hosts), parsed.path, parsed.master, parsed.db))
+    return len(databases) == 1
+
+
 def parse(url: str) -> RedisUrl:
     """Parse a URL.
 

@@ -72,7 +72,8 @@ Coordinator = Annotated[
         "--redis",
         envvar="EDL_COORDINATOR",
         metavar="URL",
-        help="Redis URL of the mesh for resources that name none.",
+        help="Redis URL of the mesh for resources that name none. The progress of trainings is read"
+        " only there.",
     ),
 ]
 Interval = Annotated[

@@ -14,8 +14,9 @@ class OperatorConfig:
 
     Attributes:
         namespace: namespace of the resources; "": all namespaces.
-        coordinator: Redis URL of the mesh for resources that name none; None: each TeacherService
-            and each training must name one.
+        coordinator: Redis URL of the mesh for resources that name none, and of the only Redis where
+            the progress of trainings is read; None: each TeacherService and each training must name
+            one, and progress is unknown.
         interval_s: seconds between two rounds if nothing changes.
         elastic: how jobs share the cluster.
         growing_cluster: the cluster adds machines for waiting pods, so its free resources do not

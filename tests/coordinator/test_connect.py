@@ -23,6 +23,7 @@ from edl.coordinator.store.records import is_member, log_position
 from edl.coordinator.store.redis_url import (
     holds_password,
     masked,
+    name_same_database,
     open_client,
     parse,
     read_password,
@@ -207,6 +208,11 @@ def test_a_url_is_taken_apart(tmp_path: Path) -> None:
     assert parse("unix://u:p@/run/redis.sock?db=2").path == "/run/redis.sock"
     # A file that rotates wins over a password that stands in the URL.
     assert "password" not in parse(f"redis://u:old@h?password_file={secret}").login
+    # Who logs in, and by which files, is not part of what a URL names.
+    mesh = "rediss+sentinel://u@b,A/mesh?password_file=/nowhere&db=1&ssl_ca_certs=/nowhere"
+    assert name_same_database("redis+sentinel://a,b:26379/mesh/1", mesh)
+    others = ("redis+sentinel://a,b/mesh", "redis+sentinel://a,b/x/1", "redis://a/1", "x")
+    assert not any(name_same_database(other, mesh) for other in others)
 
 
 def test_tls_is_spoken_with_sentinels_and_with_the_master() -> None:

@@ -125,7 +125,7 @@ def test_pods_that_start_together_agree_on_one_master(
     with mesh_of(tmp_path, secrets, sentinels=1) as mesh:
         with closing(connect(mesh.url("edl-manager", "edl-redis-manager"), DEADLINE_S)) as registry:
             assert registry.time_ms() > 0
-        # The operator reads how far a training is by the URL of its nodes, which is its own, too.
+        # The operator reads how far a training is by its own URL, which is that of the nodes, too.
         objects = kubernetes.compose(("operator",))
         (pod,) = (one for one in kubernetes.pods(objects) if "edl-operator" in one.owner)
         url = kubernetes.environment(pod, pod.main, objects)["EDL_COORDINATOR"]

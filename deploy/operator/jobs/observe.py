@@ -6,11 +6,12 @@ import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ....coordinator.jobs import JobBoard, open_job_board
+from ....coordinator.store.redis_url import name_same_database
 from ....mesh.jobs.job_run import TrainingProgress, read_progress
 from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
 from ....mesh.kubernetes.resources import (
@@ -27,9 +28,10 @@ from ....runtime.errors import EdlError, UsageError
 from ....scheduler.elastic_values import Pool
 from ..capacity import NOT_ENDED, PLENTY, Machines
 from ..config import OperatorConfig
+from ..error_log import ErrorLog
 from .ledger import DesiredJob, ObservedJob, PodLedger
 from .node_pods import job_of, node_pod_of, number_of
-from .pods import needs_of, spec_of, tolerations_of
+from .pods import needs_of, redis_url_of, spec_of, tolerations_of
 from .status import has_ended, ledger_of
 
 log = logging.getLogger(__name__)
@@ -43,56 +45,61 @@ _UNKNOWN: Final = TrainingProgress(steady=True)
 class ProgressReader:
     """Reads the progress of trainings, which their ranks report in Redis.
 
-    It keeps its connections open. Use it from one thread. Without Redis the progress is unknown,
-    and a job counts as steady.
+    It opens only the operator's own URL. By the URL of a job, users could make the operator send
+    its secret files to any host, as passwords. Use it from one thread.
 
     Args:
+        url: Redis URL of the operator; None: it has none.
         opening: opens the job board at a Redis URL.
         clock: returns seconds that do not go back.
     """
 
     def __init__(
         self,
+        url: str | None,
         opening: Callable[[str], JobBoard] = open_job_board,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._open, self._clock = opening, clock
-        self._boards: dict[str, JobBoard] = {}
-        self._retry_at_s: dict[str, float] = {}
+        self._url, self._open, self._clock = url, opening, clock
+        self._board: JobBoard | None = None
+        self._retry_at_s: float | None = None
 
     def read(self, url: str, job: str, nodes: int) -> TrainingProgress:
-        """Return the progress of one training.
+        """Return the progress of one training; unknown if Redis does not answer.
 
         Args:
-            url: URL of its Redis.
+            url: Redis URL of its nodes.
             job: its name.
             nodes: number of its nodes.
+
+        Raises:
+            UsageError: its nodes use another Redis than the operator.
         """
-        if self._retry_at_s.get(url, float("-inf")) > self._clock():
+        if self._url is None or (url != self._url and not name_same_database(url, self._url)):
+            raise UsageError(
+                "unknown, because the Redis URL of its nodes does not name the operator's own Redis"
+                " (--redis)"
+            )
+        if self._retry_at_s is not None and self._retry_at_s > self._clock():
             return _UNKNOWN
         try:
-            if url not in self._boards:
-                self._boards[url] = self._open(url)
-            progress = read_progress(self._boards[url], job, nodes)
+            if self._board is None:
+                self._board = self._open(self._url)
+            progress = read_progress(self._board, job, nodes)
         except EdlError as error:
             # A warning once per outage.
-            level = logging.DEBUG if url in self._retry_at_s else logging.WARNING
+            level = logging.WARNING if self._retry_at_s is None else logging.DEBUG
             log.log(level, "cannot read the progress of trainings: %s", error)
-            self._retry_at_s[url] = self._clock() + _PAUSE_S
+            self._retry_at_s = self._clock() + _PAUSE_S
             return _UNKNOWN
-        self._retry_at_s.pop(url, None)
+        self._retry_at_s = None
         return progress
 
-    def retain(self, urls: Collection[str]) -> None:
-        """Close the connections to all URLs but these."""
-        for url in self._boards.keys() - urls:
-            with contextlib.suppress(EdlError):
-                self._boards.pop(url).close()
-        self._retry_at_s = {url: at_s for url, at_s in self._retry_at_s.items() if url in urls}
-
     def close(self) -> None:
-        """Close all connections."""
-        self.retain(())
+        """Close the connection."""
+        if self._board is not None:
+            with contextlib.suppress(EdlError):
+                self._board.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +134,7 @@ class ClusterReader:
     ) -> None:
         self._client, self._config, self._trainings = client, config, trainings
         self._every_s = every_s
+        self._errors = ErrorLog()
         self._read_s = float("-inf")
         # uids and generations of the jobs at the latest read of machines and other pods
         self._read_for: frozenset[object] = frozenset()
@@ -146,7 +154,7 @@ class ClusterReader:
         """
         named = _named(self._client.list(DISTILL_JOB, namespace=self._config.namespace))
         active = [job for job in named.values() if not has_ended(job)]
-        self._trainings.retain({self._url_of(job) for job in active})
+        self._errors.retain({job["metadata"]["uid"] for job in active})
         if not named:  # the cluster itself ends pods of deleted jobs
             return ClusterSnapshot({}, (), {}, Pool({}))
         pods = self._client.list(POD, NODES_SELECTOR, ALL_NAMESPACES)
@@ -179,20 +187,17 @@ class ClusterReader:
             self._machines, self._pods = machines, [pod for pod in pods if not is_job_node(pod)]
             self._read_s, self._read_for = now, current
 
-    def _url_of(self, resource: Object) -> str:
-        """Return the Redis URL of a job's nodes; empty: none is known."""
-        spec = resource.get("spec", {})
-        own = (spec.get("env") or {}).get("EDL_COORDINATOR") or spec.get("coordinator")
-        return str(own or self._config.coordinator or "")
-
     def _job(self, name: str, resource: Object, pods: Iterable[Object]) -> ObservedJob:
         wanted = wanted_of(resource, self._config.coordinator)
         nodes = tuple(node_pod_of(pod, self._machines) for pod in pods)
         staying = sum(node.stays for node in nodes)
-        url = self._url_of(resource)
-        training = _UNKNOWN
-        if wanted.trains and staying and url and not has_ended(resource):
-            training = self._trainings.read(url, resource["metadata"]["name"], staying)
+        training, meta = _UNKNOWN, resource["metadata"]
+        if wanted.trains and staying and not wanted.spec_error and not has_ended(resource):
+            try:
+                url = redis_url_of(resource, self._config.coordinator)
+                training = self._trainings.read(url, meta["name"], staying)
+            except UsageError as error:  # the job counts as steady
+                self._errors.report(log, meta["uid"], f"progress of job {name}", error)
         try:
             ledger = ledger_of(resource)
         except UsageError as error:  # start a new ledger: its pods show which numbers are used

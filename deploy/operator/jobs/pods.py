@@ -85,6 +85,16 @@ def needs_of(job: Object, coordinator: str | None) -> dict[str, float]:
     return checked_requests_of(pod_of(job, 0, coordinator)["spec"])
 
 
+def redis_url_of(job: Object, coordinator: str | None) -> str:
+    """Return the Redis URL of a job's nodes; empty: not in the pod, so it is in a Secret.
+
+    Arguments and errors are those of `pod_of`.
+    """
+    variables = _node_container(pod_of(job, 0, coordinator)["spec"])["env"]
+    found = (each.get("value") for each in variables if each["name"] == "EDL_COORDINATOR")
+    return str(next(found, "") or "")
+
+
 def tolerations_of(job: Object, coordinator: str | None) -> list[Object]:
     """Return the tolerations of a job's nodes; empty if the job is invalid."""
     try:
@@ -136,6 +146,11 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
     }
 
 
+def _node_container(pod_spec: Object) -> Object:
+    containers: list[Object] = pod_spec["containers"]
+    return next(one for one in containers if one["name"] == NODE_CONTAINER)
+
+
 def _check_training(job: Object, pod_spec: Object) -> None:
     """Check that the nodes of a training can reach the mesh's Redis and share checkpoints.
 
@@ -143,7 +158,7 @@ def _check_training(job: Object, pod_spec: Object) -> None:
         UsageError: neither the job nor its template names a URL or a shared location, or the URL
             contains a password.
     """
-    container = next(one for one in pod_spec["containers"] if one["name"] == NODE_CONTAINER)
+    container = _node_container(pod_spec)
     coordinator_known = check_coordinator(container) or container.get("envFrom")
     if job["spec"].get("train") and not coordinator_known:
         raise UsageError(

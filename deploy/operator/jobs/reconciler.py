@@ -58,7 +58,7 @@ class DistillJobReconciler:
         cluster_s: float = 2.0,
     ) -> None:
         self._client, self._config = client, config
-        self._trainings = trainings if trainings is not None else ProgressReader()
+        self._trainings = trainings or ProgressReader(config.coordinator)
         self._errors = ErrorLog()
         self._reader = ClusterReader(client, config, self._trainings, cluster_s)
 
@@ -78,7 +78,7 @@ class DistillJobReconciler:
                 return
 
     def close(self) -> None:
-        """Close the connections to Redis, not the client."""
+        """Close the connection to Redis, not the client."""
         self._trainings.close()
 
     def _once(self, now: float) -> bool:

@@ -36,7 +36,7 @@ class JobsWorld:
             elastic=ElasticConfig(freeze_s=0),
             lost_pause_s=0,
         )
-        self.trainings = FakeTrainings()
+        self.trainings = FakeTrainings(REDIS)
         self.now = time.time()
         self.jobs = self.operator(cluster.client)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -88,12 +89,10 @@ def test_nodes_on_a_silent_machine_stay_for_a_while(cluster: Cluster) -> None:
     times = dict.fromkeys(("lastTransitionTime", "lastHeartbeatTime"), rfc3339_s(silent_s))
     silent = {"type": "Ready", "status": "Unknown", "reason": "Silent", "message": "", **times}
     cluster.patch_status(NODE, machine, conditions=[silent])
-    world.now = silent_s + 20
-    world.reconcile()
-    assert len(world.nodes("a")) == 5
-    world.now = silent_s + 30
-    world.reconcile()
-    assert len(world.nodes("a")) == 4
+    for after_s, nodes in ((20, 5), (30, 4)):
+        world.now = silent_s + after_s
+        world.reconcile()
+        assert len(world.nodes("a")) == nodes
 
 
 def test_a_job_recreated_under_its_name_gets_new_pods(cluster: Cluster) -> None:
@@ -149,8 +148,7 @@ def test_an_invalid_spec_is_reported_in_the_status_and_hinders_no_other_job(
 def tainted_node(cluster: Cluster, cpu: str) -> dict[str, Any]:
     """Add a node that keeps pods away; returns a template whose pods tolerate that."""
     name = cluster.node("head", cpu=cpu)
-    taint = {"key": "gpu", "effect": "NoSchedule"}
-    cluster.client.patch(NODE, name, {"spec": {"taints": [taint]}})
+    cluster.client.patch(NODE, name, {"spec": {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}})
     return {"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}}
 
 
@@ -186,7 +184,7 @@ def test_running_nodes_of_a_spec_that_became_invalid_keep_their_room(cluster: Cl
 
 def test_how_far_a_training_is_comes_from_its_board() -> None:
     board = JobBoard(MemoryStore())
-    trainings = ProgressReader(lambda _: board)
+    trainings = ProgressReader(REDIS, lambda _: board)
     assert trainings.read(REDIS, "ctr", 1) == TrainingProgress(None, steady=False)
     board.join("ctr", "n1", {}, 10)
     assert board.lead("ctr", "n1", 10)
@@ -194,56 +192,53 @@ def test_how_far_a_training_is_comes_from_its_board() -> None:
     assert board.report("ctr", 1, 0, {"step": 30, "steps": 120})
     assert trainings.read(REDIS, "ctr", 1) == TrainingProgress(0.25, steady=True)
     assert trainings.read(REDIS, "ctr", 2) == TrainingProgress(0.25, steady=False)
-    trainings.close()
 
 
-def test_connections_of_jobs_that_have_gone_are_closed(cluster: Cluster) -> None:
-    opened: dict[str, JobBoard] = {}
-    closed = []
-
-    class Board(JobBoard):
-        def close(self) -> None:
-            closed.append(self)
-
-    world = submitted(cluster, 1, 1, train="job.py", env={"EDL_COORDINATOR": "redis://other:6379"})
-    trainings = ProgressReader(lambda url: opened.setdefault(url, Board(MemoryStore())))
-    world.jobs = DistillJobReconciler(cluster.client, world.config, trainings, 0.0)
-    world.rest()
-    assert (list(opened), closed) == (["redis://other:6379"], [])
-    cluster.client.delete(DISTILL_JOB, "a")
-    world.jobs.reconcile(world.now)
-    assert len(closed) == 1
-    cluster.collect_garbage()
+def test_progress_is_read_only_by_the_operators_own_url(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = Mock(**{"reports.return_value": [], "generation.return_value": None})
+    opened = Mock(return_value=board)
+    thief = {"EDL_COORDINATOR": "redis://thief?password_file=/run/secrets/token"}
+    hidden = {"name": "EDL_COORDINATOR", "valueFrom": {"secretKeyRef": {"name": "r", "key": "u"}}}
+    template = {"spec": {"containers": [{"name": "node", "env": [hidden]}]}}
+    world = submitted(cluster, 1, 1, train="job.py", env=thief, coordinator=REDIS)
+    world.submit("b", 1, 1, train="job.py")
+    same = "redis://me@HEAD/0?password_file=/of/the/node"
+    world.submit("c", 1, 1, train="job.py", coordinator=same)
+    world.submit("d", 1, 1, train="job.py", podTemplate=template)
+    own = ProgressReader(REDIS, opened)
+    world.jobs = DistillJobReconciler(cluster.client, world.config, own, cluster_s=0.0)
+    with caplog.at_level(logging.WARNING):
+        world.rest()
+    opened.assert_called_once_with(REDIS)
+    assert {one.args for one in board.reports.call_args_list} == {("b",), ("c",)}
+    logged = sorted(one.getMessage().partition(",")[0] for one in caplog.records)
+    assert logged == ["progress of job a: unknown", "progress of job d: unknown"]
+    world.jobs.close()
+    board.close.assert_called_once_with()
 
 
 def test_a_silent_redis_is_not_asked_again_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    asked, now = [], [0.0]
-
-    def opened(url: str) -> JobBoard:
-        asked.append(url)
-        raise RedisUnavailable("Redis does not answer")
-
-    trainings = ProgressReader(opened, lambda: now[0])
+    opened, now = Mock(side_effect=RedisUnavailable("Redis does not answer")), [0.0]
+    trainings = ProgressReader(REDIS, opened, lambda: now[0])
     with caplog.at_level(logging.WARNING):
         unknown = TrainingProgress(steady=True)
         assert trainings.read(REDIS, "a", 1) == trainings.read(REDIS, "b", 1) == unknown
-        assert asked == [REDIS]
+        opened.assert_called_once_with(REDIS)
         now[0] = 31.0
         trainings.read(REDIS, "a", 1)
-    assert len(asked) == 2
-    assert len(caplog.records) == 1
-    trainings.close()
+    assert (opened.call_count, len(caplog.records)) == (2, 1)
 
 
 def test_a_training_that_forms_its_world_or_is_nearly_done_does_not_grow(cluster: Cluster) -> None:
     world = running(cluster, 1, 3, cpu="1", train="job.py", checkpoint="shared")
     cluster.node("m2", cpu="2")
-    forming, nearly_done, halfway = (
-        TrainingProgress(0.1, steady=False),
-        TrainingProgress(0.97, steady=True),
-        TrainingProgress(0.5, steady=True),
-    )
-    for progress, nodes in ((forming, [1]), (nearly_done, [1]), (halfway, [1, 2, 3])):
+    for progress, nodes in (
+        (TrainingProgress(0.1, steady=False), [1]),
+        (TrainingProgress(0.97, steady=True), [1]),
+        (TrainingProgress(0.5, steady=True), [1, 2, 3]),
+    ):
         world.trainings.progress = progress
         world.rest()
         assert world.nodes("a") == nodes
