@@ -122,9 +122,8 @@ def of_reader() -> str:
         exporter.answered(member, "t", MagicMock(seconds=0.1, job=MagicMock(samples=4)))
         reports = [pb.StudentReport()]
         exporter.show([member], reports, MagicMock(partial=0, unlabelled=0), Counter(), 0.0)
-        with urllib.request.urlopen(
-            f"http://{exporter.address}/metrics", timeout=DEADLINE_S
-        ) as answer:
+        url = f"http://{exporter.address}/metrics"
+        with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
             return str(answer.read().decode())
     finally:
         exporter.close()

@@ -58,13 +58,8 @@ def compose(components: tuple[str, ...]) -> tuple[Object, ...]:
         here = Path(made).resolve()
         folders = [KUBERNETES / "base", *(KUBERNETES / "components" / one for one in components)]
         base, *others = (os.path.relpath(folder, here) for folder in folders)
-        overlay = {
-            "apiVersion": "kustomize.config.k8s.io/v1beta1",
-            "kind": "Kustomization",
-            "namespace": NAMESPACE,
-            "resources": [base],
-            "components": others,
-        }
+        kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+        overlay = {**kind, "namespace": NAMESPACE, "resources": [base], "components": others}
         (here / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
         return kustomize(here)
 

@@ -296,13 +296,9 @@ def test_what_stands_inside_the_kinds_of_others_is_valid_too() -> None:
         kubernetes_validate.validate(whole, VERSIONS[0], strict=True)
     for scaled in of_kind(everything(), "ScaledObject"):
         behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-        target = {"kind": "Deployment", "name": "a"}
-        autoscaler = {
-            "apiVersion": "autoscaling/v2",
-            "kind": "HorizontalPodAutoscaler",
-            "metadata": {"name": "a"},
-            "spec": {"scaleTargetRef": target, "maxReplicas": 1, "behavior": behavior},
-        }
+        kind = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+        target = {"scaleTargetRef": {"kind": "Deployment", "name": "a"}, "maxReplicas": 1}
+        autoscaler = {**kind, "metadata": {"name": "a"}, "spec": {**target, "behavior": behavior}}
         kubernetes_validate.validate(autoscaler, VERSIONS[0], strict=True)
 
 

@@ -86,11 +86,8 @@ def _takes(one: Mapping[str, Any], server: Endpoint, port: int, protocol: str) -
     first = one["port"]
     if isinstance(first, str):
         first = server.pod.ports.get(first) if server.pod else None
-    return (
-        first is not None
-        and first <= port <= one.get("endPort", first)
-        and (one["protocol"] == protocol)
-    )
+    fits: bool = first is not None and first <= port <= one.get("endPort", first)
+    return fits and one["protocol"] == protocol
 
 
 MESH = ("coordinator", "teacher", "student", "redis", "sentinel", "operator", "shell")

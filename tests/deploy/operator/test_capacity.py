@@ -48,17 +48,11 @@ def test_quantities_by_kinds_that_read_well() -> None:
         ({"containers": [{"resources": {"limits": {"cpu": 3}}}]}, 3.0),
         ({"containers": [{"resources": {"limits": {"cpu": 3}, "requests": {"cpu": 1}}}]}, 1.0),
         ({"containers": [requesting(1)], "initContainers": [requesting(4)]}, 4.0),
-        (
-            {
-                "containers": [requesting(1)],
-                "initContainers": [{"restartPolicy": "Always", **requesting(2)}, requesting(0.5)],
-                "overhead": {"cpu": "250m"},
-            },
-            3.25,
-        ),
+        ({"containers": [requesting(1)], "overhead": {"cpu": "250m"}, "initContainers": [
+            {"restartPolicy": "Always", **requesting(2)}, requesting(0.5)]}, 3.25),
         ({"containers": [requesting(1)] * 3, **requesting(2)}, 2.0),
     ],
-)
+)  # fmt: skip
 def test_what_a_pod_takes(spec: dict[str, Any], cpu: float | None) -> None:
     found = requests_of(spec)
     assert found.pop("pods") == 1.0
@@ -66,15 +60,11 @@ def test_what_a_pod_takes(spec: dict[str, Any], cpu: float | None) -> None:
 
 
 def test_only_machines_that_are_ready_and_take_pods_count() -> None:
-    machines = Machines.of(
-        [
-            machine("a", cpu="4", memory="8Gi"),
-            machine("b", cpu="2", gpu="1"),
-            machine("down", ready="False", cpu="9"),
-            machine("silent", ready="Unknown", cpu="9"),
-            machine("cordoned", closed=True, cpu="9"),
-        ]
-    )
+    machines = Machines.of([
+        machine("a", cpu="4", memory="8Gi"), machine("b", cpu="2", gpu="1"),
+        machine("down", ready="False", cpu="9"), machine("silent", ready="Unknown", cpu="9"),
+        machine("cordoned", closed=True, cpu="9"),
+    ])  # fmt: skip
     assert [machines.of_pod(pod(name)) for name in ("a", "down", "gone", "cordoned", "")] == [
         "counted", "silent", "silent", "closed", "none",
     ]  # fmt: skip
@@ -114,18 +104,10 @@ def test_machines_whose_taints_keep_all_away_are_closed(
 
 def test_what_is_others_and_what_is_wanted_back() -> None:
     machines = Machines.of([machine("a", cpu="8"), machine("down", ready="False", cpu="8")])
-    ours = pod("a", cpu="100")
-    teacher = pod(cpu="2", phase="Pending", teaches=True)
-    pods = [
-        ours,
-        pod("a", cpu="500m"),
-        pod("a", phase="Succeeded"),
-        pod("down"),
-        pod(phase="Pending", cpu="50"),
-        teacher,
-    ]
-    pool = machines.pool(pods, lambda one: one is ours)
-    assert pool.reserved == {"cpu": 2.5}
+    ours, teacher = pod("a", cpu="100"), pod(cpu="2", phase="Pending", teaches=True)
+    others = [pod("a", cpu="500m"), pod("a", phase="Succeeded"), pod("down")]
+    pods = [ours, *others, pod(phase="Pending", cpu="50"), teacher]
+    assert machines.pool(pods, lambda one: one is ours).reserved == {"cpu": 2.5}
 
 
 @pytest.mark.parametrize(

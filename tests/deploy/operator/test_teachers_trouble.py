@@ -113,10 +113,9 @@ def test_an_error_of_one_service_is_logged_once_and_does_not_block_others(
         for number in (1, 2, 3):
             both.said.numbers.update(resnet101=number, other=number)
             services.reconcile(both.now + number)
-        assert [one.getMessage() for one in caplog.records] == [
-            "cannot read the capacity of the cluster: nodes is forbidden",
-            f"service {NAME}: {error}",
-        ]
+        nodes = "cannot read the capacity of the cluster: nodes is forbidden"
+        said = [one.getMessage() for one in caplog.records]
+        assert said == [nodes, f"service {NAME}: {error}"]
         unexpected = isinstance(error, AttributeError)
         assert bool(caplog.records[1].exc_info) == unexpected, "where is it from?"
         assert other_replicas(cluster) == 3, "without the right to read nodes there is room for all"
