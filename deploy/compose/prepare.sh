@@ -32,7 +32,7 @@ password() { [ -s "$secrets/$1.password" ] || openssl rand -hex 32 >"$secrets/$1
 # shellcheck disable=SC2086  # HOSTS are several words
 certificate() { [ -s "$secrets/$2.pem" ] || "$certificates" "$1" pki "$2" "$3" $4; }
 
-[ -f pki/ca.key ] || "$certificates" ca pki
+[ -f pki/ca.pem ] || "$certificates" ca pki
 cp pki/ca.pem "$secrets/ca.pem"
 for member in redis teacher-1 teacher-2; do
     certificate teacher "$member" "$member" "${HOSTS:-}"

@@ -21,7 +21,7 @@ quiet_openssl() {  # command and options; its output is shown only if it fails
 }
 
 sign() {  # folder, file name, CN, extensions
-    [ -f "$1/ca.key" ] || { echo "$1/ca.key is missing: run '$0 ca $1' first" >&2; exit 1; }
+    [ -f "$1/ca.key" ] || { echo "$1/ca.key is missing: copy it back, or run '$0 ca $1'" >&2; exit 1; }
     quiet_openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$3" \
         -keyout "$1/$2.key.new" -out "$1/$2.csr"
     printf '%s\n' basicConstraints=critical,CA:FALSE keyUsage=critical,digitalSignature "$4" \
@@ -54,13 +54,15 @@ shift 2
 case $what in
     ca)
         mkdir -p "$folder"
-        [ ! -f "$folder/ca.key" ] || { echo "$folder/ca.key exists already" >&2; exit 1; }
+        for file in "$folder/ca.key" "$folder/ca.pem"; do # the key may be kept elsewhere
+            [ ! -f "$file" ] || { echo "$file exists already" >&2; exit 1; }
+        done
         quiet_openssl req -x509 -sha256 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
             -subj "/CN=edl mesh authority" -keyout "$folder/ca.key.new" -out "$folder/ca.pem.new" \
             -addext keyUsage=critical,keyCertSign,cRLSign
         chmod 644 "$folder/ca.pem.new"
-        mv "$folder/ca.pem.new" "$folder/ca.pem"
-        mv "$folder/ca.key.new" "$folder/ca.key" # last: where it exists, the authority is complete
+        mv "$folder/ca.key.new" "$folder/ca.key"
+        mv "$folder/ca.pem.new" "$folder/ca.pem" # last: where it exists, the authority is complete
         echo "$folder/ca.pem $folder/ca.key"
         ;;
     teacher | manager)

@@ -39,11 +39,15 @@ def prepared(folder: Path, hosts: str = "") -> Path:
     for name in ("compose", "redis", "tls"):
         ignored = shutil.ignore_patterns("secrets", "pki", ".env")
         shutil.copytree(ROOT / "deploy" / name, folder / name, ignore=ignored)
-    env = {**os.environ, "EDL": f"{sys.executable} -P -m edl", "HOSTS": hosts}
-    program = folder / "compose" / "prepare.sh"
-    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=60)
+    done = prepare(folder / "compose", hosts)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "compose"
+
+
+def prepare(folder: Path, hosts: str = "") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "EDL": f"{sys.executable} -P -m edl", "HOSTS": hosts}
+    program = folder / "prepare.sh"
+    return subprocess.run(program, env=env, capture_output=True, text=True, timeout=60)
 
 
 def environment(service: Mapping[str, Any]) -> dict[str, str]:

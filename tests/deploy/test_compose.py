@@ -73,6 +73,16 @@ def test_prepare_makes_each_secret_for_its_owner_alone(prepared: Path) -> None:
     assert {"secrets/", "pki/", ".env"} <= set(ignored)
 
 
+def test_prepare_keeps_an_authority_whose_key_was_moved_away(tmp_path: Path) -> None:
+    folder = compose_file.prepared(tmp_path)
+    (folder / "pki" / "ca.key").unlink()
+    before = {file: file.read_bytes() for file in folder.glob("*/*.pem")}
+    assert compose_file.prepare(folder).returncode == 0
+    assert {file: file.read_bytes() for file in folder.glob("*/*.pem")} == before
+    (folder / "secrets" / "ctr.pem").unlink()
+    assert "pki/ca.key is missing: copy it back" in compose_file.prepare(folder).stderr
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_services_are_hardened(name: str) -> None:
     service = SERVICES[name]

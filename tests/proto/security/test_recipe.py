@@ -50,10 +50,13 @@ def test_recipe_certificates_name_their_roles(folder: Path, server: str) -> None
 
 
 def test_an_authority_is_never_written_over(folder: Path) -> None:
-    key = (folder / "ca.key").read_bytes()
+    before = {file: file.read_bytes() for file in folder.glob("ca.*")}
     for code, words in ((1, "ca {}"), (2, "client {}"), (1, "client {}/nowhere x admin")):
         assert run(*words.format(folder).split()) == code
-    assert (folder / "ca.key").read_bytes() == key
+    (folder / "ca.key").rename(folder / "moved")
+    assert run("ca", str(folder)) == 1, "its key may be kept elsewhere"
+    (folder / "moved").rename(folder / "ca.key")
+    assert {file: file.read_bytes() for file in folder.glob("ca.*")} == before
 
 
 def test_a_failure_is_explained(folder: Path) -> None:
