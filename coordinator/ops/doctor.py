@@ -16,7 +16,7 @@ from ... import __version__
 from ...proto import coordinator_pb2 as pb
 from ...proto.clients import open_client
 from ...proto.protocols import host_and_port
-from ...proto.security.certificates import SOON_DAYS, days_until, expiry_of, handshake_hint
+from ...proto.security.certificates import Validity, handshake_hint, validity_of
 from ...proto.security.client_connections import HttpConnector
 from ...proto.security.credentials import ClientSecurity
 from ...runtime.addresses import is_loopback
@@ -150,7 +150,7 @@ def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]
     for path in (files.certificate, files.ca) if files else ():
         if path is not None:
             is_ca = files is not None and path == files.ca
-            yield _expiry(f"certificate {path}", expiry_of(path, bundle=is_ca))
+            yield _expiry(f"certificate {path}", validity_of(path, bundle=is_ca))
     if url.startswith(("redis://", "redis+sentinel://")) and not _is_local(url):
         yield doubt(
             "credentials",
@@ -159,12 +159,12 @@ def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]
         )
 
 
-def _expiry(about: str, time_s: float) -> Finding:
-    days = days_until(time_s)
+def _expiry(about: str, validity: Validity) -> Finding:
+    days = validity.days_left
     if days <= 0:
         return wrong(about, f"expired {number_of(round(-days), 'day')} ago", "replace it")
     text = f"is valid for {number_of(round(days), 'more day')}"
-    return doubt(about, text, "replace it in time") if days < SOON_DAYS else well(about, text)
+    return doubt(about, text, "replace it in time") if validity.ends_soon else well(about, text)
 
 
 def _certificates(addresses: Iterable[str], security: ClientSecurity | None) -> Iterator[Finding]:
@@ -173,13 +173,13 @@ def _certificates(addresses: Iterable[str], security: ClientSecurity | None) -> 
         return
     for address in addresses:
         try:
-            ends_s = certificate_expiry(address, security)
+            validity = certificate_validity(address, security)
         except ConnectionRefusedError:  # the next check reports it
             continue
         except OSError as error:
             yield wrong(f"certificate of {address}", str(error), handshake_hint(str(error)))
         else:
-            yield _expiry(f"certificate of {address}", ends_s)
+            yield _expiry(f"certificate of {address}", validity)
 
 
 def _managers(
@@ -393,15 +393,12 @@ def refusal(teacher: pb.Teacher, service: str, security: ClientSecurity | None) 
     return ""
 
 
-def certificate_expiry(address: str, security: ClientSecurity) -> float:
-    """Return when the certificate of a server expires, if it is trusted here.
+def certificate_validity(address: str, security: ClientSecurity) -> Validity:
+    """Return the validity of a server's certificate, if it is trusted here.
 
     Args:
         address: `host:port` or an https:// URL.
         security: how to call it.
-
-    Returns:
-        Seconds since 1970, UTC.
 
     Raises:
         OSError: the server does not answer or speak TLS, or its certificate is not trusted.
@@ -411,4 +408,5 @@ def certificate_expiry(address: str, security: ClientSecurity) -> float:
     with HttpConnector(url, security).connect(_ANSWER_S) as connection:
         assert isinstance(connection, ssl.SSLSocket)
         certificate = connection.getpeercert() or {}
-        return ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+        times = (str(certificate[field]) for field in ("notBefore", "notAfter"))
+        return Validity(*map(ssl.cert_time_to_seconds, times))

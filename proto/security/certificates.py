@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from ...runtime.errors import UsageError
 from .credentials import ClientSecurity, ServerSecurity, TlsFiles
@@ -112,13 +112,13 @@ def _refuse_password() -> str:
     raise _PasswordNeeded
 
 
-#: A certificate that expires within this many days should be replaced.
-SOON_DAYS: Final = 14.0
+#: A certificate ends soon if fewer days and a smaller part of its validity than these are left.
+_SOON_DAYS, _SOON_PART = 14.0, 0.2
 _SECONDS_PER_DAY: Final = 86_400.0
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 #: ASN.1 tags: of the version of a certificate, and of both kinds of times, with their formats.
 _VERSION: Final = 0xA0
-_TIME_FORMATS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+_TIME_FORMATS: Final = {0x17: "%y%m%d%H%M%S%z", 0x18: "%Y%m%d%H%M%S%z"}
 
 #: Error texts of OpenSSL, BoringSSL and gRPC for a failed handshake, and what to do about them.
 _HINTS: Final = {
@@ -137,33 +137,40 @@ _HINTS: Final = {
 }
 
 
-def days_until(time_s: float) -> float:
-    """Return the days from now to a time in seconds since 1970; negative for a past time."""
-    return (time_s - time.time()) / _SECONDS_PER_DAY
+class Validity(NamedTuple):
+    """When a certificate becomes valid and when it expires, in seconds since 1970."""
+
+    start_s: float
+    expiry_s: float
+
+    @property
+    def days_left(self) -> float:
+        """Days until it expires; negative: it has expired."""
+        return (self.expiry_s - time.time()) / _SECONDS_PER_DAY
+
+    @property
+    def ends_soon(self) -> bool:
+        """Whether it should be replaced; the alert EdlCertificateExpires has the same rule."""
+        days = (self.expiry_s - self.start_s) / _SECONDS_PER_DAY
+        return self.days_left < min(_SOON_PART * days, _SOON_DAYS)
 
 
-def expiry_of(path: Path, *, bundle: bool = False) -> float:
-    """Return when the first certificate of a PEM file expires; in a chain, this is the owner's.
+def validity_of(path: Path, *, bundle: bool = False) -> Validity:
+    """Return the validity of the first certificate of a PEM file; in a chain, the owner's.
 
     Args:
         path: the file.
-        bundle: the file holds authorities: return the latest expiry among them instead.
-
-    Returns:
-        Seconds since 1970.
+        bundle: the file holds authorities: return the one that expires last instead.
 
     Raises:
         UsageError: the file cannot be read, or holds no certificate.
     """
     try:
-        text = path.read_text("latin-1")  # there may be any text around certificates
-        expiries = []
-        for part in text.split(_BEGIN)[1:]:
-            pem = f"{_BEGIN}{part[: part.index(_END)]}{_END}"
-            expiries.append(_expiry(ssl.PEM_cert_to_DER_cert(pem)))
-            if not bundle:
-                break
-        return max(expiries)
+        parts = path.read_text("latin-1").split(_BEGIN)[1:]  # any text may be around certificates
+        used = parts if bundle else parts[:1]
+        pems = [f"{_BEGIN}{part[: part.index(_END)]}{_END}" for part in used]
+        validities = [_validity(ssl.PEM_cert_to_DER_cert(pem)) for pem in pems]
+        return max(validities, key=lambda validity: validity.expiry_s)
     except OSError as error:
         raise UsageError(f"certificate {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, IndexError, StopIteration):
@@ -176,7 +183,7 @@ def check_validity(path: Path) -> None:
     Raises:
         UsageError: the certificate has expired, or cannot be read.
     """
-    expiry_s = expiry_of(path)
+    expiry_s = validity_of(path).expiry_s
     if time.time() >= expiry_s:
         date = f"{datetime.fromtimestamp(expiry_s, UTC):%Y-%m-%d %H:%M} UTC"
         raise UsageError(f"certificate {path} expired on {date}: replace it")
@@ -217,28 +224,35 @@ class _ExpiryCollector:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
 
-        gauge = GaugeMetricFamily(
-            "edl_certificate_expiry_timestamp_seconds",
-            "Unix time at which a certificate expires, as read from its file: the process's own"
-            " (`own`) or that of its CA (`ca`).",
-            labels=["certificate"],
-        )
+        gauges = [
+            GaugeMetricFamily(
+                f"edl_certificate_{name}_timestamp_seconds",
+                f"Unix time at which a certificate {event}, as read from its file: the process's"
+                " own (`own`) or that of its CA (`ca`).",
+                labels=["certificate"],
+            )
+            for name, event in (("start", "becomes valid"), ("expiry", "expires"))
+        ]
         for what, path in self.paths.items():
             # No series while the file is unusable; the process still uses the former certificate.
             with suppress(UsageError):
-                gauge.add_metric([what], expiry_of(path, bundle=what == "ca"))
-        yield gauge
+                validity = validity_of(path, bundle=what == "ca")
+                for gauge, time_s in zip(gauges, validity, strict=True):
+                    gauge.add_metric([what], time_s)
+        yield from gauges
 
 
-def _expiry(der: bytes) -> float:
-    """Return the expiry of an X.509 certificate (RFC 5280); `ssl` decodes only trusted ones."""
+def _validity(der: bytes) -> Validity:
+    """Return the validity of an X.509 certificate (RFC 5280); `ssl` decodes only trusted ones."""
     certificate = next(_elements(der, 0, len(der)))
     to_be_signed = next(_elements(der, *certificate[1:]))
     fields = [field for field in _elements(der, *to_be_signed[1:]) if field[0] != _VERSION]
     _serial, _algorithm, _issuer, (_, start, stop), *_ = fields  # start and stop of the validity
-    _, (tag, start, stop) = _elements(der, start, stop)  # its first and its last time
-    expiry = datetime.strptime(der[start:stop].decode("ascii"), _TIME_FORMATS.get(tag, ""))
-    return expiry.replace(tzinfo=UTC).timestamp()
+    start_s, expiry_s = (
+        datetime.strptime(der[a:b].decode("ascii"), _TIME_FORMATS.get(tag, "")).timestamp()
+        for tag, a, b in _elements(der, start, stop)
+    )
+    return Validity(start_s, expiry_s)
 
 
 def _elements(der: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from edl.deploy.operator.loop import OperatorMetrics
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.metrics import Exporter
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security.certificates import export_expiry
+from edl.proto.security.certificates import Validity, export_expiry
 from edl.proto.security.credentials import ServerSecurity
 from edl.scheduler.autoscale import Desired
 from edl.teacher import ModelSpec
@@ -189,6 +190,24 @@ def test_the_dashboard_is_whole_and_every_alert_is_explained() -> None:
     alerts = re.findall(r"- alert: (\w+)", ALERTS)
     assert len(alerts) == len(set(alerts)) >= 10
     assert [alert for alert in alerts if f"`{alert}`" not in ALERTS_PAGE] == []
+
+
+def expression(alert: str) -> str:
+    (found,) = re.findall(rf"alert: {alert}\n +expr: (.*)", ALERTS)
+    return str(json.loads(found))
+
+
+@pytest.mark.parametrize(
+    ("valid", "left", "soon"),
+    [(7, 3, 0), (7, 1, 1), (3, 1, 0), (3, 0.5, 1), (90, 15, 0), (90, 13, 1), (3650, 30, 0)],
+)
+def test_a_certificate_ends_soon_by_its_validity(valid: float, left: float, soon: bool) -> None:
+    day_s, now_s = 86_400.0, time.time()
+    validity = Validity(now_s + (left - valid) * day_s, now_s + left * day_s)
+    names = (f"edl_certificate_{name}_timestamp_seconds" for name in ("start", "expiry"))
+    known = {"time": time.time, "clamp_max": min, **dict(zip(names, validity, strict=True))}
+    # This PromQL is Python, too.
+    assert validity.ends_soon == eval(expression("EdlCertificateExpires"), known) == soon
 
 
 def test_the_table_of_metrics_is_whole(known: dict[str, set[str]]) -> None:

@@ -95,23 +95,23 @@ def ca(tmp_path: Path) -> trustme.CA:
 
 
 def pair(
-    folder: Path, authority: trustme.CA, name: str, days: float, host: str = "127.0.0.1"
+    folder: Path, ca: trustme.CA, name: str, days: float, host: str = "127.0.0.1", valid: float = 90
 ) -> tuple[Path, Path]:
-    """A certificate that ends in so many days, and its key."""
+    """A certificate that ends in so many days, and is `valid` for so many; and its key."""
     ends = datetime.now(UTC) + timedelta(days=days)
-    begins = ends - timedelta(days=90)
-    made = authority.issue_cert(host, common_name="admin:a", not_before=begins, not_after=ends)
+    begins = ends - timedelta(days=valid)
+    made = ca.issue_cert(host, common_name="admin:a", not_before=begins, not_after=ends)
     made.private_key_pem.write_to_path(folder / f"{name}.key")
     made.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
     return folder / f"{name}.pem", folder / f"{name}.key"
 
 
 def test_days_of_our_certificates_and_of_the_peers_are_told(tmp_path: Path, ca: trustme.CA) -> None:
-    soon = pair(tmp_path, ca, "server", 5.5)
+    soon, week = pair(tmp_path, ca, "server", 5.5), pair(tmp_path, ca, "t", 3.3, valid=7)
     ours = ClientSecurity(TlsFiles(*pair(tmp_path, ca, "ours", 40.5), tmp_path / "ca.pem"))
     with (
         served(security=ServerSecurity(TlsFiles(*soon, tmp_path / "ca.pem"))) as mesh,
-        served(security=ServerSecurity(TlsFiles(*pair(tmp_path, ca, "t", 30.5)))) as teacher,
+        served(security=ServerSecurity(TlsFiles(*week))) as teacher,
     ):
         near = pb.Teacher(teacher_id="a", address=teacher.address, admission="admitted")
         service = pb.ServiceStatus(name="s", teacher_count=1, teachers=[near])
@@ -119,7 +119,7 @@ def test_days_of_our_certificates_and_of_the_peers_are_told(tmp_path: Path, ca: 
         found = {one.about: one for one in doctor.examine(mesh.url, lambda: ours)}
         manager, other = (found[f"certificate of {one}"] for one in (mesh.address, teacher.address))
         assert (manager.level, "for 5 more days" in manager.text) == ("doubt", True)
-        assert (other.level, "for 30 more days" in other.text) == ("well", True)
+        assert (other.level, "for 3 more days" in other.text) == ("well", True)
         own = found[f"certificate {tmp_path / 'ours.pem'}"]
         assert (own.level, "for 40 more days" in own.text) == ("well", True)
         assert found[f"certificate {tmp_path / 'ca.pem'}"].level == "well"
