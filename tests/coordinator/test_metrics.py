@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -208,6 +209,18 @@ def test_a_certificate_ends_soon_by_its_validity(valid: float, left: float, soon
     known = {"time": time.time, "clamp_max": min, **dict(zip(names, validity, strict=True))}
     # This PromQL is Python, too.
     assert validity.ends_soon == eval(expression("EdlCertificateExpires"), known) == soon
+
+
+def test_recoveries_of_managers_that_restart_are_counted() -> None:
+    """A counter would begin in each process with 1, which is no increase; terms only grow."""
+    (name,) = _NAME.findall(expression("EdlRecoveryRepeating"))
+    shown = []
+    for term in (1, 2):
+        metrics, leader = CoordinatorMetrics(), replace(LEADER, term=term, recoveries=1)
+        view = ManagerView(True, (ServiceView("s", "head:7500", leader),))
+        metrics.export_view(MagicMock(return_value=view))
+        shown.append(values(metrics)[f"{name.removeprefix('edl_coordinator_')},s"])
+    assert shown == [1, 2]
 
 
 def test_the_table_of_metrics_is_whole(known: dict[str, set[str]]) -> None:
