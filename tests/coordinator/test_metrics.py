@@ -102,7 +102,7 @@ BOARD = json.loads((GRAFANA / "dashboard.json").read_text())
 ALERTS = (GRAFANA / "alerts.yml").read_text()
 METRICS_PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text()
 ALERTS_PAGE = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
-OF_PROMETHEUS = {"job", "instance"}  # labels that Prometheus itself adds
+OF_PROMETHEUS = {"job", "instance", "namespace"}  # labels that Prometheus itself adds
 _NAME = re.compile(r"\bedl_[a-z_]+\b")
 _LABELS = (
     re.compile(r"[{,]\s*([a-z_]+)\s*=~?\s*\""),
@@ -209,6 +209,13 @@ def test_a_certificate_ends_soon_by_its_validity(valid: float, left: float, soon
     known = {"time": time.time, "clamp_max": min, **dict(zip(names, validity, strict=True))}
     # This PromQL is Python, too.
     assert validity.ends_soon == eval(expression("EdlCertificateExpires"), known) == soon
+
+
+def test_alerts_tell_meshes_of_one_prometheus_apart() -> None:
+    text = " ".join(re.findall(r"expr: (.*)", ALERTS))
+    groups = re.findall(r"\b(?:sum|min|max|on) ?(?:by )?(\(.*?\))", text)
+    assert len(groups) > 15
+    assert [one for one in groups if not one.startswith(("(namespace", "(instance"))] == []
 
 
 def test_recoveries_of_managers_that_restart_are_counted() -> None:
