@@ -218,6 +218,12 @@ def test_alerts_tell_meshes_of_one_prometheus_apart() -> None:
     assert [one for one in groups if not one.startswith(("(namespace", "(instance"))] == []
 
 
+def test_a_reader_that_has_ended_is_not_down() -> None:
+    (jobs,) = re.findall(r'job=~"(.*)"', expression("EdlProcessDown"))
+    processes = ("coordinator", "teacher", "operator", "reader")
+    assert [one for one in processes if re.fullmatch(jobs, f"edl-{one}")] == [*processes[:3]]
+
+
 def test_recoveries_of_managers_that_restart_are_counted() -> None:
     """A counter would begin in each process with 1, which is no increase; terms only grow."""
     (name,) = _NAME.findall(expression("EdlRecoveryRepeating"))
