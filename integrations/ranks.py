@@ -19,19 +19,23 @@ class MakeReader(Protocol):
     def __call__(self, *, rank: int, world_size: int) -> DistilReader: ...
 
 
+def of_all_ranks(state: State) -> dict[str, Any]:
+    """Return the states of all ranks, given that of this rank. Collective: all must call it."""
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return {_KEY: [state]}
+    states: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(states, state)
+    return {_KEY: states}
+
+
 class RankedLoader(TorchLoader):
     """A `TorchLoader` of one rank of `torch.distributed`, or of a process without ranks."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the readers of all ranks. Collective: all ranks must call it."""
-        from torch import distributed
-
-        state = super().state_dict()
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return {_KEY: [state]}
-        states: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(states, state)
-        return {_KEY: states}
+        return of_all_ranks(super().state_dict())
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Restore a state that `state_dict` returned, even for another number of ranks.

@@ -13,10 +13,11 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from ..distill_reader.reader import DistilReader
+from ..distill_reader.saved_state import State
 from ..runtime.errors import UsageError
 from ..student.job.distill import check_hard_term
 from ..student.losses.distill_loss import DistillLoss
-from .ranks import TrainerLoader
+from .ranks import TrainerLoader, of_all_ranks
 
 #: The file in each checkpoint with the states of the readers of all ranks.
 STATE_FILE: Final = "reader_state.json"
@@ -118,6 +119,12 @@ class DistilTrainerMixin:
         check_hard_term(reader.config.no_teacher, self._alpha)
         return ranked
 
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        # Not in `on_save`: a checkpoint of `enable_jit_checkpoint` has no such event.
+        super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        folder = self._get_output_dir(trial)  # type: ignore[attr-defined]
+        self._callback.save(Path(folder), self.args, self.state)  # type: ignore[attr-defined]
+
     def compute_loss(
         self,
         model: Any,
@@ -158,10 +165,16 @@ class DistilTrainerMixin:
 
 
 class ReaderStateCallback(TrainerCallback):  # type: ignore[misc]
-    """Writes the states of the readers of all ranks into the checkpoints of a Trainer."""
+    """Writes the states of the readers of all ranks into the checkpoints of a Trainer.
+
+    A checkpoint in the middle of a step gets the state before the step: the Trainer has taken the
+    batches of the step, but has not trained them.
+    """
 
     def __init__(self) -> None:
         self._loader: TrainerLoader | None = None
+        self._step = -1
+        self._state: State = {}  # after this step
 
     def follow(self, loader: TrainerLoader, checkpoint: Path | None) -> None:
         """Move a loader to the position of a checkpoint, if any; from now on save its state."""
@@ -180,12 +193,21 @@ class ReaderStateCallback(TrainerCallback):  # type: ignore[misc]
             ) from None
         loader.load_state_dict(state)
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._loader is not None:
+            self._step, self._state = state.global_step, self._loader.reader.state_dict()
+
+    on_train_begin = on_step_end
+
+    def save(self, folder: Path, args: Any, state: Any) -> None:
+        """Write the states into the checkpoint of this step, in a folder. Collective."""
         if self._loader is None:
             return
-        states = self._loader.state_dict()  # collective, so on each rank
+        if self._step != state.global_step:  # saved by an earlier callback of this event
+            self.on_step_end(args, state, None)
+        states = of_all_ranks(self._state)
         if args.should_save:
-            folder = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            folder /= f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
             (folder / STATE_FILE).write_text(json.dumps(states))
 
     def close(self) -> None:

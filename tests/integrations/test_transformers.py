@@ -1,4 +1,4 @@
-"""The mixin for a Trainer of transformers: its loss, and checkpoints that it cannot resume."""
+"""The mixin for a Trainer of transformers: its loss, its data, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -8,57 +8,80 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
-from edl.distill_reader import DistilReader
 from edl.integrations.ranks import TrainerLoader
 from edl.integrations.transformers import STATE_FILE, DistilTrainerMixin, ReaderStateCallback
 from edl.runtime.errors import UsageError
 from edl.student import DistillLoss
 from edl.tests.distill_reader.readers import NOBODY, Batches, reader_of
-from edl.tests.scripted_teacher import CLASSES as CLASSES_OF_TEACHER
-from edl.tests.scripted_teacher import ScriptedTeacher
+from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 
 pytestmark = pytest.mark.system
 
-ROWS, CLASSES = 4, 5
+ROWS = 3
 HARD = 3.0
+HALF = DistillLoss(0.5, 0.5)
+QUIET: Any = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "num_train_epochs": 1}
+ROW_BY_ROW: Any = {"per_device_train_batch_size": 1}
 
 
 class Student(torch.nn.Module):  # type: ignore[misc]
-    """Gives logits that are its input, and a loss if it is given labels."""
+    """Gives a loss if it is given labels; keeps the rows that it gets, and has memory for three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.seen: list[list[int]] = []
 
     def forward(self, x: Any, labels: Any = None) -> dict[str, Any]:
-        outputs = {"logits": x}
-        if labels is not None:
-            outputs["loss"] = torch.tensor(HARD)
-        return outputs
+        self.seen.append(x[:, 0].int().tolist())
+        if len(x) > ROWS:
+            raise RuntimeError("CUDA out of memory.")
+        logits = torch.nn.functional.pad(self.weight * x, (0, CLASSES - 3))
+        return {"logits": logits, "loss": None if labels is None else torch.tensor(HARD)}
 
 
 class Trainer(DistilTrainerMixin, transformers.Trainer):  # type: ignore[misc]
-    pass
+    def _get_output_dir(self, trial: object) -> str:
+        """The folder of checkpoints, as for the first run of a hyperparameter search."""
+        return f"{self.args.output_dir}/run-0"
 
 
-def trainer_of(folder: Path, distill_loss: DistillLoss, **options: Any) -> Any:
-    arguments = transformers.TrainingArguments(str(folder), use_cpu=True, report_to=[])
-
-    def make_reader(loader: Any, **_: int) -> Any:
-        raise AssertionError("nothing is trained here")
-
-    options = {"make_reader": make_reader, "distill_loss": distill_loss, **options}
-    return Trainer(Student(), arguments, **options)
+def trainer_of(
+    folder: Path,
+    distill_loss: DistillLoss = HALF,
+    *,
+    teacher: str = NOBODY,
+    rows: int = ROWS,
+    no_teacher: Any = "wait",
+    compute_loss_func: Any = None,
+    **arguments: Any,
+) -> Any:
+    fields = [torch.full((3,), float(number)) for number in range(rows)]
+    return Trainer(
+        Student(),
+        transformers.TrainingArguments(str(folder), **QUIET, **arguments),
+        train_dataset=[{"x": field, "z": field, "labels": 0} for field in fields],
+        make_reader=lambda loader, **ranks: reader_of(
+            loader, teacher, no_teacher=no_teacher, **ranks
+        ),
+        distill_loss=distill_loss,
+        compute_loss_func=compute_loss_func,
+    )
 
 
 def test_the_loss_is_alpha_hard_plus_beta_soft(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, DistillLoss(0.25, 0.75, 2.0, soft_label_is="logits"))
     assert trainer.args.ignore_data_skip
-    x, soft = torch.randn(2, ROWS, CLASSES)
+    x, soft = torch.randn(ROWS, 3), torch.randn(ROWS, CLASSES)
     batch = {"x": x, "labels": torch.zeros(ROWS, dtype=torch.long), "logits": soft}
-    log_student = (x / 2).log_softmax(-1)
+    loss, outputs = trainer.compute_loss(trainer.model, batch, return_outputs=True)
+    log_student = (outputs["logits"] / 2).log_softmax(-1)
     log_teacher = (soft / 2).log_softmax(-1)
     divergence = (log_teacher.exp() * (log_teacher - log_student)).sum(-1).mean()
-    loss, outputs = trainer.compute_loss(trainer.model, batch, return_outputs=True)
     torch.testing.assert_close(loss, 0.25 * HARD + 0.75 * 4 * divergence)
-    assert outputs["logits"] is x
+    assert torch.equal(outputs["logits"][:, :3], x)
     assert set(batch) == {"x", "labels", "logits"}, "the caller's batch is not changed"
     assert trainer.compute_loss(trainer.model, {**batch, "logits": None}) == 0.25 * HARD
     del batch["logits"]
@@ -79,16 +102,12 @@ def test_padding_has_no_part_in_the_soft_loss(tmp_path: Path) -> None:
         torch.testing.assert_close(loss, DistillLoss(0, 1)(x[is_text], None, soft[is_text]))
 
 
-def test_a_training_without_soft_labels_is_refused(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, DistillLoss(0.25, 0.75))
-    batch = {"x": torch.zeros(ROWS, CLASSES), "scores": torch.zeros(ROWS, CLASSES)}
+def test_batches_without_soft_labels_or_labels_are_refused(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    x, soft = torch.ones(ROWS, 3), torch.nn.functional.pad(torch.ones(ROWS, 3), (0, CLASSES - 3))
     with pytest.raises(UsageError, match=r"no 'logits', they have x, scores: name .* soft_label="):
-        trainer.compute_loss(trainer.model, batch)
-
-
-def test_a_hard_loss_needs_labels(tmp_path: Path) -> None:
-    batch = {"x": torch.zeros(ROWS, CLASSES), "logits": torch.zeros(ROWS, CLASSES)}
-    trainer = trainer_of(tmp_path, DistillLoss(0.5, 0.5))
+        trainer.compute_loss(trainer.model, {"x": x, "scores": soft})
+    batch = {"x": x, "logits": soft}
     with pytest.raises(UsageError, match="the batches need `labels`"):
         trainer.compute_loss(trainer.model, batch)
     trainer = trainer_of(tmp_path, DistillLoss(0.0, 1.0))
@@ -109,72 +128,48 @@ def test_a_checkpoint_without_the_reader_is_refused(tmp_path: Path) -> None:
     finally:
         callback.close()
     with pytest.raises(UsageError, match="there is no checkpoint in"):
-        trainer_of(tmp_path, DistillLoss(0.5, 0.5)).train(resume_from_checkpoint=True)
+        trainer_of(tmp_path).train(resume_from_checkpoint=True)
 
 
-def test_a_loss_without_a_soft_term_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="beta is 0"):
-        trainer_of(tmp_path, DistillLoss(1.0, 0.0))
-
-
-def test_a_loss_without_a_hard_term_is_refused_if_soft_labels_may_be_missing(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"distill_loss": DistillLoss(1.0, 0.0)}, "beta is 0"),
+        ({"compute_loss_func": max}, "label_smoothing_factor would have no effect"),
+        ({"distill_loss": DistillLoss(0.0, 1.0), "no_teacher": "hard_only"}, "alpha is 0: choose"),
+    ],
+)
+def test_a_training_that_cannot_be_is_refused(
+    options: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    trainer = trainer_of(
-        tmp_path,
-        DistillLoss(0.0, 1.0),
-        train_dataset=[{"x": torch.zeros(CLASSES)}] * ROWS,
-        make_reader=lambda loader, **ranks: reader_of(
-            loader, NOBODY, no_teacher="hard_only", **ranks
-        ),
-    )
-    with pytest.raises(UsageError, match="alpha is 0: choose 'wait' or 'fail'"):
-        trainer.train()
+    with pytest.raises(UsageError, match=words):
+        trainer_of(tmp_path, **options).train()
 
 
-def test_a_hard_loss_of_the_trainer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="label_smoothing_factor would have no effect"):
-        trainer_of(tmp_path, DistillLoss(0.5, 0.5), compute_loss_func=lambda *_, **__: 0.0)
+def test_the_trainer_finds_a_batch_that_fits(teacher: ScriptedTeacher, tmp_path: Path) -> None:
+    options: Any = {"per_device_train_batch_size": 4, "auto_find_batch_size": True}
+    trainer = trainer_of(tmp_path, teacher=teacher.address, rows=9, **options)
+    trainer.train()
+    assert [len(rows) for rows in trainer.model.seen] == [4, 3, 3, 3]
 
 
-class Hungry(Student):
-    """Has memory for three rows."""
+@pytest.mark.parametrize(("event", "saved"), [("on_step_begin", 1), ("on_optimizer_step", 2)])
+def test_a_checkpoint_of_a_preempted_trainer_has_the_readers(
+    event: str, saved: int, teacher: ScriptedTeacher, tmp_path: Path
+) -> None:
+    """The Trainer saves it at its next event: before the optimizer's step, or after it."""
+    options: Any = {"teacher": teacher.address, "enable_jit_checkpoint": True, **ROW_BY_ROW}
+    trainer = trainer_of(tmp_path, **options)
+    callbacks = trainer.callback_handler.callbacks
+    (saving,) = (one for one in callbacks if isinstance(one, JITCheckpointCallback))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(3))
-        self.rows: list[int] = []
+    def preempt(_: Any, __: Any, state: Any, *___: Any, **____: Any) -> None:
+        saving.jit_manager.is_checkpoint_requested = state.global_step == 1
 
-    def forward(self, x: Any, labels: Any = None) -> dict[str, Any]:
-        self.rows.append(len(x))
-        if len(x) > 3:
-            raise RuntimeError("CUDA out of memory.")
-        logits = torch.nn.functional.pad(self.weight * x, (0, CLASSES_OF_TEACHER - 3))
-        return {"logits": logits, "loss": logits.mean()}
-
-
-def test_the_trainer_finds_a_batch_that_fits(tmp_path: Path) -> None:
-    teacher = ScriptedTeacher()
-    arguments = transformers.TrainingArguments(
-        str(tmp_path),
-        use_cpu=True,
-        report_to=[],
-        disable_tqdm=True,
-        num_train_epochs=1,
-        per_device_train_batch_size=4,
-        auto_find_batch_size=True,
-    )
-    try:
-        trainer = Trainer(
-            Hungry(),
-            arguments,
-            train_dataset=[{"x": torch.full((3,), float(number))} for number in range(9)],
-            make_reader=lambda loader, **ranks: DistilReader(
-                loader, service="s", teachers=[teacher.address], **ranks
-            ),
-            distill_loss=DistillLoss(0.5, 0.5),
-        )
-        trainer.train()
-        assert trainer.model.rows == [4, 3, 3, 3]
-    finally:
-        teacher.stop()
+    trainer.add_callback(type("Preempting", (transformers.TrainerCallback,), {event: preempt}))
+    trainer.train()
+    seen = trainer.model.seen
+    assert len(seen) == 2
+    trainer = trainer_of(tmp_path, **options)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "run-0" / f"checkpoint-{saved}"))
+    assert sorted(seen[:saved] + trainer.model.seen) == [[row] for row in range(ROWS)]
