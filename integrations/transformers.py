@@ -44,18 +44,20 @@ class DistilTrainerMixin:
     Args:
         *args: arguments of the Trainer.
         make_reader: creates the reader, as in `lambda loader, **ranks: DistilReader(loader,
-            service=..., coordinator=..., **ranks)`. The loader has the Trainer's training data,
-            batch size and collator; the reader divides it among ranks.
+            service=..., coordinator=..., **ranks)`. The loader has the Trainer's
+            training data, sampler, batch size and collator; the reader divides it among ranks, and
+            seeds the sampler by its own `seed`, not by `seed` and `data_seed` of the Trainer.
         distill_loss: weights and temperature.
         soft_label: name of the teacher's output with the soft labels [N, ..., C].
         logits: name of the model's output with the student's logits, of the same shape.
         **kwargs: arguments of the Trainer.
 
     Raises:
-        UsageError: `beta` is 0, or the Trainer has a hard loss of its own. `train` also raises it
-            if there is no checkpoint to resume from, if the checkpoint has no state of the readers,
-            if the batches have no `soft_label`, if `alpha` is above 0 and the model returns no
-            loss, or if `alpha` is 0 and the reader has `no_teacher="hard_only"`.
+        UsageError: `beta` is 0, the Trainer has a hard loss of its own, or its sampler is
+            "batch_rebalance", which divides samples among ranks. `train` also raises it if there is
+            no checkpoint to resume from, if the checkpoint has no state of the readers, if the
+            batches have no `soft_label`, if `alpha` is above 0 and the model returns no loss, or
+            if `alpha` is 0 and the reader has `no_teacher="hard_only"`.
     """
 
     def __init__(
@@ -81,6 +83,11 @@ class DistilTrainerMixin:
                 "the hard loss is the model's own, so compute_loss_func and label_smoothing_factor"
                 " would have no effect: leave them out"
             )
+        if getattr(self.args, "train_sampling_strategy", "") == "batch_rebalance":
+            raise UsageError(
+                "train_sampling_strategy='batch_rebalance' divides samples among ranks, which the"
+                " reader does: choose another"
+            )
         self._make_reader = make_reader
         self._alpha = distill_loss.alpha
         self._soft_loss = copy.copy(distill_loss)
@@ -104,13 +111,16 @@ class DistilTrainerMixin:
     def get_train_dataloader(self) -> TrainerLoader:
         """Create the reader of this process, at the position of the checkpoint if there is one."""
         dataset, args = self.train_dataset, self.args  # type: ignore[attr-defined]
+        is_map = not isinstance(dataset, torch.utils.data.IterableDataset)
         loader = torch.utils.data.DataLoader(
             dataset,
             # Not the batch size of `args`: `auto_find_batch_size` reduces `_train_batch_size` only.
             batch_size=self._train_batch_size,  # type: ignore[attr-defined]
-            shuffle=not isinstance(dataset, torch.utils.data.IterableDataset),
+            sampler=self._get_train_sampler() if is_map else None,  # type: ignore[attr-defined]
             collate_fn=self._get_collator_with_removed_columns(self.data_collator),  # type: ignore[attr-defined]
             num_workers=args.dataloader_num_workers,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
             drop_last=args.dataloader_drop_last,
         )
         reader = self._make_reader(loader, rank=args.process_index, world_size=args.world_size)

@@ -23,7 +23,7 @@ ROWS = 3
 HARD = 3.0
 HALF = DistillLoss(0.5, 0.5)
 QUIET: Any = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "num_train_epochs": 1}
-ROW_BY_ROW: Any = {"per_device_train_batch_size": 1}
+ROW_BY_ROW: Any = {"train_sampling_strategy": "sequential", "per_device_train_batch_size": 1}
 
 
 class Student(torch.nn.Module):  # type: ignore[misc]
@@ -136,6 +136,7 @@ def test_a_checkpoint_without_the_reader_is_refused(tmp_path: Path) -> None:
     [
         ({"distill_loss": DistillLoss(1.0, 0.0)}, "beta is 0"),
         ({"compute_loss_func": max}, "label_smoothing_factor would have no effect"),
+        ({"train_sampling_strategy": "batch_rebalance"}, "divides samples among ranks, which the"),
         ({"distill_loss": DistillLoss(0.0, 1.0), "no_teacher": "hard_only"}, "alpha is 0: choose"),
     ],
 )
@@ -146,11 +147,13 @@ def test_a_training_that_cannot_be_is_refused(
         trainer_of(tmp_path, **options).train()
 
 
-def test_the_trainer_finds_a_batch_that_fits(teacher: ScriptedTeacher, tmp_path: Path) -> None:
-    options: Any = {"per_device_train_batch_size": 4, "auto_find_batch_size": True}
+def test_a_training_has_a_batch_size_that_fits_and_the_order_of_the_trainer(
+    teacher: ScriptedTeacher, tmp_path: Path
+) -> None:
+    options: Any = {**ROW_BY_ROW, "per_device_train_batch_size": 4, "auto_find_batch_size": True}
     trainer = trainer_of(tmp_path, teacher=teacher.address, rows=9, **options)
     trainer.train()
-    assert [len(rows) for rows in trainer.model.seen] == [4, 3, 3, 3]
+    assert trainer.model.seen == [[0, 1, 2, 3], [0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
 @pytest.mark.parametrize(("event", "saved"), [("on_step_begin", 1), ("on_optimizer_step", 2)])
@@ -168,8 +171,7 @@ def test_a_checkpoint_of_a_preempted_trainer_has_the_readers(
 
     trainer.add_callback(type("Preempting", (transformers.TrainerCallback,), {event: preempt}))
     trainer.train()
-    seen = trainer.model.seen
-    assert len(seen) == 2
+    assert trainer.model.seen == [[0], [1]]
     trainer = trainer_of(tmp_path, **options)
     trainer.train(resume_from_checkpoint=str(tmp_path / "run-0" / f"checkpoint-{saved}"))
-    assert sorted(seen[:saved] + trainer.model.seen) == [[row] for row in range(ROWS)]
+    assert trainer.model.seen == [[row] for row in range(saved, ROWS)]
