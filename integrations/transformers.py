@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -46,7 +46,8 @@ class DistilTrainerMixin:
         make_reader: creates the reader, as in `lambda loader, **ranks: DistilReader(loader,
             service=..., coordinator=..., **ranks)`. The loader has the Trainer's
             training data, sampler, batch size and collator; the reader divides it among ranks, and
-            seeds the sampler by its own `seed`, not by `seed` and `data_seed` of the Trainer.
+            seeds the sampler by its own `seed`, not by `seed` and `data_seed` of the Trainer. If
+            the Trainer removes unused columns, it keeps the fields in `feeds` for teachers.
         distill_loss: weights and temperature.
         soft_label: name of the teacher's output with the soft labels [N, ..., C].
         logits: name of the model's output with the student's logits, of the same shape.
@@ -93,6 +94,7 @@ class DistilTrainerMixin:
         self._soft_loss = copy.copy(distill_loss)
         self._soft_loss.alpha = 0.0
         self._soft_label, self._logits = soft_label, logits
+        self._teacher_fields: Set[Any] = frozenset()  # only teachers get them
         self._checkpoint: Path | None = None
         self._callback = ReaderStateCallback()
         self.add_callback(self._callback)  # type: ignore[attr-defined]
@@ -112,18 +114,23 @@ class DistilTrainerMixin:
         """Create the reader of this process, at the position of the checkpoint if there is one."""
         dataset, args = self.train_dataset, self.args  # type: ignore[attr-defined]
         is_map = not isinstance(dataset, torch.utils.data.IterableDataset)
+        collator = self._get_collator_with_removed_columns(self.data_collator)  # type: ignore[attr-defined]
         loader = torch.utils.data.DataLoader(
             dataset,
             # Not the batch size of `args`: `auto_find_batch_size` reduces `_train_batch_size` only.
             batch_size=self._train_batch_size,  # type: ignore[attr-defined]
             sampler=self._get_train_sampler() if is_map else None,  # type: ignore[attr-defined]
-            collate_fn=self._get_collator_with_removed_columns(self.data_collator),  # type: ignore[attr-defined]
+            collate_fn=collator,
             num_workers=args.dataloader_num_workers,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             drop_last=args.dataloader_drop_last,
         )
         reader = self._make_reader(loader, rank=args.process_index, world_size=args.world_size)
+        if args.remove_unused_columns and (feeds := reader.config.feeds):
+            columns = collator.signature_columns
+            self._teacher_fields = {field for _, field in feeds}.difference(columns)
+            collator.signature_columns = [*columns, *self._teacher_fields]
         ranked = TrainerLoader(reader)
         self._callback.follow(ranked, self._checkpoint)
         check_hard_term(reader.config.no_teacher, self._alpha)
@@ -156,8 +163,9 @@ class DistilTrainerMixin:
             return super().compute_loss(  # type: ignore[misc]
                 model, inputs, return_outputs, num_items_in_batch=num_items_in_batch
             )
-        inputs = dict(inputs)
-        soft_label = inputs.pop(self._soft_label)
+        soft_label = inputs[self._soft_label]
+        unused = {self._soft_label, *self._teacher_fields}
+        inputs = {name: value for name, value in inputs.items() if name not in unused}
         outputs = model(**inputs)
         loss: Any = 0.0
         if soft_label is not None:  # None: there was no teacher

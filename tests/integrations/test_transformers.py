@@ -54,6 +54,7 @@ def trainer_of(
     *,
     teacher: str = NOBODY,
     rows: int = ROWS,
+    feeds: Any = None,
     no_teacher: Any = "wait",
     compute_loss_func: Any = None,
     **arguments: Any,
@@ -64,7 +65,7 @@ def trainer_of(
         transformers.TrainingArguments(str(folder), **QUIET, **arguments),
         train_dataset=[{"x": field, "z": field, "labels": 0} for field in fields],
         make_reader=lambda loader, **ranks: reader_of(
-            loader, teacher, no_teacher=no_teacher, **ranks
+            loader, teacher, feeds=feeds, no_teacher=no_teacher, **ranks
         ),
         distill_loss=distill_loss,
         compute_loss_func=compute_loss_func,
@@ -147,11 +148,13 @@ def test_a_training_that_cannot_be_is_refused(
         trainer_of(tmp_path, **options).train()
 
 
-def test_a_training_has_a_batch_size_that_fits_and_the_order_of_the_trainer(
+def test_a_training_has_a_batch_size_that_fits_an_order_and_more_fields_for_the_teacher(
     teacher: ScriptedTeacher, tmp_path: Path
 ) -> None:
+    teacher.inputs = ("x", "z")
     options: Any = {**ROW_BY_ROW, "per_device_train_batch_size": 4, "auto_find_batch_size": True}
-    trainer = trainer_of(tmp_path, teacher=teacher.address, rows=9, **options)
+    feeds = {"x": "x", "z": "z"}
+    trainer = trainer_of(tmp_path, teacher=teacher.address, rows=9, feeds=feeds, **options)
     trainer.train()
     assert trainer.model.seen == [[0, 1, 2, 3], [0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
