@@ -47,7 +47,9 @@ def main(coordinator: str) -> None:
         TensorDataset(pixels, torch.tensor(digits.target)), batch_size=64, shuffle=True
     )
     data = DistilDataModule(
-        lambda **ranks: DistilReader(batches, service="digits", coordinator=coordinator, **ranks)
+        lambda **ranks: DistilReader(
+            batches, service="digits", coordinator=coordinator, uneven="drop", **ranks
+        )
     )
     trainer = lightning.Trainer(
         max_epochs=10,

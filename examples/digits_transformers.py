@@ -62,7 +62,7 @@ def main(coordinator: str) -> None:
         eval_dataset=rows,
         compute_metrics=accuracy,
         make_reader=lambda loader, **ranks: DistilReader(
-            loader, service="digits", coordinator=coordinator, **ranks
+            loader, service="digits", coordinator=coordinator, uneven="drop", **ranks
         ),
         distill_loss=DistillLoss(alpha=0.3, beta=0.7, temperature=4.0),
         soft_label="prob",

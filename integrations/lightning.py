@@ -36,7 +36,7 @@ class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defin
 
     Args:
         make_reader: creates the reader, as in `lambda **ranks: DistilReader(source, service=...,
-            **ranks)`. Called in each process when training begins.
+            uneven="drop", **ranks)`. Called in each process when training begins.
         pin_memory: as in `TorchLoader`.
 
     Attributes:
@@ -50,7 +50,11 @@ class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defin
         self._pin_memory = pin_memory
 
     def train_dataloader(self) -> TrainerLoader:
-        """Create this process's reader, and return a loader of its batches."""
+        """Create this process's reader, and return a loader of its batches.
+
+        Raises:
+            UsageError: see `TrainerLoader`.
+        """
         self.teardown()
         self.reader = self._make_reader(
             rank=self.trainer.global_rank, world_size=self.trainer.world_size

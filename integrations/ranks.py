@@ -19,6 +19,19 @@ class MakeReader(Protocol):
     def __call__(self, *, rank: int, world_size: int) -> DistilReader: ...
 
 
+def check_even(reader: DistilReader) -> None:
+    """Close the reader and raise UsageError if ranks may have different numbers of batches.
+
+    In a trainer, each step waits for all ranks, and the batches of a rank determine its steps.
+    """
+    if reader.config.world_size > 1 and reader.config.uneven == "keep":
+        reader.close()
+        raise UsageError(
+            "with uneven='keep', some ranks may have one batch less than others, which would wait"
+            " for them: give the reader uneven='drop' or uneven='pad'"
+        )
+
+
 def of_all_ranks(state: State) -> dict[str, Any]:
     """Return the states of all ranks, given that of this rank. Collective: all must call it."""
     from torch import distributed
@@ -53,7 +66,14 @@ class TrainerLoader(RankedLoader):
 
     If the restored state is at the end of an epoch, iteration begins with the next epoch. An
     iterator from which no batch is taken does not count as an epoch.
+
+    Raises:
+        UsageError: `uneven` of the reader is "keep", and there are several ranks.
     """
+
+    def __init__(self, reader: DistilReader, *, pin_memory: bool = False) -> None:
+        super().__init__(reader, pin_memory=pin_memory)
+        check_even(reader)
 
     def __iter__(self) -> Iterator[Any]:
         batches = super().__iter__()

@@ -44,7 +44,7 @@ class DistilTrainerMixin:
     Args:
         *args: arguments of the Trainer.
         make_reader: creates the reader, as in `lambda loader, **ranks: DistilReader(loader,
-            service=..., coordinator=..., **ranks)`. The loader has the Trainer's
+            service=..., coordinator=..., uneven="drop", **ranks)`. The loader has the Trainer's
             training data, sampler, batch size and collator; the reader divides it among ranks, and
             seeds the sampler by its own `seed`, not by `seed` and `data_seed` of the Trainer. If
             the Trainer removes unused columns, it keeps the fields in `feeds` for teachers.
@@ -57,8 +57,9 @@ class DistilTrainerMixin:
         UsageError: `beta` is 0, the Trainer has a hard loss of its own, or its sampler is
             "batch_rebalance", which divides samples among ranks. `train` also raises it if there is
             no checkpoint to resume from, if the checkpoint has no state of the readers, if the
-            batches have no `soft_label`, if `alpha` is above 0 and the model returns no loss, or
-            if `alpha` is 0 and the reader has `no_teacher="hard_only"`.
+            batches have no `soft_label`, if `alpha` is above 0 and the model returns no loss, if
+            `alpha` is 0 and the reader has `no_teacher="hard_only"`, or if it has several ranks and
+            `uneven="keep"`.
     """
 
     def __init__(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from edl.integrations.ranks import TrainerLoader
+from edl.runtime.errors import UsageError
 from edl.runtime.supervise import python_command, start
+from edl.tests.distill_reader.readers import NOBODY, reader_of
 from edl.tests.integrations.trainings import BATCHES_PER_EPOCH, EPOCHS, SAMPLES
 from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
 MODULE = "edl.tests.integrations.trainings"
-
-
-@pytest.fixture(scope="module")
-def teacher_address() -> Iterator[str]:
-    process = start(python_command("teacher", "edl.tests.scripted_teacher"))
-    yield process.expect(r"ready on (\S+)", timeout_s=DEADLINE_S).group(1)
-    process.stop()
 
 
 def trained(folder: Path, trainer: str, teacher: str, *options: str, ranks: int = 1) -> list[int]:
@@ -93,3 +88,14 @@ def test_a_trainer_that_logs_nothing_logs_no_statistics() -> None:
 
     trainer = SimpleNamespace(global_step=3, log_every_n_steps=0, datamodule=None, loggers=[])
     ReaderStatsLogger().on_train_batch_end(trainer, None)
+
+
+def test_ranks_of_different_lengths_are_refused() -> None:
+    from edl.integrations.accelerate import AcceleratedLoader
+
+    cpu = SimpleNamespace(type="cpu")
+    accelerator = SimpleNamespace(process_index=0, num_processes=2, device=cpu)
+    reader = reader_of([], NOBODY, world_size=2)
+    for make in (TrainerLoader, lambda reader: AcceleratedLoader(accelerator, lambda **_: reader)):
+        with pytest.raises(UsageError, match="uneven='drop' or uneven='pad'"):
+            make(reader)
