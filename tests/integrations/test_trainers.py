@@ -22,14 +22,13 @@ pytestmark = pytest.mark.system
 MODULE = "edl.tests.integrations.trainings"
 
 
-def trained(folder: Path, trainer: str, teacher: str, *options: str, ranks: int = 1) -> list[int]:
+def trained(folder: Path, trainer: str, teacher: str, *numbers: int, ranks: int = 1) -> list[int]:
     """Train in a process for each rank; returns their exit codes."""
     with ExitStack() as stack:
         processes = []
         for rank in range(ranks):
-            ddp = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MEET": f"meet{len(options)}"}
-            argv = (trainer, str(folder), teacher, *options)
-            command = python_command(f"{trainer}-{rank}", MODULE, *argv)
+            ddp = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MEET": f"meet{len(numbers)}"}
+            command = python_command(trainer, MODULE, trainer, folder, teacher, *numbers)
             processes.append(
                 start(replace(command, env={**command.env, **(ddp if ranks > 1 else {})}))
             )
@@ -38,7 +37,7 @@ def trained(folder: Path, trainer: str, teacher: str, *options: str, ranks: int 
         for process in processes:
             code = process.wait(DEADLINE_S)
             assert code is not None, process.tail()
-            assert code <= 0 or "--kill-at" in options, process.tail()
+            assert code <= 0 or len(numbers) > 1, process.tail()
             codes.append(code)
         return codes
 
@@ -46,8 +45,7 @@ def trained(folder: Path, trainer: str, teacher: str, *options: str, ranks: int 
 def steps_of(folder: Path, rank: int = 0) -> dict[int, list[int]]:
     """Return the samples of each step of the last run."""
     log = folder / f"log-{rank}.jsonl"
-    lines = map(json.loads, log.read_text().splitlines())
-    steps = {line["step"]: line["ids"] for line in lines}
+    steps = {line["step"]: line["ids"] for line in map(json.loads, log.read_text().splitlines())}
     log.unlink()
     return steps
 
@@ -68,12 +66,10 @@ def test_a_killed_run_goes_on_and_trains_each_sample_once(
 ) -> None:
     in_epoch = BATCHES_PER_EPOCH // ranks
     save_every, kill_at = (in_epoch, in_epoch + 1) if between_epochs else (4, in_epoch + 7)
-    options = ("--save-every", str(save_every))
-    killing = (*options, "--kill-at", str(kill_at))
-    assert -9 in trained(tmp_path, trainer, teacher_address, *killing, ranks=ranks)
+    assert -9 in trained(tmp_path, trainer, teacher_address, save_every, kill_at, ranks=ranks)
     before = [steps_of(tmp_path, rank) for rank in range(ranks)]
     assert max(map(max, before)) == kill_at - 1
-    assert trained(tmp_path, trainer, teacher_address, *options, ranks=ranks) == [0] * ranks
+    assert trained(tmp_path, trainer, teacher_address, save_every, ranks=ranks) == [0] * ranks
     after = [steps_of(tmp_path, rank) for rank in range(ranks)]
     assert {min(steps) for steps in after} == {kill_at // save_every * save_every}
     runs = [{**first, **second} for first, second in zip(before, after, strict=True)]

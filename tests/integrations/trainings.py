@@ -1,20 +1,22 @@
 """Trains with one of the trainers that people use, on labels of a scripted teacher.
 
-    python -m edl.tests.integrations.trainings TRAINER FOLDER TEACHER --save-every N [--kill-at N]
+    python -m edl.tests.integrations.trainings TRAINER FOLDER TEACHER SAVE_EVERY [KILL_AT]
 
 A line of JSON in FOLDER/log-RANK.jsonl says which samples a step trained. Checkpoints
-are saved in FOLDER; a run begins at the last one. In step `--kill-at` the process kills itself.
+are saved in FOLDER; a run begins at the last one. In step KILL_AT the process kills itself.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -48,7 +50,7 @@ class Run:
     folder: Path
     teacher: str
     save_every: int
-    kill_at: int | None
+    kill_at: int = -1
 
     def log(self, step: int, ids: Any) -> None:
         """Note the samples of a step; die if it is the one."""
@@ -77,7 +79,7 @@ def batches() -> Any:
 def by_lightning(run: Run) -> None:
     import pytorch_lightning as lightning
 
-    from edl.integrations.lightning import DistilDataModule, ReaderStatsLogger
+    from edl.integrations.lightning import DistilDataModule
 
     class Student(lightning.LightningModule):
         def __init__(self) -> None:
@@ -93,29 +95,17 @@ def by_lightning(run: Run) -> None:
             return LOSS(self.layer(batch["x"]), batch["labels"], batch["logits"])
 
     data = DistilDataModule(lambda **ranks: run.reader(batches(), **ranks))
+    off: Any = dict.fromkeys(("enable_version_counter", "save_on_train_epoch_end"), False)
     saves = lightning.callbacks.ModelCheckpoint(
-        run.folder,
-        "saved",
-        every_n_train_steps=run.save_every,
-        enable_version_counter=False,
-        save_on_train_epoch_end=False,
+        run.folder, "saved", every_n_train_steps=run.save_every, **off
     )
-    logger = lightning.loggers.CSVLogger(run.folder)
-    trainer = lightning.Trainer(
-        max_epochs=EPOCHS,
-        accelerator="cpu",
-        default_root_dir=run.folder,
-        callbacks=[saves, ReaderStatsLogger()],
-        logger=logger,
-        log_every_n_steps=2,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    names = ("logger", "enable_progress_bar", "enable_model_summary")
+    options: Any = {"accelerator": "cpu", "callbacks": [saves], **dict.fromkeys(names, False)}
+    trainer = lightning.Trainer(max_epochs=EPOCHS, default_root_dir=run.folder, **options)
     saved = run.folder / "saved.ckpt"
     path = str(saved) if saved.exists() else None
     trainer.fit(Student(), datamodule=data, ckpt_path=path, weights_only=False)
     assert data.reader is None, "closed at the end"
-    assert "reader/teachers" in Path(logger.log_dir, "metrics.csv").read_text()
 
 
 def by_transformers(run: Run) -> None:
@@ -141,18 +131,11 @@ def by_transformers(run: Run) -> None:
                 check_labels(inputs)
             return super().compute_loss(model, inputs, *args, **options)
 
+    options = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "learning_rate": 1e-6}
+    options |= {"per_device_train_batch_size": BATCH, "save_steps": run.save_every}
     trainer = Trainer(
         Student(),
-        transformers.TrainingArguments(
-            output_dir=str(run.folder),
-            num_train_epochs=EPOCHS,
-            per_device_train_batch_size=BATCH,
-            save_steps=run.save_every,
-            learning_rate=1e-6,
-            report_to=[],
-            disable_tqdm=True,
-            use_cpu=True,
-        ),
+        transformers.TrainingArguments(str(run.folder), num_train_epochs=EPOCHS, **options),
         train_dataset=Rows(),
         eval_dataset=Rows(),
         make_reader=run.reader,
@@ -162,12 +145,32 @@ def by_transformers(run: Run) -> None:
     assert trainer.evaluate()["eval_loss"] > 0, "without teachers"
 
 
+def train(
+    run: Run, loader: Any, student: Any, optimizer: Any, accelerator: Any, step: int, save: Any
+) -> None:
+    """Train as in a loop of one's own; `save(step)` saves a checkpoint."""
+    while loader.reader.state_dict()["epoch"] < EPOCHS:
+        for batch in loader:
+            check_labels(batch)
+            run.log(step, batch["ids"])
+            with accelerator.accumulate(student):
+                loss = LOSS(student(batch["x"]), batch["labels"], batch["logits"])
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            step += 1
+            if step % run.save_every == 0:
+                save(step)
+        assert accelerator.sync_gradients, "the last batches of the epoch are not trained"
+    loader.reader.close()
+
+
 def by_accelerate(run: Run) -> None:
     import accelerate
 
     from edl.integrations.accelerate import AcceleratedLoader
 
-    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
     layer = torch.nn.Linear(3, CLASSES)
     optimizer = torch.optim.SGD(layer.parameters(), lr=1e-6)
     loader = AcceleratedLoader(accelerator, lambda **ranks: run.reader(batches(), **ranks))
@@ -176,18 +179,12 @@ def by_accelerate(run: Run) -> None:
     if saved.exists():
         accelerator.load_state(str(saved))
         step = int((saved / "step").read_text())
-    while loader.reader.state_dict()["epoch"] < EPOCHS:
-        for batch in loader:
-            check_labels(batch)
-            run.log(step, batch["ids"])
-            accelerator.backward(LOSS(student(batch["x"]), batch["labels"], batch["logits"]))
-            optimizer.step()
-            optimizer.zero_grad()
-            step += 1
-            if step % run.save_every == 0:
-                accelerator.save_state(str(saved))
-                (saved / "step").write_text(str(step))
-    loader.reader.close()
+
+    def save(step: int) -> None:
+        accelerator.save_state(str(saved))
+        (saved / "step").write_text(str(step))
+
+    train(run, loader, student, optimizer, accelerator, step, save)
 
 
 def by_ddp(run: Run) -> None:
@@ -208,20 +205,17 @@ def by_ddp(run: Run) -> None:
         step = state["step"]
         student.load_state_dict(state["student"])
         loader.load_state_dict(state["reader"])
-    while loader.reader.state_dict()["epoch"] < EPOCHS:
-        for batch in loader:
-            check_labels(batch)
-            run.log(step, batch["ids"])
-            LOSS(student(batch["x"]), batch["labels"], batch["logits"]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            step += 1
-            if step % run.save_every == 0:
-                readers = loader.state_dict()  # each rank takes part
-                state = {"step": step, "student": student.state_dict(), "reader": readers}
-                if rank == 0:
-                    torch.save(state, saved)
-    loader.reader.close()
+
+    def save(step: int) -> None:
+        readers = loader.state_dict()  # each rank takes part
+        if rank == 0:
+            state = {"step": step, "student": student.state_dict(), "reader": readers}
+            torch.save(state, saved)
+
+    plain = SimpleNamespace(
+        accumulate=nullcontext, backward=torch.Tensor.backward, sync_gradients=True
+    )
+    train(run, loader, student, optimizer, plain, step, save)
     distributed.destroy_process_group()
 
 
@@ -233,20 +227,13 @@ TRAINERS: dict[str, Callable[[Run], None]] = {
 }
 
 
-def main() -> None:
+def main(trainer: str, folder: str, teacher: str, *numbers: str) -> None:
     """Train as the command line says."""
     end_with_parent(grace_s=0.5)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("trainer", choices=TRAINERS)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("teacher")
-    parser.add_argument("--save-every", type=int, required=True)
-    parser.add_argument("--kill-at", type=int)
-    options = vars(parser.parse_args())
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    TRAINERS[options.pop("trainer")](Run(**options))
+    TRAINERS[trainer](Run(Path(folder), teacher, *map(int, numbers)))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
