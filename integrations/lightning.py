@@ -36,7 +36,8 @@ class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defin
 
     Args:
         make_reader: creates the reader, as in `lambda **ranks: DistilReader(source, service=...,
-            uneven="drop", **ranks)`. Called in each process when training begins.
+            uneven="drop", **ranks)`. Called in each process when training begins, and every
+            `reload_dataloaders_every_n_epochs` of the trainer.
         pin_memory: as in `TorchLoader`.
 
     Attributes:
@@ -59,6 +60,8 @@ class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defin
         self.reader = self._make_reader(
             rank=self.trainer.global_rank, world_size=self.trainer.world_size
         )
+        if epoch := self.trainer.current_epoch:  # a reload; a checkpoint's state is loaded later
+            self.reader.load_state_dict({**self.reader.state_dict(), "epoch": epoch})
         return TrainerLoader(self.reader, pin_memory=self._pin_memory)
 
     def teardown(self, stage: str = "") -> None:
@@ -66,6 +69,10 @@ class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defin
         if self.reader is not None:
             self.reader.close()
         self.reader = None
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Close the reader; Lightning does not call `teardown` then."""
+        self.teardown()
 
 
 class ReaderStatsLogger(_pl.Callback):  # type: ignore[misc,name-defined]

@@ -16,6 +16,7 @@ from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.paddle import PaddleLoader
 from edl.distill_reader.adapters.torch import TorchLoader
 from edl.distill_reader.structure import put_together, take_apart
+from edl.integrations.lightning import DistilDataModule
 from edl.proto.datatypes import datatype_of
 from edl.runtime.errors import BatchError, UsageError
 from edl.runtime.supervise import python_command, start
@@ -97,24 +98,17 @@ def test_arrays_come_as_paddle_tensors_on_the_place_asked_for(teacher_address: s
         check_epoch(source, arrays_of(batches))
 
 
-@pytest.mark.parametrize(
-    ("ours", "dtype", "words"),
-    [
+def test_numbers_without_tensors_are_refused(teacher_address: str) -> None:
+    for ours, dtype, words in (
         # Paddle's tensors of bfloat16 are made of uint16: 1 would become 9e-41.
         (PaddleLoader, np.uint16, "no tensors of uint16"),
         (PaddleLoader, np.uint32, "no tensors of uint32"),
         (TorchLoader, np.longdouble, "PyTorch has no tensors of"),
-    ],
-)
-def test_numbers_without_tensors_are_refused(
-    ours: Any, dtype: Any, words: str, teacher_address: str
-) -> None:
-    source = [{"x": np.ones((2, 3), np.float32), "pixels": np.ones(2, dtype)}]
-    with (
-        reader_of(source, teacher_address) as reader,
-        pytest.raises(BatchError, match=words),
     ):
-        list(ours(reader))
+        source = [{"x": np.ones((2, 3), np.float32), "pixels": np.ones(2, dtype)}]
+        reader = reader_of(source, teacher_address)
+        with reader, pytest.raises(BatchError, match=words):
+            list(ours(reader))
 
 
 @pytest.mark.parametrize("extra", [np.array(["a", "b"]), "text", None, np.arange(2, dtype=">i4")])
@@ -125,20 +119,19 @@ def test_values_without_tensors_of_torch_stay(teacher_address: str, extra: Any) 
     np.testing.assert_array_equal(batch["extra"], extra)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"feed_list": "x"}, r"as in feed_list=\['x'\]"),
-        ({"places": ["cpu", "cpu"]}, "one rank for each device"),
-        ({"places": "moon"}, "'moon'"),
-        ({"places": 5}, "put on 5"),
-    ],
-)
-def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+def test_loaders_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="PaddleLoader iterates a DistilReader, not a list"):
         PaddleLoader([1])  # type: ignore[arg-type]
-    with reader_of(Batches(1), NOBODY) as reader, pytest.raises(UsageError, match=words):
-        PaddleLoader(reader, **options)
+    refused: dict[str, dict[str, Any]] = {
+        r"as in feed_list=\['x'\]": {"feed_list": "x"},
+        "one rank for each device": {"places": ["cpu", "cpu"]},
+        "'moon'": {"places": "moon"},
+        "put on 5": {"places": 5},
+    }
+    with reader_of(Batches(1), NOBODY) as reader:
+        for words, options in refused.items():
+            with pytest.raises(UsageError, match=words):
+                PaddleLoader(reader, **options)
 
 
 @pytest.mark.parametrize("how", ["stock", "arrays by name"])
@@ -202,19 +195,24 @@ def test_memory_is_pinned_on_request(teacher_address: str, monkeypatch: pytest.M
 
 
 class Student(lightning.LightningModule):
-    """Keeps the samples that it is trained on, by epoch; saves a checkpoint after `save_at`."""
+    """Keeps the samples that it is trained on, by epoch.
 
-    def __init__(self, path: Path, save_at: int = 0) -> None:
+    Saves a checkpoint after the step `save_at`, and has no memory in the epoch `fails_in`.
+    """
+
+    def __init__(self, path: Path, save_at: int = -1, fails_in: int = -1) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(3, CLASSES)
         self.seen: dict[int, list[int]] = {}
-        self._path, self._save_at = path, save_at
+        self._path, self._save_at, self._fails_in = path, save_at, fails_in
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=1e-6)
 
     def training_step(self, batch: Any, index: int) -> Any:
         x, ids, soft = batch
+        if self.current_epoch == self._fails_in:
+            raise MemoryError
         np.testing.assert_array_equal(soft, logits_of(x.numpy()))
         self.seen.setdefault(self.current_epoch, []).extend(ids.tolist())
         return torch.nn.functional.mse_loss(self.layer(x), soft)
@@ -224,29 +222,43 @@ class Student(lightning.LightningModule):
             self.trainer.save_checkpoint(self._path)
             self.trainer.should_stop = True
 
-    def train_with(self, teacher: str, **options: Any) -> None:
-        rows = torch.utils.data.DataLoader(Rows(SAMPLES), batch_size=BATCH, shuffle=True)
-        names = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-        quiet: dict[str, Any] = dict.fromkeys(names, False)
-        folder = self._path.parent
-        trainer = lightning.Trainer(
-            max_epochs=3, min_epochs=0, accelerator="cpu", default_root_dir=folder, **quiet
-        )
-        with reader_of(rows, teacher) as reader:
-            trainer.fit(self, train_dataloaders=TorchLoader(reader), **options)
+
+def rows() -> Any:
+    return torch.utils.data.DataLoader(Rows(SAMPLES), batch_size=BATCH, shuffle=True)
+
+
+def trainer_in(folder: Path, **options: Any) -> lightning.Trainer:
+    names = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    options = {**dict.fromkeys(names, False), "default_root_dir": folder, **options}
+    return lightning.Trainer(max_epochs=3, min_epochs=0, accelerator="cpu", **options)
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own, which differ by its versions
 def test_lightning_goes_on_in_the_middle_of_an_epoch(teacher_address: str, tmp_path: Path) -> None:
     path = tmp_path / "student.ckpt"
     first, second = Student(path, save_at=7), Student(path)
-    first.train_with(teacher_address)
+    with reader_of(rows(), teacher_address) as reader:
+        trainer_in(tmp_path).fit(first, TorchLoader(reader))
     assert [len(ids) for ids in first.seen.values()] == [SAMPLES, 2 * BATCH]
     assert sorted(first.seen[0]) == list(range(SAMPLES))
-    second.train_with(teacher_address, ckpt_path=path, weights_only=False)
+    with reader_of(rows(), teacher_address) as reader:
+        trainer_in(tmp_path).fit(second, TorchLoader(reader), ckpt_path=path, weights_only=False)
     both = first.seen[1] + second.seen[1]
     assert sorted(both) == list(range(SAMPLES)), "each sample of the epoch once"
     assert sorted(second.seen[2]) == list(range(SAMPLES))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_data_module_reloads_and_closes_after_an_error(
+    teacher_address: str, tmp_path: Path
+) -> None:
+    student = Student(tmp_path, fails_in=2)
+    data = DistilDataModule(lambda **ranks: reader_of(rows(), teacher_address, **ranks))
+    with pytest.raises(MemoryError):
+        trainer_in(tmp_path, reload_dataloaders_every_n_epochs=1).fit(student, datamodule=data)
+    assert data.reader is None
+    assert student.seen[0] != student.seen[1]
+    assert sorted(student.seen[0]) == sorted(student.seen[1])
 
 
 # --- tensors in batches
