@@ -83,14 +83,19 @@ class ReaderStatsLogger(_pl.Callback):  # type: ignore[misc,name-defined]
     training has waited for labels). `ReaderStats` describes them.
     """
 
+    _logged_step = 0  # or the step in which training began
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not isinstance(trainer.datamodule, DistilDataModule):
             raise UsageError("ReaderStatsLogger needs a DistilDataModule: trainer.fit(datamodule=)")
+        self._logged_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        interval_steps = trainer.log_every_n_steps
-        if not interval_steps or trainer.global_step % interval_steps:
+        step, interval_steps = trainer.global_step, trainer.log_every_n_steps
+        # Batches of which the gradients are accumulated do not change the step.
+        if not interval_steps or step % interval_steps or step == self._logged_step:
             return
+        self._logged_step = step
         stats = trainer.datamodule.reader.stats
         values = {
             "reader/teachers": float(len(stats.teachers)),
@@ -99,4 +104,4 @@ class ReaderStatsLogger(_pl.Callback):  # type: ignore[misc,name-defined]
             "reader/starved_s": stats.starved_s,
         }
         for logger in trainer.loggers:
-            logger.log_metrics(dict(values), step=trainer.global_step)
+            logger.log_metrics(dict(values), step=step)

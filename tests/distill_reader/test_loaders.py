@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.paddle import PaddleLoader
 from edl.distill_reader.adapters.torch import TorchLoader
 from edl.distill_reader.structure import put_together, take_apart
-from edl.integrations.lightning import DistilDataModule
+from edl.integrations.lightning import DistilDataModule, ReaderStatsLogger
 from edl.proto.datatypes import datatype_of
 from edl.runtime.errors import BatchError, UsageError
 from edl.runtime.supervise import python_command, start
@@ -252,13 +253,20 @@ def test_lightning_goes_on_in_the_middle_of_an_epoch(teacher_address: str, tmp_p
 def test_a_data_module_reloads_and_closes_after_an_error(
     teacher_address: str, tmp_path: Path
 ) -> None:
+    """Of steps that accumulate gradients, the statistics are logged once."""
     student = Student(tmp_path, fails_in=2)
     data = DistilDataModule(lambda **ranks: reader_of(rows(), teacher_address, **ranks))
+    logger = lightning.loggers.CSVLogger(tmp_path)
+    options = {"logger": logger, "callbacks": [ReaderStatsLogger()], "log_every_n_steps": 1}
+    options |= {"accumulate_grad_batches": 2, "reload_dataloaders_every_n_epochs": 1}
     with pytest.raises(MemoryError):
-        trainer_in(tmp_path, reload_dataloaders_every_n_epochs=1).fit(student, datamodule=data)
+        trainer_in(tmp_path, **options).fit(student, datamodule=data)
     assert data.reader is None
     assert student.seen[0] != student.seen[1]
     assert sorted(student.seen[0]) == sorted(student.seen[1])
+    with Path(logger.log_dir, "metrics.csv").open() as table:
+        rows_logged = [(row["step"], row["reader/teachers"]) for row in csv.DictReader(table)]
+    assert rows_logged == [(str(step), "1.0") for step in range(1, 7)]
 
 
 # --- tensors in batches
