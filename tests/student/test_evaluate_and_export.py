@@ -61,6 +61,12 @@ def feed(split):
     return [(X[at : at + 10], Y[at : at + 10]) for at in range(0, 23, 10)]
 
 
+def distill():
+    hint = Hint("map", "hidden", projector=lambda: paddle.nn.Linear(6, 9))
+    return Distill("teachers", fetches=["logits", "map"], hints=[hint])
+"""
+
+METRICS = """
 class Accuracy(paddle.metric.Accuracy):
     def compute(self, outputs, labels):
         return super().compute(outputs["logits"], labels.reshape([-1, 1]))
@@ -71,11 +77,6 @@ def metrics():
         "largest": lambda outputs, labels: outputs["logits"].max(axis=-1).mean(),
         "accuracy": Accuracy(),
     }
-
-
-def distill():
-    hint = Hint("map", "hidden", projector=lambda: paddle.nn.Linear(6, 9))
-    return Distill("teachers", fetches=["logits", "map"], hints=[hint])
 """
 
 LAZY = """\
@@ -96,9 +97,25 @@ class Broken:
 """
 
 
+#: What the job replaces to be one of PyTorch.
+OF_TORCH = {
+    "import paddle\n": "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n",
+    "paddle.nn.Layer": "torch.nn.Module",
+    "paddle.optimizer.Adam(parameters=parameters)": "torch.optim.Adam(parameters)",
+    BATCHES: "    return DataLoader(TensorDataset(*map(torch.as_tensor, (X, Y))), batch_size=10)",
+    METRICS: """
+def metrics():
+    hits = lambda outputs, labels: outputs["logits"].argmax(-1) == labels
+    return {"accuracy": lambda outputs, labels: hits(outputs, labels).float().mean()}
+""",
+    "paddle": "torch",
+}
+TORCH = sum(OF_TORCH.items(), ())
+
+
 def job(folder: Path, *replaced: str) -> JobSpec:
     """The job, with each text of a pair replaced by the next one."""
-    text = JOB
+    text = JOB + METRICS
     for old, new in zip(replaced[::2], replaced[1::2], strict=True):
         assert old in text
         text = text.replace(old, new)
@@ -201,111 +218,24 @@ def test_an_export_that_cannot_work_is_refused(tmp_path: Path, place: str) -> No
     assert not list((tmp_path / "out").iterdir())
 
 
-SMALL_JOB = """\
-import torch
-
-
-class Student(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 3)
-
-    def forward(self, rows):
-        scores = self.layer(rows)
-        return scores, scores > 0
-
-
-def model():
-    return Student()
-
-
-def loss(outputs, labels):
-    return torch.nn.functional.cross_entropy(outputs[0], labels)
-
-
-def optimizer(parameters):
-    return torch.optim.SGD(parameters)
-
-
-def feed(split):
-    return [(torch.ones(1, 4), torch.zeros(1, dtype=torch.int64))]
-"""
-
-
 def test_a_batch_of_one_row_and_an_output_of_booleans_are_exported(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "job.py").write_text(SMALL_JOB)
-    spec, place = load_job(tmp_path / "job.py"), str(tmp_path / "checkpoints")
-    Repository(place).save(capture(TrainingObjects(spec.model()), step=1, world=1, state={}))
+    pair = '{"logits": self.last(hidden), "hidden": hidden}', "self.last(hidden), hidden > 0"
+    spec = job(tmp_path, *TORCH, *pair, "batch_size=10", "batch_size=1")
+    model, place = assemble(spec).model, str(tmp_path / "checkpoints")
+    Repository(place).save(capture(TrainingObjects(model), step=1, world=1, state={}))
     found = export(spec, place, tmp_path / "out", onnx=True)
     assert all(worst is not None and worst < 1e-4 for worst in found.max_difference.values())
     for file in found.files:
         opened = open_backend(file, backend="onnx" if file.endswith("onnx") else "torch")
         answers = opened.run({"rows": np.ones((5, 4), np.float32)})
-        assert {(one.shape, one.dtype.name) for one in answers.values()} == {
-            ((5, 3), "float32"),
-            ((5, 3), "bool"),
-        }
-
-
-TORCH_JOB = """\
-import numpy as np
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-from edl.student import Distill, Hint
-
-rng = np.random.default_rng(1)
-X = torch.as_tensor(rng.normal(0, 1, (23, 4)).astype("float32"))
-Y = torch.as_tensor(rng.integers(0, 3, 23))
-
-
-class Student(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = torch.nn.Linear(4, 6)
-        self.drop = torch.nn.Dropout(0.5)
-        self.last = torch.nn.Linear(6, 3)
-
-    def forward(self, rows):
-        hidden = self.drop(torch.relu(self.first(rows)))
-        return {"logits": self.last(hidden), "hidden": hidden}
-
-
-def model():
-    return Student()
-
-
-def loss(outputs, labels):
-    return torch.nn.functional.cross_entropy(outputs["logits"], labels)
-
-
-def optimizer(parameters):
-    return torch.optim.Adam(parameters)
-
-
-def feed(split):
-    return DataLoader(TensorDataset(X, Y), batch_size=10)
-
-
-def hits(outputs, labels):
-    return (outputs["logits"].argmax(-1) == labels).float().mean()
-
-
-def metrics():
-    return {"accuracy": hits}
-
-
-def distill():
-    hint = Hint("map", "hidden", projector=lambda: torch.nn.Linear(6, 9))
-    return Distill("teachers", fetches=["logits", "map"], hints=[hint])
-"""
+        kinds = {(one.shape, one.dtype.name) for one in answers.values()}
+        assert kinds == {((5, 3), "float32"), ((5, 6), "bool")}
 
 
 def test_a_job_of_pytorch_is_rehearsed_evaluated_and_exported(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    (tmp_path / "job.py").write_text(TORCH_JOB)
-    spec, place = load_job(tmp_path / "job.py"), str(tmp_path / "checkpoints")
+    spec, place = job(tmp_path, *TORCH), str(tmp_path / "checkpoints")
     rehearsed = rehearse(assemble(spec))
     assert rehearsed.rows == 10
     assert rehearsed.metrics.keys() == {"accuracy"}

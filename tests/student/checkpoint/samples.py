@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import fsspec
 import ml_dtypes
@@ -19,7 +21,9 @@ from edl.student.checkpoint import (
     Repository,
     SnapshotOwner,
     SnapshotWriter,
+    open_checkpoint,
 )
+from edl.student.checkpoint.capture import TrainingObjects, capture, restore
 from edl.student.checkpoint.repository import HistoryFence
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -54,6 +58,63 @@ def check(contents: Contents, size: int = SIZE) -> None:
         got = contents.tensors[name]
         assert (got.dtype, got.shape) == (array.dtype, array.shape), name
         np.testing.assert_array_equal(got, array, err_msg=name)
+
+
+def train(trained: TrainingObjects, steps: int) -> list[float]:
+    """The losses; data, dropout and a coin draw from all three generators."""
+    losses, rate = [], trained.framework.learning_rate(trained.optimizer)
+    for step in range(steps):
+        x = np.random.rand(6, 4).astype("float32") + random.random()
+        loss = (trained.model(trained.framework.tensor(x)) ** 2).mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.clear_grad()
+        rate.step()
+        if step % 2:
+            rate.evaluated(1.0)
+        losses.append(loss.item())
+    return losses
+
+
+def same(one: Contents, other: Contents) -> bool:
+    return one.tensors.keys() == other.tensors.keys() and all(
+        np.array_equal(array, other.tensors[name]) and array.dtype == other.tensors[name].dtype
+        for name, array in one.tensors.items()
+    )
+
+
+def check_training_continues(
+    make: Callable[[], TrainingObjects],
+    folder: Path,
+    change: Callable[[TrainingObjects], None] = lambda trained: None,
+) -> None:
+    """Through the disk, into objects that were made anew, and into some that have trained."""
+    first, fresh, used = make(), make(), make()
+    train(first, 5)
+    change(first)
+    taken = capture(first, step=5, world=1, state={"epoch": 2})
+    contents = open_checkpoint(Repository(str(folder)).save(taken).location)
+    wanted = train(first, 6)
+    assert contents.state["epoch"] == 2
+    train(used, 2)
+    for other in (fresh, used, first):
+        restore(other, contents)
+        again = capture(other, step=5, world=1, state={"epoch": 2})
+        assert same(again, contents)
+        assert again.state == contents.state
+        assert train(other, 6) == wanted
+
+
+def check_names_of_live_arrays(trained: TrainingObjects, names: set[str], count: int) -> None:
+    """So a save on a CPU copies once."""
+    train(trained, 1)
+    live = capture(trained, step=0, world=1, state={})
+    assert names <= live.tensors.keys()
+    assert len(live.tensors) == count
+    copied = live.copied()
+    train(trained, 1)
+    assert not same(live, copied)
+    assert same(live, capture(trained, step=1, world=1, state={}))
 
 
 def save_until_killed(way: str, where: str, step: int, told: Connection) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,14 @@ import numpy as np
 import pytest
 
 from edl.runtime.errors import CheckpointMismatch
-from edl.student.checkpoint import Contents, Repository, open_checkpoint
+from edl.student.checkpoint import Contents
 from edl.student.checkpoint.capture import TrainingObjects, capture, restore
+from edl.tests.student.checkpoint.samples import (
+    check_names_of_live_arrays,
+    check_training_continues,
+    same,
+    train,
+)
 
 pytestmark = pytest.mark.system
 
@@ -44,46 +49,17 @@ def made(
     )
 
 
-def train(paddle: Any, trained: TrainingObjects, steps: int) -> list[float]:
-    """The losses; data, dropout and a coin draw from all three generators."""
-    losses = []
-    # Paddle has no public way to it.
-    schedule = trained.optimizer._learning_rate  # noqa: SLF001
-    for _ in range(steps):
-        x = paddle.to_tensor(np.random.rand(6, 4).astype("float32") + random.random())
-        loss = (trained.model(x) ** 2).mean()
-        loss.backward()
-        trained.optimizer.step()
-        trained.optimizer.clear_grad()
-        if not isinstance(schedule, float):
-            schedule.step()
-        losses.append(float(loss))
-    return losses
-
-
 @pytest.mark.parametrize(
     ("optimizer", "scheduled"),
     [("SGD", False), ("Momentum", True), ("Adam", False), ("AdamW", True), ("Lamb", True)],
 )
 def test_training_continues(paddle: Any, tmp_path: Path, optimizer: str, scheduled: bool) -> None:
-    """Through the disk, into objects that were made anew, and into some that have trained."""
-    first = made(paddle, optimizer, scheduled)
-    train(paddle, first, 5)
-    if not scheduled:
-        first.optimizer.set_lr(0.03)  # as on a change of the world
-    taken = capture(first, step=5, world=1, state={"epoch": 2})
-    location = Repository(str(tmp_path)).save(taken).location
-    wanted = train(paddle, first, 4)
-    contents = open_checkpoint(location)
-    assert contents.state["epoch"] == 2
-    fresh, used = (made(paddle, optimizer, scheduled) for _ in range(2))
-    train(paddle, used, 2)
-    for other in (fresh, used, first):
-        restore(other, contents)
-        again = capture(other, step=5, world=1, state={"epoch": 2})
-        assert same(again, contents)
-        assert again.state == contents.state
-        assert train(paddle, other, 4) == wanted
+
+    def change(trained: TrainingObjects) -> None:
+        if not scheduled:
+            trained.optimizer.set_lr(0.03)  # as on a change of the world
+
+    check_training_continues(lambda: made(paddle, optimizer, scheduled), tmp_path, change)
 
 
 @pytest.mark.parametrize("growth", [1, 2])
@@ -119,58 +95,17 @@ def test_a_checkpoint_of_another_kind_of_schedule_is_refused(paddle: Any) -> Non
         restore(made(paddle, "Adam", scheduled=True), contents)
 
 
-def same(one: Contents, other: Contents) -> bool:
-    return one.tensors.keys() == other.tensors.keys() and all(
-        np.array_equal(array, other.tensors[name]) and array.dtype == other.tensors[name].dtype
-        for name, array in one.tensors.items()
-    )
-
-
 def test_names_are_those_of_the_network_and_arrays_are_live_until_they_are_copied(
     paddle: Any,
 ) -> None:
-    """So a save on a CPU copies once."""
-    trained = made(paddle, "Momentum")
-    train(paddle, trained, 1)
-    live = capture(trained, step=0, world=1, state={})
-    names = live.tensors.keys()
-    assert {"model/0.weight", "model/1._mean", "optimizer/3.bias:velocity"} <= names
-    assert len(names) == 8 + 6
-    copied = live.copied()
-    train(paddle, trained, 1)
-    assert not same(live, copied)
-    assert same(live, capture(trained, step=1, world=1, state={}))
-
-
-def test_a_rank_draws_its_own(paddle: Any) -> None:
-    """Rank 0 what it would have drawn; rank 1 something else, the same each time."""
-    trained = made(paddle, "SGD")
-    contents = capture(trained, step=0, world=2, state={}).copied()
-
-    def drawn(rank: int) -> list[float]:
-        restore(trained, contents, rank=rank)
-        return [random.random(), float(np.random.rand()), paddle.rand([1]).item()]
-
-    expected = [random.random(), float(np.random.rand()), paddle.rand([1]).item()]
-    assert drawn(0) == expected
-    assert drawn(1) == drawn(1)
-    assert len({*drawn(0), *drawn(1), *drawn(2)}) == 9
-
-
-def test_brain_floats(paddle: Any) -> None:
-    one, other = paddle.nn.Linear(3, 4), paddle.nn.Linear(3, 4)
-    for layer in (one, other):
-        layer.to(dtype="bfloat16")
-    contents = capture(TrainingObjects(one), step=0, world=1, state={}).copied()
-    assert contents.tensors["model/weight"].dtype.name == "bfloat16"
-    restore(TrainingObjects(other), contents)
-    assert (one.weight.astype("float32") == other.weight.astype("float32")).all()
+    names = {"model/0.weight", "model/1._mean", "optimizer/3.bias:velocity"}
+    check_names_of_live_arrays(made(paddle, "Momentum"), names, 8 + 6)
 
 
 def test_master_weights_have_names_of_the_network(paddle: Any) -> None:
     """What mixed precision of level O2 keeps in float32, beside parameters in 16 bits."""
     trained, other = made(paddle, "Adam"), made(paddle, "Adam")
-    train(paddle, trained, 1)
+    train(trained, 1)
     weight = trained.model[0].weight
     copy = paddle.to_tensor(weight.numpy() + 1)
     # Private, as Paddle makes them only on a GPU.
@@ -200,10 +135,6 @@ def wider(paddle: Any) -> Any:
     return model
 
 
-def linear(paddle: Any) -> Any:
-    return paddle.nn.Linear(3, 4)
-
-
 OTHER_SHAPE = r"0\.weight is float32\[4, 8\] in the checkpoint and float32\[4, 9\] in the job"
 OTHER_NAMES = r"not in the checkpoint: bias, weight; not in the job: 0\.bias, .*"
 
@@ -212,7 +143,7 @@ OTHER_NAMES = r"not in the checkpoint: bias, weight; not in the job: 0\.bias, .*
     ("model", "optimizer", "scheduled", "match"),
     [
         (wider, "Adam", False, OTHER_SHAPE),
-        (linear, "Adam", False, OTHER_NAMES),
+        (lambda paddle: paddle.nn.Linear(3, 4), "Adam", False, OTHER_NAMES),
         (network, "SGD", False, r"optimizer Adam, the\s+job has SGD"),
         (network, "Adam", True, "fixed learning rate, the job's has a schedule"),
     ],
@@ -221,7 +152,7 @@ def test_a_mismatch_changes_nothing(
     paddle: Any, model: Callable[[Any], Any], optimizer: str, scheduled: bool, match: str
 ) -> None:
     trained, mine = made(paddle, "Adam"), made(paddle, optimizer, scheduled, model(paddle))
-    train(paddle, trained, 1)
+    train(trained, 1)
     contents = capture(trained, step=1, world=1, state={}).copied()
     before = capture(mine, step=0, world=1, state={}).copied()
     with pytest.raises(CheckpointMismatch, match=match) as told:

@@ -7,18 +7,28 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from edl.runtime.errors import CheckpointMismatch, JobError, UsageError
 from edl.student import load_job
-from edl.student.checkpoint import Contents, Repository, open_checkpoint
 from edl.student.checkpoint.capture import TrainingObjects, capture, restore
-from edl.student.frameworks import Framework, framework_named, framework_of, framework_of_job
+from edl.student.frameworks import (
+    Framework,
+    FrameworkName,
+    framework_named,
+    framework_of,
+    framework_of_job,
+)
 from edl.student.frameworks.groups import Group
+from edl.tests.student.checkpoint.samples import (
+    check_names_of_live_arrays,
+    check_training_continues,
+    train,
+)
 from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
@@ -63,42 +73,20 @@ def network() -> Any:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
 
 
-def made(optimizer: str, schedule: str = "none", **options: Any) -> TrainingObjects:
+def made(name: str, schedule: str = "none", lr: float = 0.05, **options: Any) -> TrainingObjects:
     model = network()
+    rate = lr
     groups = [
-        {"params": model[0].parameters(), "lr": 0.01},
+        {"params": model[0].parameters(), "lr": rate / 5},
         {"params": [*model[1].parameters(), *model[3].parameters()]},
     ]
-    plain = getattr(torch.optim, optimizer)(groups, lr=0.05, **options)
+    plain = getattr(torch.optim, name)(groups, lr=rate, **options)
     return TrainingObjects(model, with_schedule(plain, schedule))
 
 
 def with_schedule(optimizer: Any, schedule: str) -> Any:
     made_schedule = SCHEDULES[schedule](optimizer)
     return optimizer if made_schedule is None else (optimizer, made_schedule)
-
-
-def train(trained: TrainingObjects, steps: int) -> list[float]:
-    """The losses; data, dropout and a coin draw from all three generators."""
-    losses, rate = [], TORCH.learning_rate(trained.optimizer)
-    for step in range(steps):
-        x = torch.as_tensor(np.random.rand(6, 4).astype("float32") + random.random())
-        loss = (trained.model(x) ** 2).mean()
-        loss.backward()
-        trained.optimizer.step()
-        trained.optimizer.clear_grad()
-        rate.step()
-        if step % 2:
-            rate.evaluated(1.0)
-        losses.append(loss.item())
-    return losses
-
-
-def same(one: Contents, other: Contents) -> bool:
-    return one.tensors.keys() == other.tensors.keys() and all(
-        np.array_equal(array, other.tensors[name]) and array.dtype == other.tensors[name].dtype
-        for name, array in one.tensors.items()
-    )
 
 
 @pytest.mark.parametrize(
@@ -117,43 +105,23 @@ def same(one: Contents, other: Contents) -> bool:
 def test_training_continues(
     tmp_path: Path, optimizer: str, schedule: str, options: dict[str, Any]
 ) -> None:
-    """Through the disk, into objects that were made anew, and into some that have trained."""
-    first = made(optimizer, schedule, **options)
-    train(first, 5)
-    taken = capture(first, step=5, world=1, state={"epoch": 2})
-    location = Repository(str(tmp_path)).save(taken).location
-    wanted = train(first, 6)
-    contents = open_checkpoint(location)
-    fresh, used = (made(optimizer, schedule, **options) for _ in range(2))
-    train(used, 2)
-    for other in (fresh, used, first):
-        restore(other, contents)
-        again = capture(other, step=5, world=1, state={"epoch": 2})
-        assert same(again, contents)
-        assert again.state == contents.state
-        assert train(other, 6) == wanted
+    check_training_continues(lambda: made(optimizer, schedule, **options), tmp_path)
 
 
 def test_names_are_those_of_the_network_and_arrays_are_live() -> None:
-    trained = made("Adam")
-    train(trained, 1)
-    live = capture(trained, step=0, world=1, state={})
-    assert {"model/0.weight", "model/1.running_mean", "optimizer/3.bias:exp_avg"} <= {*live.tensors}
-    copied = live.copied()
-    train(trained, 1)
-    assert not same(live, copied)
-    assert same(live, capture(trained, step=1, world=1, state={}))
+    names = {"model/0.weight", "model/1.running_mean", "optimizer/3.bias:exp_avg"}
+    check_names_of_live_arrays(made("Adam"), names, 9 + 3 * 6)
 
 
-def test_bfloat16_is_kept_bit_for_bit() -> None:
-    model = network().to(torch.bfloat16)
-    contents = capture(TrainingObjects(model), step=0, world=1, state={}).copied()
-    assert contents.tensors["model/0.weight"].dtype.name == "bfloat16"
-    other = network().to(torch.bfloat16)
+@pytest.mark.parametrize("name", ["paddle", "torch"])
+def test_bfloat16_is_kept_bit_for_bit(name: FrameworkName) -> None:
+    framework = framework_named(name)
+    module = framework.module
+    one, other = (module.nn.Linear(3, 4).to(dtype=module.bfloat16) for _ in range(2))
+    contents = capture(TrainingObjects(one), step=0, world=1, state={}).copied()
+    assert contents.tensors["model/weight"].dtype.name == "bfloat16"
     restore(TrainingObjects(other), contents)
-    assert all(
-        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
-    )
+    assert framework.array(one.weight).tobytes() == framework.array(other.weight).tobytes()
 
 
 def one_group() -> TrainingObjects:
@@ -326,24 +294,24 @@ def test_gradients_of_parameters_that_a_job_unfreezes_are_summed(
         body.requires_grad_(True)
 
 
-def test_random_sequences_continue_and_those_of_other_ranks_differ() -> None:
-    from edl.student.checkpoint.capture import random_state, set_random_state
+@pytest.mark.parametrize("name", ["paddle", "torch"])
+def test_random_sequences_continue_and_those_of_other_ranks_differ(name: FrameworkName) -> None:
+    framework = framework_named(name)
+    trained = TrainingObjects(framework.module.nn.Linear(1, 1))
+    contents = capture(trained, step=0, world=2, state={}).copied()
 
-    def draw() -> list[float]:
-        return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+    def drawn(rank: int | None) -> list[float]:
+        if rank is not None:
+            restore(trained, contents, rank=rank)
+        return [random.random(), float(np.random.rand()), framework.module.rand([1]).item()]
 
-    state = random_state(TORCH)
-    drawn = draw()
-    set_random_state(TORCH, state)
-    assert draw() == drawn
-    others = []
-    for rank in (1, 1, 2):
-        set_random_state(TORCH, state, rank)
-        others.append(draw())
-    assert others[0] == others[1]
-    assert all(a != b for a, b in zip(others[0], others[2], strict=True))
-    with pytest.raises(CheckpointMismatch, match="generators cannot be set"):
-        set_random_state(TORCH, {**state, "torch": {"cpu": "AAAA"}})  # as of another version
+    assert drawn(None) == drawn(0)
+    assert drawn(1) == drawn(1)
+    assert len({*drawn(0), *drawn(1), *drawn(2)}) == 9
+    if name == "torch":
+        contents.state["training"]["random"]["torch"] = {"cpu": "AAAA"}  # as of another version
+        with pytest.raises(CheckpointMismatch, match="generators cannot be set"):
+            drawn(0)
 
 
 # --- whose job it is
@@ -366,12 +334,6 @@ def test_a_job_loads_its_own_framework_alone(job: str, name: str) -> None:
     assert done.stdout.split() == [name]
 
 
-def module(**values: Any) -> ModuleType:
-    made_module = ModuleType("job")
-    vars(made_module).update(values)
-    return made_module
-
-
 def test_the_framework_of_a_job_is_the_one_that_it_imports() -> None:
     import paddle
 
@@ -383,9 +345,9 @@ def test_the_framework_of_a_job_is_the_one_that_it_imports() -> None:
         ({"paddle": paddle, "torch": torch}, "paddle"),
         ({"paddle": paddle, "torch": torch, "FRAMEWORK": "torch"}, "torch"),
     ):
-        assert framework_of_job(module(**values)).name == name
+        assert framework_of_job(Mock(spec=[*values], **values)).name == name
     with pytest.raises(UsageError, match="FRAMEWORK is 'paddle' or 'torch', not 'jax'"):
-        framework_of_job(module(FRAMEWORK="jax"))
+        framework_of_job(Mock(FRAMEWORK="jax"))
 
 
 def test_a_model_of_the_other_framework_says_what_to_write(write_job: Callable[..., Path]) -> None:
