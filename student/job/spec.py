@@ -100,12 +100,13 @@ class JobSpec:
         self._expect(scalar is not None, "loss", expected, loss)
         return scalar
 
-    def optimizer(self, parameters: Sequence[Any]) -> Any:
+    def optimizer(self, parameters: Iterable[Any]) -> Any:
         """Return a new optimizer over these parameters, with its schedule.
 
         In PyTorch, the job returns a `torch.optim.Optimizer`, or a pair of it and its schedule.
         """
-        returned = self._call("optimizer", parameters)
+        # A list: the job may read it several times, for several groups of parameters.
+        returned = self._call("optimizer", list(parameters))
         optimizer = self.framework.optimizer(returned)
         kind = self.framework.kinds["optimizer"]
         self._expect(optimizer is not None, "optimizer", kind, returned)

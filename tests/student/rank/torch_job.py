@@ -70,14 +70,18 @@ def loss(outputs: Any, labels: Any) -> Any:
 
 
 def optimizer(parameters: Any) -> Any:
-    adamw = torch.optim.AdamW(parameters, lr=0.02)
+    groups = [
+        {"params": [one for one in parameters if one.ndim > 1]},
+        {"params": [one for one in parameters if one.ndim == 1], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=0.02)
     if folder := os.environ.get("EDL_TEST_DUMP"):
         steps = itertools.count(1)
 
         def dump(*_: Any) -> None:
             file = Path(folder) / f"rank{rank()}-step{next(steps)}.npz"
-            (group,) = adamw.param_groups
-            np.savez(file, *(one.detach().numpy() for one in group["params"]))
+            trained = [one for group in adamw.param_groups for one in group["params"]]
+            np.savez(file, *(one.detach().numpy() for one in trained))
 
         adamw.register_step_post_hook(dump)
     return adamw, torch.optim.lr_scheduler.CosineAnnealingLR(adamw, T_max=50)
@@ -110,7 +114,7 @@ def train_plainly(epochs: int) -> None:
     source = source_of(feed("train"), RankShard(), 0)  # the order of a single rank
     torch.manual_seed(0)
     student = model()
-    adamw, schedule = optimizer(student.parameters())
+    adamw, schedule = optimizer(list(student.parameters()))
     for epoch in range(epochs):
         reading = source.begin(epoch, 0, None)
         while (batch := next(reading, None)) is not None:
