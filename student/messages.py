@@ -52,6 +52,8 @@ class Order(RankMessage):
             writes none.
         restarts_epoch: settings that decide the order of samples have changed since the checkpoint
             `restore`, so the epoch starts from its beginning.
+        optimizer_changes: settings of the optimizer that have changed since the checkpoint
+            `restore`; see `scheduler.students.fingerprint.optimizer_changes`.
         inspect: do not train: send the fingerprint of the job as `Inspected`, and exit.
     """
 
@@ -65,6 +67,7 @@ class Order(RankMessage):
     restore: str = ""
     snapshot: tuple[str, ...] = ()
     restarts_epoch: bool = False
+    optimizer_changes: tuple[str, ...] = ()
     inspect: bool = False
 
 

@@ -55,6 +55,19 @@ class Difference:
     before: Any
     now: Any
 
+    def entries(self) -> list[Difference]:
+        """Return the entries that differ, as `optimizer.lr`, of mappings; else this difference."""
+        if not (isinstance(self.before, Mapping) and isinstance(self.now, Mapping)):
+            return [self]
+        return [
+            entry
+            for name in sorted({*self.before, *self.now})
+            if (now := self.now.get(name, _MISSING)) != self.before.get(name, _MISSING)
+            for entry in Difference(
+                f"{self.field}.{name}", self.before.get(name, _MISSING), now
+            ).entries()
+        ]
+
     def in_words(self, where: str) -> str:
         """Return text such as "seed is 7 here and 0 in the job".
 
@@ -63,17 +76,10 @@ class Difference:
         Args:
             where: text for the origin of `before`, such as "in the job".
         """
-        if isinstance(self.before, Mapping) and isinstance(self.now, Mapping):
-            parts = [
-                Difference(f"{self.field}.{name}", self.before.get(name, _MISSING), now)
-                for name in sorted({*self.before, *self.now})
-                if (now := self.now.get(name, _MISSING)) != self.before.get(name, _MISSING)
-            ]
-            return "; ".join(part.in_words(where) for part in parts)
-        before, now = (
-            "missing" if value is _MISSING else repr(value) for value in (self.before, self.now)
+        return "; ".join(
+            f"{entry.field} is {_shown(entry.now)} here and {_shown(entry.before)} {where}"
+            for entry in self.entries()
         )
-        return f"{self.field} is {now} here and {before} {where}"
 
     def to_json(self, step: int) -> dict[str, Any]:
         """Return an entry for the manifest of a checkpoint: the change was made at `step`."""
@@ -118,6 +124,30 @@ def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
     order = {name: own[name] for name in ORDER if name in own}
     restarts = any(change.field in ORDER for change in since_checkpoint(saved, own))
     return {**order, "restarts_epoch": restarts}
+
+
+def optimizer_changes(own: Fingerprint, saved: Fingerprint) -> tuple[str, ...]:
+    """Return the names of the optimizer's settings that have changed, as `lr` or `schedule.gamma`.
+
+    Settings of groups of parameters have no other names than those of the optimizer.
+
+    Args:
+        own: fingerprint of the generation.
+        saved: fingerprint of the checkpoint that it starts from; empty: none, or unknown.
+    """
+    names: set[str] = set()
+    for before, now in zip(_optimizer_and_groups(saved), _optimizer_and_groups(own), strict=False):
+        names |= {entry.field.removeprefix(".") for entry in Difference("", before, now).entries()}
+    return tuple(sorted(names))
+
+
+def _optimizer_and_groups(fingerprint: Fingerprint) -> list[Mapping[str, Any]]:
+    groups = fingerprint.get("parameter_groups", ())
+    return [fingerprint["optimizer"], *groups] if "optimizer" in fingerprint else []
+
+
+def _shown(value: Any) -> str:
+    return "missing" if value is _MISSING else repr(value)
 
 
 def differences_in_words(changes: Sequence[Difference], where: str) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -81,7 +81,12 @@ def capture(
 
 
 def restore(
-    trained: TrainingObjects, contents: Contents, *, random: bool = True, rank: int = 0
+    trained: TrainingObjects,
+    contents: Contents,
+    *,
+    random: bool = True,
+    rank: int = 0,
+    changed: Collection[str] = (),
 ) -> None:
     """Load contents into the captured objects, or into new ones of the same kinds.
 
@@ -90,6 +95,8 @@ def restore(
         contents: contents of a checkpoint.
         random: also set the random generators.
         rank: rank 0 continues the captured random sequences; each other rank gets its own.
+        changed: settings of the optimizer that keep their present values, by name, such as `lr` or
+            `schedule.gamma`. If the rate is kept (`LearningRate.is_kept`), advance it first.
 
     Raises:
         CheckpointMismatch: the model differs (the message names parameters), the optimizer differs,
@@ -102,8 +109,12 @@ def restore(
     if trained.optimizer is not None:
         details = training.get("optimizer") or {}
         _check_optimizer(contents.step, framework.optimizer_class(trained.optimizer), details)
+        if not changed:
+            has_schedule = framework.learning_rate(trained.optimizer).has_schedule
+            _check_schedule(contents.step, has_schedule, "schedule" in details)
+        arrays = contents.group(OPTIMIZER)
         framework.restore_optimizer(
-            trained.model, trained.optimizer, contents.group(OPTIMIZER), details, contents.step
+            trained.model, trained.optimizer, arrays, details, contents.step, changed
         )
     for name, array in saved.items():
         framework.set_value(live[name], array)
@@ -154,6 +165,15 @@ def _check_optimizer(step: int, name: str, details: Mapping[str, Any]) -> None:
             f" {'the optimizer ' + details['class'] if known else 'no optimizer'}, the job has"
             f" {name}. Use another place for checkpoints"
             + (", or the checkpoint's optimizer" if known else "")
+        )
+
+
+def _check_schedule(step: int, has_schedule: bool, had_schedule: bool) -> None:
+    if has_schedule != had_schedule:
+        kinds = ("a fixed learning rate", "a schedule of the learning rate")
+        raise CheckpointMismatch(
+            f"the checkpoint of step {step} is of an optimizer with {kinds[had_schedule]}, the"
+            f" job's has {kinds[has_schedule]}"
         )
 
 

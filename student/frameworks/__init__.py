@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -45,15 +46,22 @@ class LearningRate:
         schedule: schedule of the optimizer; None: the rate is fixed.
         by_metric: the schedule advances after evaluations, not after steps.
         multiply: multiplies the optimizer's current rate.
+        settings: names of the optimizer's settings that decide the rate; last, the schedule's.
 
     Attributes:
-        factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit. Set it to
-            the checkpoint's factor after a restore.
+        factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit.
     """
 
-    def __init__(self, schedule: Any, by_metric: bool, multiply: Callable[[float], None]) -> None:
+    def __init__(
+        self, schedule: Any, by_metric: bool, multiply: Callable[[float], None], *settings: str
+    ) -> None:
         self._schedule, self._by_metric, self._multiply = schedule, by_metric, multiply
+        self._settings = settings
         self.factor = 1.0
+
+    @property
+    def has_schedule(self) -> bool:
+        return self._schedule is not None
 
     def scale(self, by: float) -> None:
         """Multiply the current rate and all later ones."""
@@ -64,6 +72,33 @@ class LearningRate:
         """Advance the schedule after a step of the optimizer, unless it follows a metric."""
         if self._schedule is not None and not self._by_metric:
             self._advance()
+
+    def is_kept(self, changed: Collection[str]) -> bool:
+        """Whether a restore keeps the present rate, as the job has changed it or its schedule.
+
+        The rate of a schedule that follows a metric does not depend on steps alone. So it and the
+        schedule's state are restored, apart from what has changed.
+
+        Args:
+            changed: names of the changed settings of the optimizer, such as `schedule.gamma`.
+        """
+        names = {name.partition(".")[0] for name in changed}
+        return not (self._by_metric or names.isdisjoint(self._settings))
+
+    def state_to_load(self, saved: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
+        """Return the saved state of the schedule, but with present values of what has changed."""
+        state: dict[str, Any] = self._schedule.state_dict()
+        if self.is_kept(changed):
+            return state
+        name = self._settings[-1]
+        return {**saved, **{key: state[key] for key in state if f"{name}.{key}" in changed}}
+
+    def advance(self, steps: int) -> None:
+        """Advance the schedule as `steps` steps of the optimizer would."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch expects steps of the optimizer between
+            for _ in range(steps):
+                self.step()
 
     def evaluated(self, metric: float) -> None:
         """Advance a schedule that follows a metric, after an evaluation."""
@@ -241,8 +276,9 @@ class Framework(Protocol):
         arrays: Mapping[str, Array],
         details: Mapping[str, Any],
         step: int,
+        changed: Collection[str],
     ) -> None:
-        """Load what `optimizer_state` returned.
+        """Load what `optimizer_state` returned, except settings in `changed`; see `restore`.
 
         Raises:
             CheckpointMismatch: it does not fit the optimizer.

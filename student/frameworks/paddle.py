@@ -10,7 +10,7 @@ import contextlib
 import io
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -134,7 +134,8 @@ class PaddleFramework(Framework):
             else:
                 schedule.last_lr *= by
 
-        return LearningRate(schedule, isinstance(schedule, ReduceOnPlateau), multiply)
+        by_metric = isinstance(schedule, ReduceOnPlateau)
+        return LearningRate(schedule, by_metric, multiply, "learning_rate")
 
     def mixed_precision(self, amp: Amp, device: str) -> Precision:
         scaler = paddle.amp.GradScaler() if amp == "float16" else None
@@ -186,17 +187,23 @@ class PaddleFramework(Framework):
         arrays: Mapping[str, Array],
         details: Mapping[str, Any],
         step: int,
+        changed: Collection[str],
     ) -> None:
+        rate, schedule = self.learning_rate(optimizer), optimizer._learning_rate
+        state = _state_dict_for(model, optimizer, arrays)
+        if rate.has_schedule:
+            saved = from_json(details.get("schedule", {}))
+            state["LR_Scheduler"] = rate.state_to_load(saved, changed)
         try:
-            optimizer.set_state_dict(_state_dict_for(model, optimizer, arrays, details, step))
+            optimizer.set_state_dict(state)
         except (AssertionError, KeyError, RuntimeError, ValueError) as error:
             raise CheckpointMismatch(
                 f"the optimizer of the checkpoint of step {step} does not fit the job's: {error}"
             ) from error
-        if "rate" in details:
+        if not (rate.has_schedule or rate.is_kept(changed)):
             optimizer.set_lr(details["rate"])
-        if isinstance(optimizer._learning_rate, CosineAnnealingWarmRestarts):
-            _restore_period(optimizer._learning_rate)
+        if isinstance(schedule, CosineAnnealingWarmRestarts):
+            _restore_period(schedule)
 
     def seed(self, seed: int) -> None:
         paddle.seed(seed)
@@ -251,10 +258,8 @@ def _split_key(key: str, names: Mapping[str, str]) -> tuple[str, str]:
     return parameter or key, name if name and number.isdigit() else kind
 
 
-def _state_dict_for(
-    model: Any, optimizer: Any, arrays: Mapping[str, Array], details: Mapping[str, Any], step: int
-) -> dict[str, Any]:
-    """Return the argument of `set_state_dict` for this optimizer."""
+def _state_dict_for(model: Any, optimizer: Any, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Return the argument of `set_state_dict` for this optimizer, without its schedule."""
     names = _names(model)
     paddle_names = {name: paddle_name for paddle_name, name in names.items()}
     live = {_split_key(key, names): key for key in optimizer.state_dict()}
@@ -270,15 +275,6 @@ def _state_dict_for(
             state[live_key] = _to_paddle(array)
     if masters:
         state["master_weights"] = masters
-    has_schedule = isinstance(optimizer._learning_rate, LRScheduler)
-    if has_schedule != ("schedule" in details):
-        kinds = ("a fixed learning rate", "a schedule of the learning rate")
-        raise CheckpointMismatch(
-            f"the checkpoint of step {step} is of an optimizer with"
-            f" {kinds[not has_schedule]}, the job's has {kinds[has_schedule]}"
-        )
-    if has_schedule:
-        state["LR_Scheduler"] = from_json(details["schedule"])
     return state
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -177,7 +177,7 @@ class TorchFramework(Framework):
                 group["lr"] *= by
 
         by_metric = isinstance(optimizer.schedule, ReduceLROnPlateau)
-        return LearningRate(optimizer.schedule, by_metric, multiply)
+        return LearningRate(optimizer.schedule, by_metric, multiply, "lr", "schedule")
 
     def mixed_precision(self, amp: Amp, device: str) -> Precision:
         kind = device.partition(":")[0]
@@ -236,21 +236,19 @@ class TorchFramework(Framework):
         arrays: Mapping[str, Array],
         details: Mapping[str, Any],
         step: int,
+        changed: Collection[str],
     ) -> None:
         plain, schedule = optimizer.optimizer, optimizer.schedule
-        saved, live = details["groups"], plain.state_dict()["param_groups"]
+        rate, live = self.learning_rate(optimizer), plain.state_dict()["param_groups"]
+        keeps_all = rate.is_kept(changed)  # schedules also set others, such as the momentum
+        saved = [
+            {key: group[key] for key in group if not (keeps_all or key in changed)}
+            for group in details["groups"]
+        ]
         if len(saved) != len(live):
             raise CheckpointMismatch(
                 f"the optimizer of the checkpoint of step {step} has {len(saved)} groups of"
                 f" parameters, the job's has {len(live)}"
-            )
-        if (schedule is not None) != ("schedule" in details):
-            has, had = (
-                "a schedule" if one else "no schedule" for one in (schedule, "schedule" in details)
-            )
-            raise CheckpointMismatch(
-                f"the checkpoint of step {step} is of an optimizer with {had} of the learning rate,"
-                f" the job's has {has}"
             )
         indices = {name: index for index, name in _names(model, plain).items()}
         state: dict[int, dict[str, Any]] = {}
@@ -275,7 +273,7 @@ class TorchFramework(Framework):
             ) from error
         if schedule is not None:
             current = schedule.state_dict()
-            before = from_json(details["schedule"])
+            before = rate.state_to_load(from_json(details.get("schedule", {})), changed)
             schedule.load_state_dict({**current, **_with_types_of(current, before)})
 
     def seed(self, seed: int) -> None:

@@ -124,8 +124,10 @@ def _resume(
         if order.rank:
             seed_all(framework, order.settings.seed + 7919 * order.rank)
         return rate
-    restore(trained, contents, rank=order.rank)
-    rate.factor = float(state.get(FACTOR, 1.0))
+    if rate.is_kept(order.optimizer_changes):
+        rate.advance(contents.step)
+    rate.scale(float(state.get(FACTOR, 1.0)))  # a saved rate, which has the factor, replaces it
+    restore(trained, contents, rank=order.rank, changed=order.optimizer_changes)
     old, new = contents.world, order.world
     if old not in (0, new):
         rate.scale(scaling_factor(order.settings.lr_policy, old, new))

@@ -17,6 +17,7 @@ from ...scheduler.students.fingerprint import (
     data_order,
     differences,
     differences_in_words,
+    optimizer_changes,
     since_checkpoint,
 )
 from ...scheduler.students.world import (
@@ -401,6 +402,7 @@ class Supervisor:
                 restore=checkpoint.location if checkpoint else "",
                 snapshot=() if local else self._checkpoints.keys,
                 restarts_epoch=order_of_data["restarts_epoch"],
+                optimizer_changes=optimizer_changes(self._fingerprint, saved),
             )
             for local in range(self._settings.ranks_per_node)
         ]

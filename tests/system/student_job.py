@@ -38,7 +38,8 @@ def loss(outputs: Any, labels: Any) -> Any:
 
 
 def optimizer(parameters: Any) -> Any:
-    return paddle.optimizer.SGD(learning_rate=0.05, parameters=parameters)
+    rate = float(os.environ.get("EDL_TEST_RATE", "0.05"))
+    return paddle.optimizer.SGD(learning_rate=rate, parameters=parameters)
 
 
 def feed(split: str) -> Any:

@@ -20,7 +20,7 @@ import pytest
 
 from edl.runtime.errors import NoTeacherAvailable
 from edl.runtime.supervise import Process, python_command, start
-from edl.student.checkpoint import Repository
+from edl.student.checkpoint import Repository, open_checkpoint
 from edl.student.checkpoint.snapshot import Slot
 from edl.tests.student.id_log import check_each_once, surviving
 from edl.tests.system.coordinator_process import edl_output
@@ -392,20 +392,25 @@ def test_a_node_killed_early_goes_on_behind_its_first_step(job_file: Path, tmp_p
         assert nodes.restored()[1] > 0
 
 
-def test_an_accepted_change_of_the_seed_begins_the_epoch_anew(tmp_path: Path) -> None:
+def test_accepted_changes_take_effect_and_another_seed_begins_the_epoch_anew(
+    tmp_path: Path,
+) -> None:
     rows, seed = 120, ("--seed", 7, "--epochs", 1)
     with closing(Nodes(tmp_path, environment={"EDL_TEST_ROWS": str(rows)})) as nodes:
         nodes.start("--steps", 5)
         nodes.end()
         shutil.rmtree(nodes.ids)
+        nodes.environment = {**nodes.environment, "EDL_TEST_RATE": "0.02"}
         refused = nodes.processes[0] = nodes.start(*seed)
         assert refused.wait(END_S) == 2
         assert "seed is 7 here and 0 in the checkpoint" in refused.tail(1)[0]
         assert not nodes.ids.exists()
         nodes.processes = []
-        nodes.start(*seed, "--accept-change", "seed")
+        nodes.start(*seed, "--accept-change", "seed", "--accept-change", "optimizer")
         nodes.end()
         check_each_once(nodes.ids, {1: 5}, rows, 1)
+        saved = open_checkpoint(str(tmp_path / "checkpoints")).state["training"]
+        assert saved["optimizer"]["rate"] == 0.02
 
 
 def test_a_training_of_an_older_version_goes_on(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from edl.scheduler.students.fingerprint import (
     data_order,
     differences,
     differences_in_words,
+    optimizer_changes,
     since_checkpoint,
 )
 
@@ -34,6 +35,16 @@ def test_a_setting_of_none_differs_from_a_missing_one() -> None:
     own = {**JOB, "optimizer": {**JOB["optimizer"], "fused": None}}
     told = "optimizer.fused is None here and missing in the checkpoint"
     assert differences_in_words(since_checkpoint(JOB, own), "in the checkpoint") == told
+
+
+def test_changed_settings_of_an_optimizer_and_its_groups_are_named() -> None:
+    def job(gamma: float, decay: float) -> dict[str, Any]:
+        optimizer = {"type": "SGD", "lr": 0.1, "schedule": {"gamma": gamma, "size": 3}}
+        return {"optimizer": optimizer, "parameter_groups": [{"lr": 0.1}, {"decay": decay}]}
+
+    assert optimizer_changes(job(0.9, 0.1), job(0.8, 0.2)) == ("decay", "schedule.gamma")
+    for same_or_unknown in (job(0.9, 0.1), {}):
+        assert optimizer_changes(job(0.9, 0.1), same_or_unknown) == ()
 
 
 def test_what_is_not_known_does_not_differ() -> None:

@@ -117,6 +117,25 @@ def check_names_of_live_arrays(trained: TrainingObjects, names: set[str], count:
     assert same(live, capture(trained, step=1, world=1, state={}))
 
 
+def check_changed_rate(
+    make: Callable[[], TrainingObjects], before: TrainingObjects, *changed: str
+) -> None:
+    """Continue a training `before` with the rates of `make`, as if it had had them before, too."""
+    job, expected = make(), make()
+    train(before, 5)
+    train(expected, 5)
+    contents = capture(before, step=5, world=1, state={}).copied()
+    rate = job.framework.learning_rate(job.optimizer)
+    assert rate.is_kept(changed)
+    rate.advance(5)
+    restore(job, contents, changed=changed)
+    assert same(capture(job, step=5, world=1, state={}), contents)
+    for _ in range(6):
+        assert job.optimizer.get_lr() == expected.optimizer.get_lr()
+        train(job, 1)
+        train(expected, 1)
+
+
 def save_until_killed(way: str, where: str, step: int, told: Connection) -> None:
     """Save to a place on the disk, or to the memory of snapshots; tell each step that is saved."""
     disk = way == "disk"

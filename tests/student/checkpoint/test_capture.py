@@ -15,6 +15,7 @@ from edl.runtime.errors import CheckpointMismatch
 from edl.student.checkpoint import Contents
 from edl.student.checkpoint.capture import TrainingObjects, capture, restore
 from edl.tests.student.checkpoint.samples import (
+    check_changed_rate,
     check_names_of_live_arrays,
     check_training_continues,
     same,
@@ -84,6 +85,11 @@ def test_a_schedule_with_restarts_continues_within_its_period(paddle: Any, growt
         other, restored = made_new()
         restore(other, contents)
         assert rates(restored, 12) == rates(schedule, 12), f"after {steps} steps"
+
+
+def test_a_changed_rate_is_as_if_it_had_been_so_from_the_start(paddle: Any) -> None:
+    first = made(paddle, "Momentum")
+    check_changed_rate(lambda: made(paddle, "Momentum", scheduled=True), first, "learning_rate")
 
 
 def test_a_checkpoint_of_another_kind_of_schedule_is_refused(paddle: Any) -> None:

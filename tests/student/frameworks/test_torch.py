@@ -25,6 +25,7 @@ from edl.student.frameworks import (
 )
 from edl.student.frameworks.groups import Group
 from edl.tests.student.checkpoint.samples import (
+    check_changed_rate,
     check_names_of_live_arrays,
     check_training_continues,
     train,
@@ -108,6 +109,23 @@ def test_training_continues(
     check_training_continues(lambda: made(optimizer, schedule, **options), tmp_path)
 
 
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES.keys() - {"plateau"}))
+def test_a_changed_rate_is_as_if_it_had_been_so_from_the_start(schedule: str) -> None:
+    check_changed_rate(lambda: made("Adam", schedule, lr=0.5), made("Adam", "cosine"), "lr")
+
+
+def test_settings_that_have_not_changed_continue() -> None:
+    first, job = made("AdamW", "plateau"), made("AdamW", "plateau", weight_decay=0.5)
+    schedule = job.optimizer.schedule
+    schedule.patience = 7
+    train(first, 9)
+    contents = capture(first, step=9, world=1, state={}).copied()
+    restore(job, contents, changed=("weight_decay", "schedule.patience"))
+    assert job.optimizer.get_lr() == first.optimizer.get_lr() == 0.005
+    assert (schedule.patience, schedule.num_bad_epochs) == (7, 1)
+    assert job.optimizer.optimizer.param_groups[0]["weight_decay"] == 0.5
+
+
 def test_names_are_those_of_the_network_and_arrays_are_live() -> None:
     names = {"model/0.weight", "model/1.running_mean", "optimizer/3.bias:exp_avg"}
     check_names_of_live_arrays(made("Adam"), names, 9 + 3 * 6)
@@ -134,7 +152,7 @@ def one_group() -> TrainingObjects:
     ("job", "message"),
     [
         (lambda: made("Adam"), "has the optimizer AdamW, the job has Adam"),
-        (lambda: made("AdamW"), "with a schedule of the learning rate, the job's has no schedule"),
+        (lambda: made("AdamW"), "with a schedule of the learning rate, the job's has a fixed"),
         (one_group, "has 2 groups of parameters, the job's has 1"),
         (lambda: TrainingObjects(torch.nn.Linear(4, 8)), "not in the checkpoint: bias, weight"),
     ],

@@ -6,7 +6,7 @@ EDL_TEST_STREAM=1 for a feed without ids, and a metric of Paddle's; EDL_TEST_ROW
 EDL_TEST_BLOCK=rank:row whose read never ends; EDL_TEST_DUMP=folder where each rank writes its
 parameters after each step; EDL_TEST_CRASH=rank:call of the loss that raises; EDL_TEST_PLAIN=1 for a
 learning rate that decays and a distillation with no weight; EDL_TEST_TEACH=1 for one by teachers;
-EDL_TEST_NO_MEMORY=1 for a system that gives no memory for snapshots.
+EDL_TEST_RATE=rate; EDL_TEST_NO_MEMORY=1 for a system that gives no memory for snapshots.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def loss(outputs: Any, labels: Any) -> Any:
 
 def optimizer(parameters: Any) -> Any:
     global schedule
-    rate: Any = 0.1
+    rate: Any = float(os.environ.get("EDL_TEST_RATE", "0.1"))
     if os.environ.get("EDL_TEST_PLAIN"):
         rate = schedule = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
     made = paddle.optimizer.Momentum(rate, parameters=parameters, weight_decay=0.01)

@@ -82,7 +82,10 @@ def test_one_training_whatever_the_world(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["small_job", "torch_job"])
 def test_a_world_leaves_and_another_goes_on(name: str, tmp_path: Path) -> None:
-    """2 -> 1 ranks: nothing is trained twice or left out, and the change is told once."""
+    """2 -> 1 ranks: nothing is trained twice or left out, and the change is told once.
+
+    The second world has another rate, half of which is for one rank.
+    """
     ids, file = tmp_path / "ids", str(JOB.with_stem(name))
     options = {"lr_policy": "linear", "amp": "bfloat16", "micro_batch": 5}
     job = settings(job_file=file, epochs=3, id_log=str(ids), **options)
@@ -100,7 +103,10 @@ def test_a_world_leaves_and_another_goes_on(name: str, tmp_path: Path) -> None:
             assert not world.said(Scaled), "the first world is no change"
         left = on_disk(owner, tmp_path / "saved")
         assert left.world == 2
-        again = World(job, 1, owner=owner, restore=left.location, generation=2, environment=rows)
+        names, env = ("lr", "learning_rate"), rows | {"EDL_TEST_RATE": "0.04"}
+        again = World(
+            job, 1, owner=owner, restore=left.location, changes=names, generation=2, environment=env
+        )
         with again as world:
             world.wait(lambda: bool(world.said(Ready)), "the second world")
             assert world.said(Ready)[0].step == first.step
@@ -116,10 +122,11 @@ def test_a_world_leaves_and_another_goes_on(name: str, tmp_path: Path) -> None:
     assert done.state["learning_rate_factor"] == 0.5
     optimizer = done.state["training"]["optimizer"]
     if name == "torch_job":
-        group, _ = optimizer["groups"]
-        assert group["lr"] == pytest.approx(cosine(0.01, optimizer["schedule"]["last_epoch"]))
+        assert optimizer["schedule"]["last_epoch"] == done.step
+        rates = [group["lr"] for group in optimizer["groups"]]
+        assert rates == pytest.approx([cosine(0.02, done.step)] * 2)
     else:
-        assert optimizer["rate"] == 0.05
+        assert optimizer["rate"] == 0.02
     assert (done.state["metrics"], done.state["evaluated_step"]) == (metrics, done.step)
     assert metrics["accuracy"] > 0.4
 

@@ -1,7 +1,7 @@
 """A job of PyTorch as its users write them: a data set, a DataLoader, AdamW and a cosine.
 
 `python torch_job.py EPOCHS` trains it by PyTorch alone. Options are environment variables:
-EDL_TEST_ROWS=rows of an epoch; EDL_TEST_BLOCK=rank:row whose read never ends;
+EDL_TEST_ROWS=rows of an epoch; EDL_TEST_BLOCK=rank:row whose read never ends; EDL_TEST_RATE=rate;
 EDL_TEST_DUMP=folder where each rank writes its parameters after each step; EDL_TEST_PLAIN=1 for a
 distillation without a weight; EDL_TEST_TEACH=1 for one by teachers.
 """
@@ -74,7 +74,7 @@ def optimizer(parameters: Any) -> Any:
         {"params": [one for one in parameters if one.ndim > 1]},
         {"params": [one for one in parameters if one.ndim == 1], "weight_decay": 0.0},
     ]
-    adamw = torch.optim.AdamW(groups, lr=0.02)
+    adamw = torch.optim.AdamW(groups, lr=float(os.environ.get("EDL_TEST_RATE", "0.02")))
     if folder := os.environ.get("EDL_TEST_DUMP"):
         steps = itertools.count(1)
 

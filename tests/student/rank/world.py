@@ -50,6 +50,7 @@ class World(ExitStack):
         *,
         owner: SnapshotOwner | None = None,
         restore: str = "",
+        changes: tuple[str, ...] = (),
         generation: int = 1,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -59,6 +60,7 @@ class World(ExitStack):
         self.codes: dict[int, int] = {}
         endpoints = tuple(free_endpoints(LOOPBACK, ranks))
         base = Order(job, generation, world=ranks, endpoints=endpoints, restore=restore)
+        base = replace(base, optimizer_changes=changes)
         orders = [replace(base, rank=rank, local_rank=rank) for rank in range(ranks)]
         if owner is not None:
             orders[0] = replace(orders[0], snapshot=tuple(owner.keys))
