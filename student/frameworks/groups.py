@@ -3,8 +3,8 @@
 The process group uses gloo on CPUs and NCCL on GPUs. Paddle's gloo fails if a rank is 30 s later
 than the others; this limit cannot be changed. So if ranks may be far apart in time, they first meet
 in the group's store, which has no such limit. If a rank is gone, collectives raise an error, which
-becomes `PeerLost`. Gradients are packed into flat buckets of some megabytes, so few collectives are
-needed.
+becomes `PeerLost`; errors of the work before and after collectives do not. Gradients are packed
+into flat buckets of some megabytes, so few collectives are needed.
 """
 
 from __future__ import annotations
@@ -125,38 +125,54 @@ class DistributedGroup(ABC):
         if self._parameters is not parameters:
             self._parameters = parameters
             self._buckets = _buckets_of([each for each in parameters if self._is_trainable(each)])
-        with self._together("the gradients of the other ranks"):
-            with self.module.no_grad():
-                flags = self._floats([self._gradient_kind(each) for each in parameters])
-                wait_for_flags = self._begin_sum(flags)
-                flat = self._summed(self._buckets)
-                wait_for_flags()
-                kinds = dict(zip(map(id, parameters), flags.tolist(), strict=True))
-                known = {id(each) for bucket in self._buckets for each in bucket}
-                unfrozen = [one for one in parameters if kinds[id(one)][0] and id(one) not in known]
-                if unfrozen:  # the job has unfrozen them since its first step
-                    buckets = _buckets_of(unfrozen)
-                    flat += self._summed(buckets)
-                    self._buckets += buckets
-            for bucket, joined in zip(self._buckets, flat, strict=True):
-                parts = self.module.split(joined, [math.prod(each.shape) for each in bucket])
-                for parameter, part in zip(bucket, parts, strict=True):
-                    present, sparse = kinds[id(parameter)]
-                    if present > 0:
-                        summed = part.reshape(parameter.shape)
-                        self._set_gradient(parameter, summed, sparse > 0)
+        what = "the gradients of the other ranks"
+        with self.module.no_grad():
+            flags = self._floats([self._gradient_kind(each) for each in parameters])
+            flat = [self._joined(bucket) for bucket in self._buckets]
+            with self._together(what):
+                self._sum(flags, *flat)
+                rows = flags.tolist()
+            kinds = dict(zip(map(id, parameters), rows, strict=True))
+            known = {id(each) for bucket in self._buckets for each in bucket}
+            unfrozen = [one for one in parameters if kinds[id(one)][0] and id(one) not in known]
+            if unfrozen:  # the job has unfrozen them since its first step
+                buckets = _buckets_of(unfrozen)
+                late = [self._joined(bucket) for bucket in buckets]
+                with self._together(what):
+                    self._sum(*late)
+                flat += late
+                self._buckets += buckets
+        for bucket, joined in zip(self._buckets, flat, strict=True):
+            parts = self.module.split(joined, [math.prod(each.shape) for each in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
+                present, sparse = kinds[id(parameter)]
+                if present > 0:
+                    self._set_gradient(parameter, part.reshape(parameter.shape), sparse > 0)
 
     def share(self, tensors: Sequence[Any]) -> None:
         """Replace all values by those of rank 0."""
-        with self._together("the parameters of rank 0"), self.module.no_grad():
-            for tensor in tensors:
-                self.module.distributed.broadcast(tensor, src=0)
+        with self.module.no_grad():
+            for tensor in map(self._unexpanded, tensors):
+                if not math.prod(tensor.shape):
+                    continue
+                # As bytes in their order: process groups lack dtypes, and ignore strides.
+                data = tensor.contiguous().reshape([-1]).view(self.module.uint8)
+                with self._together("the parameters of rank 0"):
+                    self.module.distributed.broadcast(data, src=0)
+                if self.rank:
+                    self._set(tensor, data.view(tensor.dtype).reshape(tensor.shape))
 
     def average(self, tensors: Sequence[Any]) -> None:
-        """Replace all values by the means over all ranks."""
-        with self._together("the buffers of the other ranks"), self.module.no_grad():
-            for tensor in tensors:
-                self._average(tensor)
+        """Replace all values by the means over all ranks, computed in float64.
+
+        So equal float32 values stay equal, and large ones, as in masks, do not overflow.
+        """
+        with self.module.no_grad():
+            for tensor in map(self._unexpanded, tensors):
+                total = tensor.to(self.module.float64).contiguous()
+                with self._together("the buffers of the other ranks"):
+                    self._sum(total)
+                self._set(tensor, total / self.world)
 
     def _meet(self) -> None:
         """Wait for all ranks without a limit; if one dies, the supervisor ends this rank."""
@@ -189,12 +205,10 @@ class DistributedGroup(ABC):
         finally:
             self._waits_since_s = None
 
-    def _summed(self, buckets: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return the gradients of each bucket, summed over all ranks, as flat tensors."""
-        flat = [self._joined(bucket) for bucket in buckets]
-        for wait in [self._begin_sum(gradients) for gradients in flat]:
+    def _sum(self, *tensors: Any) -> None:
+        """Sum contiguous tensors over all ranks, in place."""
+        for wait in [self._begin_sum(tensor) for tensor in tensors]:
             wait()
-        return flat
 
     def _gradient_kind(self, parameter: Any) -> tuple[float, float]:
         """Return whether the parameter has a gradient, and whether this is sparse, as 0 or 1."""
@@ -225,12 +239,13 @@ class DistributedGroup(ABC):
     def _begin_sum(self, tensor: Any) -> Callable[[], object]:
         """Start to sum a tensor over all ranks, in place; return a function that waits for it."""
 
-    @abstractmethod
-    def _average(self, tensor: Any) -> None:
-        """Replace a tensor by the mean over all ranks, computed in float64.
+    def _unexpanded(self, tensor: Any) -> Any:
+        """Return a view of the tensor that has each element of its memory once."""
+        return tensor
 
-        So equal float32 values stay equal, and large ones, as in masks, do not overflow.
-        """
+    @abstractmethod
+    def _set(self, tensor: Any, values: Any) -> None:
+        """Replace the values of a tensor by those of another one, whose float dtype may differ."""
 
     @abstractmethod
     def _floats(self, rows: Sequence[tuple[float, float]]) -> Any:

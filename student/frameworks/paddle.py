@@ -56,10 +56,8 @@ class PaddleGroup(DistributedGroup):
         wait: Callable[[], object] = dist.all_reduce(tensor, sync_op=False).wait
         return wait
 
-    def _average(self, tensor: Any) -> None:
-        total = tensor.astype("float64")
-        self._begin_sum(total)()
-        tensor.set_value((total / self.world).astype(tensor.dtype))
+    def _set(self, tensor: Any, values: Any) -> None:
+        tensor.set_value(values.astype(tensor.dtype))
 
     def _floats(self, rows: Sequence[tuple[float, float]]) -> Any:
         return paddle.to_tensor(list(rows), dtype="float32")

@@ -70,12 +70,11 @@ class TorchGroup(DistributedGroup):
         wait: Callable[[], object] = dist.all_reduce(tensor, async_op=True).wait
         return wait
 
-    def _average(self, tensor: Any) -> None:
-        total = tensor.double()
-        if total is tensor:
-            total = tensor.clone()
-        self._begin_sum(total)()
-        tensor.copy_(total / self.world)
+    def _unexpanded(self, tensor: Any) -> Any:
+        return _unexpanded(tensor)
+
+    def _set(self, tensor: Any, values: Any) -> None:
+        tensor.copy_(values)
 
     def _floats(self, rows: Sequence[tuple[float, float]]) -> Any:
         return torch.tensor(list(rows), dtype=torch.float32, device=self._device)
@@ -199,7 +198,8 @@ class TorchFramework(Framework):
 
     def set_value(self, tensor: Any, array: Array) -> None:
         with self.no_grad():
-            tensor.copy_(_tensor_of(array))
+            part = _unexpanded(tensor)
+            part.copy_(_tensor_of(array)[tuple(map(slice, part.shape))])
 
     def optimizer_class(self, optimizer: TorchOptimizer) -> str:
         return type(optimizer.optimizer).__name__
@@ -308,6 +308,15 @@ def _device() -> Any:
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def _unexpanded(tensor: Any) -> Any:
+    """Return the tensor, or of an expanded one a view that has each element of its memory once."""
+    if 0 not in tensor.stride():
+        return tensor
+    axes = list(zip(tensor.shape, tensor.stride(), strict=True))
+    shape = [size if stride else min(size, 1) for size, stride in axes]
+    return tensor.as_strided(shape, [stride or 1 for _, stride in axes])
 
 
 def _tensor_of(array: Array) -> Any:

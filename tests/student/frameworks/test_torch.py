@@ -251,11 +251,11 @@ class TwoRanks:
     def wait(self) -> None: ...
 
 
-def join(ranks: TwoRanks, monkeypatch: pytest.MonkeyPatch) -> Group:
+def join(ranks: TwoRanks, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> Group:
     monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: ranks)
     monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **__: None)
     monkeypatch.setattr("torch.distributed.all_reduce", ranks.all_reduce)
-    return TORCH.join(0, ["127.0.0.1:1", "127.0.0.1:2"], "cpu")
+    return TORCH.join(rank, ["127.0.0.1:1", "127.0.0.1:2"], "cpu")
 
 
 def test_buffers_that_are_equal_on_all_ranks_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,10 +265,41 @@ def test_buffers_that_are_equal_on_all_ranks_stay_so(monkeypatch: pytest.MonkeyP
         torch.tensor([limits.min, limits.max, 0.1]),
         torch.tensor([0.1, 1e300], dtype=torch.float64),
         torch.tensor([65504.0, 0.1], dtype=torch.float16),
+        torch.tensor([0.1]).expand(4),
     ]
     before = [one.clone() for one in buffers]
     group.average(buffers)
     assert all(map(torch.equal, buffers, before))
+    with torch.inference_mode():
+        fixed = torch.ones(2)
+    with pytest.raises(RuntimeError, match="inference tensor"):  # no peer is lost
+        group.average([fixed])
+
+
+def test_buffers_of_any_layout_and_dtype_become_those_of_rank_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[Any] = []
+
+    def broadcast(tensor: Any, src: int) -> None:
+        """As gloo, which takes memory from the first element on, whatever the strides."""
+        assert tensor.dtype is not torch.int16, "gloo cannot send it"
+        memory = tensor.as_strided((tensor.numel(),), (1,))
+        if group.rank == src:
+            sent.append(memory.clone())
+        else:
+            memory.copy_(sent.pop(0))
+
+    def buffers(first: int) -> list[Any]:
+        table = torch.arange(first, first + 12, dtype=torch.int16).reshape(3, 4)
+        expanded = torch.tensor([float(first)]).expand(2, 4)
+        return [table[:, ::2], table.t(), expanded, torch.tensor(first), torch.zeros(0)]
+
+    monkeypatch.setattr("torch.distributed.broadcast", broadcast)
+    for rank in (0, 1):
+        group, ours = join(TwoRanks(True), monkeypatch, rank), buffers(100 * rank)
+        group.share(ours)
+        assert all(map(torch.equal, ours, buffers(0)))
 
 
 @pytest.mark.parametrize("same_as_ours", [True, False])

@@ -54,6 +54,8 @@ class Student(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.first = nn.Linear(8, 16)
         self.norm = nn.BatchNorm1d(16)
+        self.register_buffer("scale", torch.ones(1).expand(16))
+        self.register_buffer("odd", torch.arange(16, dtype=torch.int16)[1::2])
         self.unused = nn.Linear(3, 3)
         self.last = nn.Linear(16, 10)
 
