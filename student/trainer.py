@@ -163,7 +163,7 @@ class Trainer:
 def accuracy(model: Any, image: Any, label: Any, *, batch_size: int = 256) -> float:
     """Return the part of the rows with the highest logit at their label, from 0 to 1.
 
-    The model is evaluated in inference mode; its mode is restored afterwards.
+    The model is evaluated in inference mode; the modes of all its layers are restored afterwards.
 
     Args:
         model: a layer of Paddle or PyTorch from `image` to logits [N, C].

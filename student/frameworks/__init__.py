@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -202,9 +202,16 @@ class Framework(Protocol):
         context: AbstractContextManager[Any] = self.module.no_grad()
         return context
 
+    def layers(self, model: Any) -> Iterable[Any]:
+        """Return the model and all layers in it."""
+
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        """Put the model into inference mode, without gradients; restore its mode afterwards."""
+        """Put the model into inference mode, without gradients.
+
+        Afterwards, its mode and that of each of its layers are restored.
+        """
+        modes = [(layer, layer.training) for layer in self.layers(model)]
         was_training = model.training
         model.eval()
         try:
@@ -212,7 +219,9 @@ class Framework(Protocol):
                 yield
         finally:
             if was_training:
-                model.train()
+                model.train()  # Paddle has a mode besides those of layers
+            for layer, mode in modes:
+                layer.training = mode
 
     def flatten(self, outputs: Any) -> list[Any]:
         """Return the tensors of a structure, in order."""

@@ -119,6 +119,9 @@ class PaddleFramework(Framework):
     def synchronize(self) -> None:
         paddle.device.synchronize()
 
+    def layers(self, model: Any) -> Any:
+        return model.sublayers(include_self=True)
+
     def flatten(self, outputs: Any) -> list[Any]:
         return [one for one in paddle.utils.flatten(outputs) if hasattr(one, "numpy")]
 

@@ -165,6 +165,9 @@ class TorchFramework(Framework):
     def synchronize(self) -> None:
         torch.cuda.synchronize()
 
+    def layers(self, model: Any) -> Any:
+        return model.modules()
+
     def flatten(self, outputs: Any) -> list[Any]:
         tensors: list[Any] = []
         map_leaves(outputs, lambda leaf: tensors.append(leaf) if hasattr(leaf, "numpy") else None)

@@ -126,12 +126,12 @@ def test_trainings_that_cannot_be_are_refused(paddle: Any) -> None:
 
 
 def test_accuracy_counts_rows_over_uneven_batches_and_keeps_the_mode(paddle: Any) -> None:
-    identity = paddle.nn.Identity()
-    identity.train()
+    identity = paddle.nn.Sequential(paddle.nn.Identity(), paddle.nn.Identity())
+    identity[1].eval()
     image = np.eye(5, dtype="float32")
     label = np.array([0, 1, 2, 0, 0])
     assert accuracy(identity, image, label, batch_size=2) == 0.6
-    assert identity.training
+    assert [one.training for one in identity.sublayers(True)] == [True, True, False]
     with pytest.raises(UsageError):
         accuracy(identity, image[:0], label[:0])
 
@@ -145,6 +145,9 @@ def test_a_model_of_pytorch_is_trained_and_measured() -> None:
     assert result.losses[-1] < result.losses[0]
     image, label, _ = next(iter(Loader(1, soft=True)))
     right = (model(torch.as_tensor(image)).argmax(-1).numpy() == label).mean()
-    assert accuracy(model, image, label) == pytest.approx(right)
+    frozen = torch.nn.Sequential(model, torch.nn.Dropout())
+    frozen[1].eval()
+    assert accuracy(frozen, image, label) == pytest.approx(right)
+    assert [one.training for one in frozen.modules()] == [True, True, False]
     with pytest.raises(UsageError, match=r"must be a torch\.optim\.Optimizer"):
         Trainer(model, DistillLoss(1, 0), object())
