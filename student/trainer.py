@@ -72,7 +72,7 @@ def loss_of_batch(model: Any, loss: Any, batch: Sequence[Any]) -> Any:
             " a loss_of_batch of your own"
         )
     tensor = framework_of(model).tensor
-    image, *labels = (tensor(field) for field in batch)
+    image, *labels = (tensor(field, model) for field in batch)
     return loss(model(image), *labels)
 
 
@@ -180,8 +180,8 @@ def accuracy(model: Any, image: Any, label: Any, *, batch_size: int = 256) -> fl
     with framework.evaluating(model):
         for start in range(0, len(image), batch_size):
             rows = slice(start, start + batch_size)
-            logits = model(framework.tensor(image[rows]))
-            correct += int((logits.argmax(-1) == framework.tensor(label[rows])).sum())
+            logits = model(framework.tensor(image[rows], model))
+            correct += int((logits.argmax(-1) == framework.tensor(label[rows], model)).sum())
     return correct / len(image)
 
 

@@ -188,10 +188,14 @@ class Framework(Protocol):
     def to_device(self, model: Any) -> Any:
         """Return the model on the device of this process."""
 
-    def tensor(self, value: Any) -> Any:
+    def tensor(self, value: Any, model: Any = None) -> Any:
         """Return an array as a tensor on the device, and other values unchanged.
 
         PyTorch also moves a tensor of another device there.
+
+        Args:
+            value: a leaf of a batch.
+            model: in PyTorch, use the device of this model's first parameter.
         """
 
     def synchronize(self) -> None:

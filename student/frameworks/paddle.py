@@ -109,7 +109,7 @@ class PaddleFramework(Framework):
     def to_device(self, model: Any) -> Any:
         return model  # Paddle created it on the device
 
-    def tensor(self, value: Any) -> Any:
+    def tensor(self, value: Any, model: Any = None) -> Any:
         if not isinstance(value, np.ndarray):
             return value
         if value.dtype.name == "bfloat16":  # Paddle does not know numpy's dtype of that name

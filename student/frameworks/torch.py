@@ -155,11 +155,12 @@ class TorchFramework(Framework):
     def to_device(self, model: Any) -> Any:
         return model.to(_device())
 
-    def tensor(self, value: Any) -> Any:
+    def tensor(self, value: Any, model: Any = None) -> Any:
         if isinstance(value, np.ndarray):
             value = _tensor_of(value)
-        if isinstance(value, torch.Tensor) and value.device != (device := _device()):
-            return value.to(device, non_blocking=True)
+        if isinstance(value, torch.Tensor) and value.device != (device := _device(model)):
+            # A copy to the CPU must be complete before its values are used.
+            return value.to(device, non_blocking=device.type != "cpu")
         return value
 
     def synchronize(self) -> None:
@@ -306,8 +307,14 @@ class TorchFramework(Framework):
         return isinstance(value, (LRScheduler, ReduceLROnPlateau))
 
 
-def _device() -> Any:
-    """Return the device of this process, as `set_device` chose it."""
+def _device(model: Any = None) -> Any:
+    """Return the device of the model's first parameter.
+
+    If it has none, return that of this process, as `set_device` chose it.
+    """
+    parameter = next(model.parameters(), None) if model is not None else None
+    if parameter is not None:
+        return parameter.device
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

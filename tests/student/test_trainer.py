@@ -136,8 +136,11 @@ def test_accuracy_counts_rows_over_uneven_batches_and_keeps_the_mode(paddle: Any
         accuracy(identity, image[:0], label[:0])
 
 
-def test_a_model_of_pytorch_is_trained_and_measured() -> None:
+def test_a_model_of_pytorch_is_trained_and_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the model's device, although there is a GPU."""
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
     torch.manual_seed(3)
     model = torch.nn.Linear(4, 3)
     sgd = torch.optim.SGD(model.parameters(), 0.1)
