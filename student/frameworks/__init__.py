@@ -388,7 +388,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(each) for each in value]
     if hasattr(value, "numpy"):
-        value = value.numpy()
+        value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
         return {"array": value.tolist(), "dtype": value.dtype.name}
     return value.item() if isinstance(value, np.generic) else value

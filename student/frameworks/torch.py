@@ -177,7 +177,7 @@ class TorchFramework(Framework):
     def learning_rate(self, optimizer: TorchOptimizer) -> LearningRate:
         def multiply(by: float) -> None:
             for group in optimizer.optimizer.param_groups:
-                group["lr"] *= by
+                group["lr"] = group["lr"] * by  # not in place: groups may share a tensor
 
         by_metric = isinstance(optimizer.schedule, ReduceLROnPlateau)
         return LearningRate(optimizer.schedule, by_metric, multiply, "lr", "schedule")
@@ -354,7 +354,7 @@ def _names(model: Any, optimizer: Any) -> dict[int, str]:
 
 
 def _with_types_of(live: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the values of `saved` to the types in `live`: JSON has no tuples and no `Counter`.
+    """Convert values to the types in `live`: JSON has no tuples, tensors or `Counter`.
 
     Lists are converted item by item, because the state of a schedule that combines others, such as
     `SequentialLR`, has a list of their states.
@@ -365,6 +365,8 @@ def _with_types_of(live: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[st
 def _with_type_of(live: Any, saved: Any) -> Any:
     if isinstance(live, list) and isinstance(saved, list) and len(live) == len(saved):
         return [_with_type_of(*pair) for pair in zip(live, saved, strict=True)]
+    if isinstance(live, torch.Tensor):
+        return torch.as_tensor(saved, dtype=live.dtype, device=live.device)
     if type(live) is dict and isinstance(saved, Mapping):
         return _with_types_of(live, saved)
     kind: Any = type(live)

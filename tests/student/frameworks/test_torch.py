@@ -76,7 +76,7 @@ def network() -> Any:
 
 def made(name: str, schedule: str = "none", lr: float = 0.05, **options: Any) -> TrainingObjects:
     model = network()
-    rate = lr
+    rate = torch.tensor(lr) if options.get("fused") else lr
     groups = [
         {"params": model[0].parameters(), "lr": rate / 5},
         {"params": [*model[1].parameters(), *model[3].parameters()]},
@@ -98,6 +98,7 @@ def with_schedule(optimizer: Any, schedule: str) -> Any:
         ("Adam", "steps", {}),
         ("AdamW", "one cycle", {}),
         ("AdamW", "in turn", {"amsgrad": True}),
+        ("AdamW", "in turn", {"fused": True}),
         ("Adam", "warm, then steps", {}),
         ("RMSprop", "lambda", {}),
         ("Adagrad", "plateau", {}),
