@@ -68,6 +68,9 @@ def capture(
         step: optimizer steps taken.
         world: number of ranks.
         state: further JSON values; the key `TRAINING` is reserved.
+
+    Raises:
+        UsageError: a layer has an extra state (PyTorch) that JSON cannot express.
     """
     framework = trained.framework
     tensors = {f"{MODEL}/{name}": framework.array(live) for name, live in trained.tensors().items()}
@@ -75,6 +78,8 @@ def capture(
     if trained.optimizer is not None:
         arrays, training["optimizer"] = framework.optimizer_state(trained.model, trained.optimizer)
         tensors |= {f"{OPTIMIZER}/{name}": array for name, array in arrays.items()}
+    if extra := framework.extra_state(trained.model):
+        training["extra_state"] = extra
     if trained.scaler is not None:
         training["scaler"] = to_json(trained.scaler.state_dict())
     return Contents(step, world, tensors, {**state, TRAINING: training})
@@ -118,6 +123,7 @@ def restore(
         )
     for name, array in saved.items():
         framework.set_value(live[name], array)
+    framework.restore_extra_state(trained.model, training.get("extra_state", {}))
     if trained.scaler is not None and training.get("scaler"):
         trained.scaler.load_state_dict(from_json(training["scaler"]))
     if random and "random" in training:

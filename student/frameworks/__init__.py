@@ -275,6 +275,18 @@ class Framework(Protocol):
     def set_value(self, tensor: Any, array: Array) -> None:
         """Replace the values of a parameter or buffer."""
 
+    def extra_state(self, model: Any) -> dict[str, Any]:
+        """Return the extra states of layers by name, as JSON; only PyTorch has any.
+
+        Raises:
+            UsageError: they are not of JSON values, arrays and tensors.
+        """
+        return {}
+
+    def restore_extra_state(self, model: Any, saved: Mapping[str, Any]) -> None:
+        """Load what `extra_state` returned."""
+        return
+
     def optimizer_class(self, optimizer: Any) -> str: ...
 
     def optimizer_state(

@@ -6,6 +6,7 @@ state that we save has the names of the network instead (`fc.weight`).
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from base64 import b64decode, b64encode
@@ -23,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from ...distill_reader.structure import map_leaves
 from ...proto.arena import Array, dtype_named
 from ...runtime.addresses import is_loopback
-from ...runtime.errors import CheckpointMismatch
+from ...runtime.errors import CheckpointMismatch, UsageError
 from ..settings import Amp
 from . import Framework, FrameworkName, LearningRate, Precision, check_has_gpu, from_json, to_json
 from .groups import DistributedGroup
@@ -192,7 +193,11 @@ class TorchFramework(Framework):
 
     def tensors(self, model: Any) -> dict[str, Any]:
         state = model.state_dict(keep_vars=True)
-        return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        return {
+            name: value
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor) and not _is_extra_state(name)
+        }
 
     def array(self, tensor: Any) -> Array:
         detached = tensor.detach().cpu().contiguous()
@@ -204,6 +209,23 @@ class TorchFramework(Framework):
         with self.no_grad():
             part = _unexpanded(tensor)
             part.copy_(_tensor_of(array)[tuple(map(slice, part.shape))])
+
+    def extra_state(self, model: Any) -> dict[str, Any]:
+        state = {name: one for name, one in model.state_dict().items() if _is_extra_state(name)}
+        try:
+            saved: dict[str, Any] = json.loads(json.dumps(to_json(state)))
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"a checkpoint cannot hold {', '.join(state)}: get_extra_state() must return values"
+                f" of JSON, arrays or tensors ({error})"
+            ) from error
+        return saved
+
+    def restore_extra_state(self, model: Any, saved: Mapping[str, Any]) -> None:
+        for name, live in model.state_dict().items():
+            if name in saved:
+                layer = model.get_submodule(name.rpartition(".")[0])
+                layer.set_extra_state(_with_type_of(live, from_json(saved[name])))
 
     def optimizer_class(self, optimizer: TorchOptimizer) -> str:
         return type(optimizer.optimizer).__name__
@@ -339,6 +361,11 @@ def _tensor_of(array: Array) -> Any:
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def _is_extra_state(name: str) -> bool:
+    """Whether this name in a `state_dict` is of what a layer's `get_extra_state` returned."""
+    return name.rpartition(".")[2] == "_extra_state"
 
 
 def _names(model: Any, optimizer: Any) -> dict[int, str]:

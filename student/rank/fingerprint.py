@@ -55,6 +55,7 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
     seed_all(framework, settings.seed)
     assembly = assemble(spec, steps)
     framework.precision(settings.amp, device)  # raises if the device does not support it
+    framework.extra_state(assembly.model)  # raises if a checkpoint cannot hold it
     optimizer, groups = framework.optimizer_settings(assembly.optimizer)
 
     def plain(value: Any) -> Any:

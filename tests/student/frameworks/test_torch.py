@@ -143,6 +143,29 @@ def test_bfloat16_is_kept_bit_for_bit(name: FrameworkName) -> None:
     assert framework.array(one.weight).tobytes() == framework.array(other.weight).tobytes()
 
 
+def test_extra_states_of_layers_are_restored() -> None:
+    class Layer(torch.nn.Linear):  # type: ignore[misc]  # PyTorch has no types here
+        extra: Any = None
+
+        def get_extra_state(self) -> Any:
+            return self.extra
+
+        def set_extra_state(self, state: Any) -> None:
+            self.extra = state
+
+    first, other = Layer(1, 1), Layer(1, 1)
+    first.extra = {"scales": (torch.tensor(0.5), 2), "more": torch.tensor([7, 8])}
+    other.extra = {"scales": (torch.tensor(0.0), 0), "more": torch.tensor([])}
+    trained = TrainingObjects(torch.nn.Sequential(first))
+    contents = capture(trained, step=0, world=1, state={}).copied()
+    restore(TrainingObjects(torch.nn.Sequential(other)), contents)
+    assert other.extra["scales"] == first.extra["scales"]
+    assert other.extra["more"].tolist() == [7.0, 8.0]
+    first.extra = object()
+    with pytest.raises(UsageError, match=r"cannot hold 0\._extra_state"):
+        capture(trained, step=0, world=1, state={})
+
+
 def one_group() -> TrainingObjects:
     model = network()
     adamw = torch.optim.AdamW(model.parameters())
