@@ -142,6 +142,7 @@ def test_a_thousand_idle_connections(stay: bool) -> None:
     with serving(*LISTEN, through=USUAL_DESCRIPTORS) as teacher:
         serves(teacher)
         assert over_http(teacher, rows()).is_success
+        opened: list[socket.socket] = []
         with nothing_leaks(teacher), ExitStack() as idle:
             with labelled_throughout(teacher):
                 for number in range(1000):
@@ -149,10 +150,10 @@ def test_a_thousand_idle_connections(stay: bool) -> None:
                     address = web_address(teacher) if kind == "HTTP/1.1" else teacher.address
                     host, _, port = address.rpartition(":")
                     connection = socket.create_connection((host, int(port)), timeout=DEADLINE_S)
-                    idle.enter_context(connection)
+                    opened.append(idle.enter_context(connection))
                     if kind == "HTTP/2":
                         connection.sendall(raw_http2.PREFACE + raw_http2.frame(4, 0, 0, b""))
-                wait_until(lambda: connections(teacher) >= 1000)
+                wait_until(lambda: connections(teacher) + sum(map(has_ended, opened)) >= 1000)
                 for _ in range(5):
                     ask_anew(teacher)
             if stay:  # silent ones go after 10 s, those that do not answer a ping after 30 s
@@ -176,6 +177,12 @@ def connections(teacher: Teacher) -> int:
         found = psutil.Process(teacher.process.pid).net_connections("tcp")
         return sum(one.status != psutil.CONN_LISTEN for one in found)
     return 0
+
+
+def has_ended(connection: socket.socket) -> bool:
+    """Whether the other side has closed a connection."""
+    state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    return state != 1  # ESTABLISHED
 
 
 def web_address(teacher: Teacher) -> str:
