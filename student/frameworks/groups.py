@@ -169,7 +169,7 @@ class DistributedGroup(ABC):
         """
         with self.module.no_grad():
             for tensor in map(self._unexpanded, tensors):
-                total = tensor.to(self.module.float64).contiguous()
+                total = tensor.clone().to(self.module.float64).contiguous()
                 with self._together("the buffers of the other ranks"):
                     self._sum(total)
                 self._set(tensor, total / self.world)
