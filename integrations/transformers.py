@@ -123,7 +123,7 @@ class DistilTrainerMixin:
             sampler=self._get_train_sampler() if is_map else None,  # type: ignore[attr-defined]
             collate_fn=collator,
             num_workers=args.dataloader_num_workers,
-            persistent_workers=is_map and args.dataloader_persistent_workers,
+            persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             drop_last=args.dataloader_drop_last,
         )

@@ -20,7 +20,7 @@ from ...runtime.errors import BatchError, UsageError
 from ..adapters.tensors import TorchKind, array_of
 from ..structure import take_apart
 from .map_style import with_inner
-from .source import Mark, close_iterator, reading_mark, set_epoch_of
+from .source import Mark, close_iterator, own_iterator, reading_mark, set_epoch_of
 
 
 class _IterableSource:
@@ -69,7 +69,7 @@ class StatefulSource(_IterableSource):
 class _StatefulIterator:
     def __init__(self, iterable: Any) -> None:
         self._iterable = iterable
-        self._batches: Iterator[Any] = iter(iterable)
+        self._batches: Iterator[Any] = own_iterator(iterable)
         self.start = self._state()
 
     def __next__(self) -> Any:
@@ -101,7 +101,7 @@ class PlainSource(_IterableSource):
         self._set_epoch(epoch)
         with reading_mark():
             saved_chain = DigestChain() if mark is None else DigestChain.from_json(mark)
-        return _PlainIterator(iter(self._iterable), epoch, saved_chain)
+        return _PlainIterator(own_iterator(self._iterable), epoch, saved_chain)
 
 
 class _PlainIterator:

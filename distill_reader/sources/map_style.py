@@ -25,7 +25,7 @@ from ...proto.arena import Array
 from ...runtime.errors import UsageError
 from ...scheduler.students.shards import RankShard, batches_of_rank, steps_of_rank
 from .batched import Batched
-from .source import Mark, close_iterator, reading_mark, set_epoch_of
+from .source import KEEPS_WORKERS, Mark, close_iterator, reading_mark, set_epoch_of
 
 
 class MapSource:
@@ -272,8 +272,7 @@ class _FrameworkLoader:
         # Write to `vars`: PyTorch's `__setattr__` forbids changes of constructor arguments. A
         # position in the plan is a number of batches, so batches must come in the plan's order.
         vars(self._copy).update(batch_sampler=self._plan, _iterator=None, in_order=True)
-        persistent = ("persistent_workers", "_persistent_workers")
-        persists = any(getattr(loader, name, False) for name in persistent)
+        persists = any(getattr(loader, name, False) for name in KEEPS_WORKERS)
         self._keeps_workers = loader.num_workers > 0 and persists
         self._in_use: Iterator[Any] | None = None  # iterator of persistent workers, until `keep`
 

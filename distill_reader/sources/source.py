@@ -26,6 +26,24 @@ def close_iterator(iterator: Iterator[Any]) -> None:
             return
 
 
+#: Whether a loader keeps its workers from epoch to epoch: the names in PyTorch and in Paddle.
+KEEPS_WORKERS = ("persistent_workers", "_persistent_workers")
+
+
+def own_iterator(iterable: Any) -> Iterator[Any]:
+    """Return an iterator of a loader, or of any iterable, that `close_iterator` may close.
+
+    A loader that keeps its workers would return an iterator that it uses in the next epoch again.
+    """
+    attributes: dict[str, Any] = getattr(iterable, "__dict__", {})
+    kept = {name: attributes[name] for name in KEEPS_WORKERS if name in attributes}
+    attributes.update(dict.fromkeys(kept, False))
+    try:
+        return iter(iterable)
+    finally:
+        attributes.update(kept)
+
+
 @cache
 def freeze_garbage_in_forks() -> None:
     """Have children that are forked from now on ignore the garbage that they inherit.

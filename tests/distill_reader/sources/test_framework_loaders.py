@@ -85,6 +85,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "torch, kept workers": partial(torch_loader, **KEPT),
     "torchdata": stateful_loader,
     "torchdata, workers": partial(stateful_loader, num_workers=2),
+    "torchdata, kept workers": partial(stateful_loader, **KEPT),
 }
 
 
@@ -170,17 +171,24 @@ def test_the_users_own_loader_stays_as_it_was(
     assert sum(len(ids_of(batch)) for batch in loader) == SAMPLES
 
 
-def test_loaders_without_ids_are_plain() -> None:
+def test_loaders_without_ids_are_plain(source: Callable[..., ResumableSource]) -> None:
+    """If they keep their workers, the next epoch can be read, too."""
+
     class Own(TorchLoader):  # type: ignore[misc]  # PyTorch is not typed
         """Of a user, who may do more with batches than a loader does."""
 
     for given in (
-        paddle.io.DataLoader(PaddleStream(), batch_size=BATCH),
-        TorchLoader(TorchStream(), batch_size=BATCH),
+        paddle.io.DataLoader(PaddleStream(), batch_size=BATCH, **KEPT),
+        TorchLoader(TorchStream(), batch_size=BATCH, **KEPT),
         TorchLoader(Rows(SAMPLES), batch_size=None),
-        Own(Rows(SAMPLES), batch_size=BATCH),
+        Own(Rows(SAMPLES), batch_size=BATCH, **KEPT),
     ):
-        assert type(source_of(given, RankShard(), 0)) is PlainSource
+        made = source(given)
+        assert type(made) is PlainSource
+        for epoch in range(2):
+            reading = made.begin(epoch, 0, None)
+            assert len(list(iter(reading.__next__, None))) >= BATCHES
+            reading.close()
     assert type(source_of(stateful_loader(), RankShard(), 0)) is StatefulSource
 
 
