@@ -68,6 +68,8 @@ class KnownBatches(dict[int, BatchMetadata]):
     def __init__(self, config: ReaderConfig) -> None:
         super().__init__()
         self._fed = {key for _, key in config.feeds}
+        splitting = config.store is not None or config.limits.request_rows is not None
+        self._warns_of_unsplit = splitting and not config.feeds
         numbers = itertools.count()
         #: Returns the number of a layout; a layout that was evicted gets a new one.
         self._layout_id = lru_cache(MAX_LAYOUTS)(lambda layout: next(numbers))
@@ -86,6 +88,14 @@ class KnownBatches(dict[int, BatchMetadata]):
             rows, layout_id = lengths.pop(), self._layout_id(layout)
         else:
             rows, layout_id = 1, -1 - number  # its own layout: the batch is sent whole, and alone
+            if self._warns_of_unsplit:
+                self._warns_of_unsplit = False
+                log.warning(
+                    "fields of a batch have different numbers of rows %s: such batches are sent"
+                    " whole, and their labels are not stored; name the fields that the model gets"
+                    " by feeds={'input': field}",
+                    {key: ref.shape[0] if ref.shape else 0 for key, ref in fed.items()},
+                )
         generation, is_call = message["generation"], message["kind"] == "call"
         batch = BatchMetadata(
             number,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.requests import MAX_LAYOUTS, KnownBatches
+from edl.distill_reader.options import Limits
 from edl.proto.arena import ArrayRef
 from edl.scheduler.reader_core.events import Peer
 from edl.scheduler.reader_core.model_switch import NumericsPin
@@ -63,6 +65,20 @@ def test_what_is_gone_is_forgotten(make: Callable[[], Callable[[int], None]]) ->
         tracemalloc.stop()
     # What came last replaces what came before the measurement.
     assert grown < BYTES_EACH * MANY
+
+
+@pytest.mark.parametrize(("feeds", "warnings"), [((), 1), (((None, "x"),), 0)])
+def test_that_batches_cannot_be_split_is_logged_once(
+    feeds: Any, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = Limits(request_rows=2)
+    config = ReaderConfig("s", teachers=("127.0.0.1:1",), limits=limits, feeds=feeds)
+    batches, fields = KnownBatches(config), [["x", ArrayRef("<f4", (4,), 0)]]
+    fields.append(["factor", ArrayRef("<f4", (1,), 64)])
+    for number in range(2):
+        about = {"number": number, "nbytes": 20, "samples": 4, "fields": fields}
+        assert batches.add({"kind": "batch", "generation": 0, **about}).can_split is bool(feeds)
+    assert len(caplog.records) == warnings
 
 
 def test_batches_of_one_layout_may_go_together() -> None:
