@@ -48,6 +48,8 @@ _CACHE_KIB = 16 << 10
 #: SQLite's errors that do not mean damage. "PROTOCOL": other processes have kept locks for 10 s
 #: that are usually held for a moment.
 _TEMPORARY = ("FULL", "IOERR", "BUSY", "LOCKED", "PROTOCOL", "READONLY", "CANTOPEN", "PERM")
+#: Its errors if files cannot be written, or `-wal` and `-shm` not created, as on a full disk.
+_UNWRITABLE = ("READONLY", "CANTOPEN", "FULL", "IOERR")
 _APPLICATION_ID = 0x45444C53  # "EDLS"
 _VERSION = 2
 
@@ -221,7 +223,7 @@ class Database:
             self.execute(f"PRAGMA journal_size_limit = {WAL_MERGE_BYTES}")
             self._page_bytes = self._pragma("page_size")
         except sqlite3.OperationalError as error:
-            if not _is(error, "READONLY", "CANTOPEN") or not os.path.exists(self.path):
+            if not _is(error, *_UNWRITABLE) or not os.path.exists(self.path):
                 raise
             log.warning("the label store %s can only be read: %s", self.path, error)
             self.close()
@@ -244,7 +246,7 @@ class Database:
             self._connect("mode=ro")
             self._check_is_label_store()
         except sqlite3.OperationalError as error:
-            if not _is(error, "READONLY", "CANTOPEN"):
+            if not _is(error, *_UNWRITABLE):
                 raise
             self.close()
             if _size(self.path + "-wal"):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import sqlite3
 import tempfile
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader.store import LabelStore
-from edl.distill_reader.store.database import Database, converting_errors
+from edl.distill_reader.store.database import PAGE_BYTES, Database, converting_errors
 from edl.distill_reader.store.rows import LabelRow, ModelId, ServiceModel
 from edl.distill_reader.store.store import PAUSE_S, LabelDatabase
 from edl.proto.forms import LabelForm
@@ -364,11 +365,23 @@ def public_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_a_store_that_cannot_be_written_is_read(public_folder: Path) -> None:
+@contextlib.contextmanager
+def files_limited_to(nbytes: int) -> Iterator[None]:
+    """Files cannot grow above this size, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("obstacle", [without_rights, lambda _: files_limited_to(PAGE_BYTES)])
+def test_a_store_that_cannot_be_written_is_read(obstacle: Any, public_folder: Path) -> None:
     settings = LabelStore(public_folder / "labels", MIB)
     with LabelDatabase(settings) as store:
         fill(store, range(100))
-    with without_rights(public_folder), LabelDatabase(settings) as store:
+    with obstacle(public_folder), LabelDatabase(settings) as store:
         assert not store.writable
         assert store.get_many(sample_keys(range(100))) == rows_in(None, range(100))
         fill(store, range(100, 110))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import resource
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,14 @@ from edl.proto.forms import LabelForm
 from edl.runtime.errors import LabelStoreUnavailable, StoreDamaged, UsageError
 from edl.scheduler.label_cache import USE_STEP_S
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
-from edl.tests.distill_reader.store.test_store import MIB, SLACK_BYTES, Clock, bytes_on_disk, fill
+from edl.tests.distill_reader.store.test_store import (
+    MIB,
+    SLACK_BYTES,
+    Clock,
+    bytes_on_disk,
+    files_limited_to,
+    fill,
+)
 
 pytestmark = pytest.mark.system
 
@@ -183,12 +189,11 @@ def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(
     def said(words: str) -> int:
         return sum(words in record.message for record in caplog.records)
 
-    clock, (soft, hard) = Clock(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    clock = Clock()
     with LabelDatabase(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
         fill(store, range(1000))
         for times in (1, 2):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2 * times * MIB, hard))
-            try:
+            with files_limited_to(2 * times * MIB):
                 for begin in range(20_000 * times, 20_000 * (times + 1), 1000):
                     clock.now += PAUSE_S / 3
                     fill(store, range(begin, begin + 1000))
@@ -198,8 +203,6 @@ def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(
                 assert (dropped := store.stats.dropped) > 0
                 fill(store, range(1000, 1100))
                 assert store.stats.dropped == dropped + 100
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             clock.now += PAUSE_S
             late = range(80_000 + 1000 * times, 81_000 + 1000 * times)
             fill(store, late)
@@ -212,13 +215,10 @@ def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(
 
 
 def test_a_clock_that_is_set_back_makes_the_pause_after_an_error_no_longer(tmp_path: Path) -> None:
-    clock, (soft, hard) = Clock(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    clock = Clock()
     with LabelDatabase(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, hard))
-        try:
+        with files_limited_to(MIB):
             fill(store, range(20_000))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert (dropped := store.stats.dropped) > 0
         clock.now -= 3600.0
         fill(store, range(20_000, 20_100))
