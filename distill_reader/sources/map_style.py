@@ -76,7 +76,6 @@ class MapSource:
         return {
             "sampler": " of ".join(names),
             "batch_size": _as_int(getattr(self._loader.batch_sampler, "batch_size", None)),
-            "batches": len(self._loader.batch_sampler),
             "seed": self._seed,
             "uneven": self._shard.uneven,
         }
