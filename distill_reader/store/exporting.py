@@ -16,7 +16,7 @@ from ...proto.arena import Array
 from ...proto.forms import LabelForm, decode
 from ...runtime.errors import LabelStoreUnavailable, RequestRefused, StoreDamaged, UsageError
 from .database import Database
-from .rows import LabelRow, Layout, ModelId, covers, derived, unpack
+from .rows import LabelRow, Layout, ModelId, StoredOutput, covers, derived, unpack
 from .table import ROWS_IN_A_QUERY, LabelTable, number_or_zero
 
 
@@ -243,7 +243,11 @@ class LabelExport:
         keys = np.frombuffer(b"".join(key for key, _ in pairs), np.uint8).reshape(len(pairs), -1)
         name = f"labels-{len(self._files):05}.npz"
         _write_npz(self.folder / name, {"sample_key": keys, **arrays})
-        self._files.append({"file": name, "rows": len(pairs)})
+        forms = {
+            output: {} if form is None else form.parameters(entry.class_count)
+            for output, (entry, form) in self._chosen(layout).items()
+        }
+        self._files.append({"file": name, "rows": len(pairs), "forms": forms})
         self._rows += len(pairs)
 
     def _converted(
@@ -271,23 +275,31 @@ class LabelExport:
         """
         layout, arrays = rows[0].layout, iter(unpack(rows))
         made = {f"sample_id.{index}": next(arrays) for index in range(len(layout.ids))}
-        missing = dict.fromkeys(layout.outputs)
-        for entry in layout.entries:
-            stored = [next(arrays) for _ in entry.pieces]
-            form = self.form if self.form is not None else entry.form
-            if entry.output not in missing or not covers(entry, form):
-                continue
-            del missing[entry.output]
-            parts = derived(entry, stored, form)
+        stored = {entry: [next(arrays) for _ in entry.pieces] for entry in layout.entries}
+        for output, (entry, form) in self._chosen(layout).items():
+            parts = derived(entry, stored[entry], form)
             if self.dense and form is not None:
                 parameters = form.parameters(entry.class_count)
-                parts = {entry.output: decode(entry.output, parts, form, parameters)}
+                parts = {output: decode(output, parts, form, parameters)}
             made |= parts
-        if missing:
-            raise RequestRefused(
-                f"outputs {list(missing)} are not stored in a form that covers {self.form}"
-            )
         return made
+
+    def _chosen(self, layout: Layout) -> dict[str, tuple[StoredOutput, LabelForm | None]]:
+        """Return the stored output from which each output is made, and the form that it gets.
+
+        Raises:
+            RequestRefused: an output cannot have the requested form.
+        """
+        chosen: dict[str, tuple[StoredOutput, LabelForm | None]] = {}
+        for entry in layout.entries:
+            form = entry.form if self.form is None else self.form
+            if covers(entry, form):
+                chosen.setdefault(entry.output, (entry, form))
+        if missing := [output for output in layout.outputs if output not in chosen]:
+            raise RequestRefused(
+                f"outputs {missing} are not stored in a form that covers {self.form}"
+            )
+        return chosen
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:

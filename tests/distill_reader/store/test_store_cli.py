@@ -147,6 +147,8 @@ def test_export_as_kept(path: str, tmp_path: Path) -> None:
     index = json_of(app, "export", path, tmp_path / "out", "--rows-per-file", 250)
     assert index["rows"] == 610
     assert sorted(one["rows"] for one in index["files"]) == [10, 100, 250, 250]
+    form = {"form": "topk:5", "temperature": 2.0, "classes": CLASSES}
+    assert [one["forms"] for one in index["files"] if one["rows"] == 10] == [{"logits": form}]
     seen: list[int] = []
     for shard in loaded(tmp_path / "out"):
         if "logits" in shard:
