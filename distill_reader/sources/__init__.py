@@ -62,7 +62,10 @@ def source_of(source: Any, shard: RankShard, seed: int, rank: int = 0) -> Resuma
                 " world_size"
             )
         own_share = divide(rank=shard.rank, world_size=shard.world_size)
-        return source_of(own_share, RankShard(), seed, rank or shard.rank)
+        share = source_of(own_share, RankShard(), seed, rank or shard.rank)
+        if isinstance(share, MapSource):
+            share.divides_ids = False  # its marks do not fit another number of ranks
+        return share
     if not isinstance(source, Iterable):
         raise UsageError(
             f"a source must be iterable, and {type(source).__name__!r} cannot be iterated"

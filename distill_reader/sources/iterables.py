@@ -57,13 +57,23 @@ class StatefulSource(_IterableSource):
 
     kind = "stateful"
 
+    def __init__(self, iterable: Any) -> None:
+        super().__init__(iterable)
+        self._starts: dict[int, Mark] = {}  # marks of epochs that began by default
+
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _StatefulIterator:
         self._set_epoch(epoch)
+        by_default = mark is None
+        if mark is None:
+            mark = self._starts.get(epoch)  # the loop goes back to its first epoch
         if mark is not None:
             with reading_mark():
                 state = decoded(mark["state"])
             self._iterable.load_state_dict(state)
-        return _StatefulIterator(self._iterable)
+        reading = _StatefulIterator(self._iterable)
+        if by_default:
+            self._starts.setdefault(epoch, reading.start)
+        return reading
 
 
 class _StatefulIterator:

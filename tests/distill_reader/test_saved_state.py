@@ -158,13 +158,14 @@ def test_batches_delivered_out_of_order_need_the_same_ranks(batches: int, mark: 
         load(out_of_order, rows(), world_size=2)
 
 
-def test_what_cannot_be_dealt_anew_keeps_its_number_of_ranks() -> None:
+@pytest.mark.parametrize(("share", "kind"), [(Plain(), "plain"), ([np.zeros(2)], "map")])
+def test_what_cannot_be_dealt_anew_keeps_its_number_of_ranks(share: Any, kind: str) -> None:
     class Divided(Plain):
-        def shard(self, *, rank: int, world_size: int) -> Plain:
-            return Plain()
+        def shard(self, *, rank: int, world_size: int) -> Any:
+            return share
 
     states = [state_of(Divided(), StreamProgress(), rank=rank, world_size=2) for rank in range(2)]
-    with pytest.raises(UsageError, match="cannot resume a plain source with 3 instead of 2 ranks"):
+    with pytest.raises(UsageError, match=f"cannot resume a {kind} source with 3 instead of 2"):
         load(states, Divided(), rank=0, world_size=3)
     assert load(states, Divided(), rank=1, world_size=2) == StreamProgress()
 

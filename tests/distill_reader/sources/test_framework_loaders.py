@@ -146,6 +146,7 @@ def test_resuming_yields_the_remaining_batches(
         whole.append(batches)
         marks.append(mark)
     assert whole[0] != whole[1]
+    assert read(first.begin(0, 0, None))[0] == whole[0], "back to the beginning"
     again = source(LOADERS[name]())
     had, mark = read(again.begin(0, 0, None), most=2)
     assert read(again.begin(1, 0, None))[0] == whole[1], "an epoch that was left spoils no other"
