@@ -149,6 +149,10 @@ class MachineBoard:
         ]
         return sorted(machines, key=lambda machine: machine.joined)
 
+    def ordered_machines(self) -> list[str]:
+        """Return the machines with an order, also those without a lease."""
+        return list(self.store.read(ORDERS)[0])
+
     def lead(self, holder: str, ttl_s: float) -> Leadership:
         """Take the leadership of the placement if it is free, or renew ours."""
         kept = {ORDERS: _ORDERS_KEEP_S, DEPLOYMENTS: _DEPLOYMENTS_KEEP_S}

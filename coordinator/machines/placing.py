@@ -28,6 +28,9 @@ _ROUNDS_PER_TTL: Final = 8
 #: Seconds for which a new leader writes no orders. After an outage or a loss of Redis's data,
 #: machines need this time to register again.
 SETTLE_S: Final = 3.0
+#: Seconds for which a withdrawn deployment stays: a machine that was cut off when it was withdrawn
+#: gives up its teacher when it returns.
+WITHDRAWN_KEEP_S: Final = 86_400.0
 
 
 class Placer:
@@ -108,9 +111,8 @@ class Placer:
         """Deploy again what this manager knows and Redis has lost; return all deployments."""
         present = {deployment.service for deployment in self._board.deployments()}
         for deployment in self._last_deployments:
-            lost = not deployment.withdrawn and deployment.service not in present
-            if lost and self._board.deploy(deployment):
-                log.warning("Redis lost the deployment of %s: deployed again", deployment.service)
+            if deployment.service not in present and self._board.deploy(deployment):
+                log.warning("Redis lost the deployment of %s: written again", deployment.service)
         self._emptied = False
         return self._board.deployments()
 
@@ -133,7 +135,9 @@ class Placer:
             [_placed_machine(machine, by_service) for machine in machines],
             list(self._demands(deployments, machines)),
         )
-        orders: dict[str, MachineOrder | None] = dict.fromkeys(lost)
+        # Orders of machines that were lost before this manager's first round are deleted, too.
+        ordered = self._last_machines or self._board.ordered_machines()
+        orders: dict[str, MachineOrder | None] = dict.fromkeys(set(ordered) - live.keys())
         for change in changes:
             orders[change.machine_id] = _order(live[change.machine_id], change, by_service)
         if orders and not self._board.order(fence, orders):
@@ -151,7 +155,9 @@ class Placer:
         }
         for deployment in deployments:
             service = deployment.service
-            if deployment.withdrawn and not any(_may_run(machine, service) for machine in machines):
+            if not deployment.withdrawn or self._age_s(deployment) < WITHDRAWN_KEEP_S:
+                continue
+            if not any(_may_run(machine, service) for machine in machines):
                 self._board.forget(fence, service)
 
     def _demands(
@@ -182,7 +188,7 @@ class Placer:
             least=deployment.min,
             has=elsewhere + sum(_service_of(machine) == service for machine in machines),
             students=published is None and bool(self._registry.names("students", service)),
-            age_s=(self._registry.time_ms() - deployment.since_ms) / 1000,
+            age_s=self._age_s(deployment),
             led_s=now - (now if self._since_s is None else self._since_s),
             idle_s=self._idle_s,
         )
@@ -195,6 +201,10 @@ class Placer:
             elsewhere=elsewhere,
             priority=deployment.priority,
         )
+
+    def _age_s(self, deployment: Deployment) -> float:
+        """Return the seconds since a deployment was written."""
+        return (self._registry.time_ms() - deployment.since_ms) / 1000
 
     def _moves(
         self, changes: Sequence[Change], live: Mapping[str, Machine], lost: Sequence[str]

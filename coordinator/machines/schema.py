@@ -216,8 +216,8 @@ class Deployment:
         freeze_s: shortest time between two changes of the number of teachers, in seconds.
         cost_ceiling_per_hour: highest price of all its teachers, in the same currency; None: the
             coordinator's.
-        withdrawn: the service gives all its machines back; afterwards the record is deleted.
-        since_ms: when it was deployed, by the store's clock.
+        withdrawn: the service gives all its machines back; a day later the record is deleted.
+        since_ms: when it was deployed or withdrawn, by the store's clock.
     """
 
     service: str

@@ -66,9 +66,12 @@ def machines_at(url: str) -> MachinesState | None:
     """
     with closing(open_machines(url)) as board:
         try:
-            return MachinesState(board.machines(), board.deployments())
+            machines, deployments = board.machines(), board.deployments()
         except AccessError:
             return None
+    used = {machine.order.service for machine in machines}
+    shown = [one for one in deployments if not one.withdrawn or one.service in used]
+    return MachinesState(machines, shown)
 
 
 def to_json(state: MachinesState) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from edl.coordinator.calling import client
 from edl.coordinator.machines import MachineBoard, schema
 from edl.coordinator.machines.placement import FRESH_S, HOLD_S
-from edl.coordinator.machines.placing import SETTLE_S, Placer
+from edl.coordinator.machines.placing import SETTLE_S, WITHDRAWN_KEEP_S, Placer
 from edl.coordinator.machines.schema import (
     ALLOWED,
     Deployment,
@@ -215,8 +215,8 @@ def test_deployments_that_redis_has_lost_are_put_back_by_any_manager_that_knows_
     for placer in placers:
         yard.empty()
         assert placer.reconcile()
-        (left,) = yard.board.deployments()
-        assert (left.service, left.withdrawn) == ("a", False)
+        found = {one.service: one.withdrawn for one in yard.board.deployments()}
+        assert found == {"a": False, "b": True}
     first, second = placers
     second.reconcile()
     yard.now[0] += 60.0  # it is suspended
@@ -225,10 +225,9 @@ def test_deployments_that_redis_has_lost_are_put_back_by_any_manager_that_knows_
     for _ in range(2 * int(SETTLE_S) + 4):
         yard.now[0] += 0.5
         first.reconcile()
-    assert yard.board.deployments() == []
     first.stop()
     second.reconcile()
-    assert yard.board.deployments() == [], "what was undeployed while another one led stays so"
+    assert all(one.withdrawn for one in yard.board.deployments()), "it was undeployed meanwhile"
 
 
 def test_a_service_is_given_its_least_when_it_is_fresh_and_not_for_ever() -> None:
@@ -254,11 +253,30 @@ def test_a_service_that_is_undeployed_gives_back_and_is_forgotten() -> None:
     assert "1" in undeploy(yard.board, "a")
     assert yard.orders_after(1.0) == {"m": ""}
     assert yard.board.deployments()[0].withdrawn  # its teacher is not gone yet
+    yard.now[0] += WITHDRAWN_KEEP_S
+    yard.join("m", state="serving", service="a", content_id=A.content_id)
+    yard.pass_s(SETTLE_S + 1)
     yard.tell("m", state="idle", service="", content_id="")
+    assert yard.board.deployments()[0].withdrawn  # its teacher was not gone yet
     yard.pass_s(1.0)
     assert yard.board.deployments() == []
     with pytest.raises(UsageError, match="not deployed"):
         undeploy(yard.board, "a")
+
+
+def test_a_machine_that_was_cut_off_gives_back_what_was_undeployed_meanwhile() -> None:
+    yard = deployed("m")
+    yard.tell("m", state="serving", service="a", content_id=A.content_id, order=1)
+    yard.placer.stop()
+    yard.now[0] += TTL_S + 1.0
+    undeploy(yard.board, "a")
+    yard.placer = yard.another()
+    yard.pass_s(SETTLE_S + 1, beating=lambda _: False)
+    assert yard.board.ordered_machines() == [], "also of machines that another leader lost"
+    yard.join("m", state="serving", service="a", content_id=A.content_id, order=1)
+    yard.pass_s(1.0)
+    (order,) = [machine.order for machine in yard.board.machines()]
+    assert (order.number, order.service) == (2, "")
 
 
 class Overtaken(MachineBoard):
