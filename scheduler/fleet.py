@@ -71,9 +71,17 @@ def fleet_change(
     return FleetChange(drain=tuple(process.name for process in drain_order[: len(staying) - count]))
 
 
-def pause_after_exit(pause: RetryPause, ran_s: float, now: float, rng: RandomLike) -> RetryPause:
-    """Return the pause after a process ended without being drained; it ran for `ran_s` seconds."""
-    if ran_s >= HEALTHY_S:
+def pause_after_exit(
+    pause: RetryPause, started_s: float, now: float, rng: RandomLike
+) -> RetryPause:
+    """Return the pause after a process ended without being drained; it was started at `started_s`.
+
+    Processes that were started before the last counted failure do not count: one incident may kill
+    several at once.
+    """
+    if now - started_s >= HEALTHY_S:
         return RetryPause()
+    if started_s < pause.until_s:
+        return pause
     pause_s = retry_s(pause.failures, rng, BASE_S, CAP_S)
-    return RetryPause(pause.failures + 1, max(pause.until_s, now + pause_s))
+    return RetryPause(pause.failures + 1, now + pause_s)

@@ -177,6 +177,7 @@ class LocalFleetRunner:
         self._rng = random.Random()
         self.teachers: list[FleetTeacher] = []
         self.ready: set[str] = set()
+        self._options_work = False  # whether a teacher was ready once
         self._pause = RetryPause()
         self._wanted_count = 0
         self._start_count = 0
@@ -185,7 +186,7 @@ class LocalFleetRunner:
         """Run the fleet until `stop` is requested; then drain all teachers.
 
         Raises:
-            UsageError: the options of teachers are invalid.
+            UsageError: the first teachers refuse their options or model.
             ProcessFailed: a killed teacher does not end.
         """
         try:
@@ -240,7 +241,7 @@ class LocalFleetRunner:
                 self._start(now)
             except ProcessFailed as error:  # memory or descriptors may be available later
                 log.error("%s", error)
-                self._pause = pause_after_exit(self._pause, 0.0, now, self._rng)
+                self._pause = pause_after_exit(self._pause, now, now, self._rng)
                 break
         for teacher in self.teachers:
             if teacher.name in change.drain:
@@ -266,21 +267,21 @@ class LocalFleetRunner:
         """Record that a teacher is ready, if its output matched. Called by other threads."""
         if ready is not None and name not in self.ready:
             self.ready.add(name)
+            self._options_work = True
             log.info("%s serves at %s", name, ready[3])
 
     def _handle_exit(self, teacher: FleetTeacher, now: float) -> None:
-        ready = teacher.name in self.ready
         exit_text = describe_exit(teacher.process.returncode or 0)
         self.ready.discard(teacher.name)
         if teacher.leaving:
             log.info("%s has left: it %s", teacher.name, exit_text)
             return
         last = teacher.process.last_line
-        if teacher.process.returncode == UsageError.exit_code and not ready:
+        if teacher.process.returncode == UsageError.exit_code and not self._options_work:
             raise UsageError(
                 f"teachers cannot start with these options: {last.removeprefix('edl: ')}"
             )
-        self._pause = pause_after_exit(self._pause, now - teacher.started_s, now, self._rng)
+        self._pause = pause_after_exit(self._pause, teacher.started_s, now, self._rng)
         pause_s = max(0.0, self._pause.until_s - now)
         log.warning(
             "%s %s; its last line: %s; another may start in %.1f s",

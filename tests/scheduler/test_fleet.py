@@ -41,17 +41,18 @@ def test_unused_processes_leave_first_and_bounds_hold() -> None:
     assert fleet_change(processes, 3, RetryPause(), 0.0).drain == ("d",)
     assert fleet_change(processes, 1, RetryPause(), 0.0).drain == ("d", "a", "c")
     assert [fleet_size(n, 2, 4) for n in (0, 1, 3, 9)] == [0, 2, 3, 4]
-    assert pause_after_exit(RetryPause(), 1.0, 5.0, random.Random(1)).until_s == 5.0
+    assert pause_after_exit(RetryPause(), 4.0, 5.0, random.Random(1)).until_s == 5.0
 
 
 @given(st.integers(0, 1 << 30))
 def test_pauses_grow_until_one_stays(seed: int) -> None:
     rng, pause, now = random.Random(seed), RetryPause(), 0.0
     for _ in range(50):
-        pause = pause_after_exit(pause, 0.1, now, rng)
-        assert pause.until_s <= now + CAP_S
-        now = max(now, pause.until_s)
+        pause = pause_after_exit(pause, now, now + 0.1, rng)
+        assert pause.until_s <= now + 0.1 + CAP_S
+        assert pause_after_exit(pause, now, now + 0.2, rng) == pause, "of one incident"
+        now = max(now + 0.1, pause.until_s)
     assert now > CAP_S
     assert fleet_change([], 1, RetryPause(1, now + 1.0), now).start == 0
     assert fleet_change([], 1, RetryPause(1, now), now).start == 1
-    assert pause_after_exit(pause, HEALTHY_S, now, rng) == RetryPause()
+    assert pause_after_exit(pause, now - HEALTHY_S, now, rng) == RetryPause()

@@ -28,6 +28,8 @@ TEACHER = """
     from edl.runtime.supervise import end_with_parent
     end_with_parent()
     over = threading.Event()
+    if sys.argv[1] in sys.argv[2:]:
+        sys.exit(2)
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     print(f"teacher ready: {sys.argv[1]} s on 127.0.0.1:1", flush=True)
     while not over.wait(0.05):
@@ -57,14 +59,14 @@ MISUSED = """
 
 
 class Fleet:
-    def __init__(self, program: str = TEACHER, most: int = 2) -> None:
+    def __init__(self, program: str = TEACHER, most: int = 2, *misused: str) -> None:
         self.started: list[str] = []
         started = self.started
 
         class Programs(TeacherSpec):
             def command(self, teacher_id: str, *_: object, **__: object) -> Command:
                 started.append(teacher_id)
-                return python(program, teacher_id, name=teacher_id)
+                return python(program, teacher_id, *misused, name=teacher_id)
 
         spec = Programs("s", "m", ttl_s=0.04, grace_s=5.0)
         self.service = ServicePoller("redis://nowhere", "s")
@@ -161,6 +163,17 @@ def test_a_teacher_with_wrong_options_ends_the_fleet() -> None:
         ended.result()
     with pytest.raises(UsageError, match="not 3 to 2"):
         LocalFleetConfig(TeacherSpec("s", "m"), "redis://nowhere", "f", 3, 2)
+
+
+def test_a_teacher_that_cannot_start_later_ends_no_other() -> None:
+    """As when its model or certificate is being replaced."""
+    one = Fleet(TEACHER, 2, "f-2")
+    one.service.managed_target = 1
+    with in_thread(one.runner.run) as (_, ended):
+        wait_until(lambda: one.serving == ["f-1"])
+        one.service.managed_target = 2
+        wait_until(lambda: one.serving == ["f-1", "f-3"])
+    ended.result()
 
 
 @pytest.mark.parametrize(
