@@ -8,7 +8,7 @@ too many, or if a service that goes first lacks one and can use no free machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,11 @@ FRESH_S: Final = 120.0
 #: For this many seconds under a new leader, a service without a number from autoscaling demands at
 #: least the teachers that it has: its own leader and its students may not have returned yet.
 HOLD_S: Final = 60.0
+
+#: A machine whose teacher managers have refused for `REFUSED_S` seconds is not used for its service
+#: in the next `AVOIDED_S` seconds.
+REFUSED_S: Final = 60.0
+AVOIDED_S: Final = 120.0
 
 #: Value of a machine for its service, in the order in which machines are taken: it is free; it is
 #: more than the service wants; it is wanted; it belongs to the least number of the service.
@@ -34,7 +39,8 @@ class PlacedMachine:
         content_id: model content of that order.
         serves: whether its teacher of that service is ready for requests.
         available: whether it takes orders: its owner does not use it, and it is not leaving.
-        refuses: services whose teacher it recently could not start.
+        refuses: services whose teacher it recently could not start, or whose teacher there managers
+            refused for long.
         cached: content ids of models in its cache.
     """
 
@@ -79,6 +85,23 @@ class Change:
     machine_id: str
     service: str
     why: str
+
+
+class RefusedTeachers:
+    """Remembers which machines have teachers that managers refuse."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[tuple[str, str], float] = {}
+        self._until_s: dict[tuple[str, str], float] = {}
+
+    def update(self, refused: Iterable[tuple[str, str]], now: float) -> Set[tuple[str, str]]:
+        """Record the (machine, service) whose teacher is refused now; return those to avoid."""
+        self._since_s = {pair: self._since_s.get(pair, now) for pair in refused}
+        for pair, since_s in self._since_s.items():
+            if now - since_s >= REFUSED_S:
+                self._until_s[pair] = now + AVOIDED_S
+        self._until_s = {pair: until_s for pair, until_s in self._until_s.items() if until_s > now}
+        return self._until_s.keys()
 
 
 def desired_of(
@@ -288,7 +311,7 @@ class _Placing:
 
     def _why_released(self, machine: PlacedMachine) -> str:
         if machine.service in machine.refuses:
-            return f"it could not start a teacher of {machine.service}"
+            return f"its teacher of {machine.service} could not start, or was refused"
         return f"{machine.service} wants {self._demands[machine.service].wanted} of the machines"
 
 

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +16,16 @@ from ...runtime.lifecycle import Periodic
 from ..registry import LogEntry, Registry
 from ..store.records import Leads, WrongKeyType
 from .board import MachineBoard, fence_of
-from .placement import FRESH_S, Change, PlacedMachine, TeacherDemand, demand_of, desired_of, place
+from .placement import (
+    FRESH_S,
+    Change,
+    PlacedMachine,
+    RefusedTeachers,
+    TeacherDemand,
+    demand_of,
+    desired_of,
+    place,
+)
 from .schema import Deployment, Machine, MachineOrder, retry_key
 
 log = logging.getLogger(__name__)
@@ -70,6 +79,7 @@ class Placer:
         self._last_deployments: Sequence[Deployment] = ()
         self._emptied = False  # whether Redis lost its data, and deployments are to be restored
         self._unreadable: set[str] = set()  # services whose demand could not be read
+        self._refused_teachers = RefusedTeachers()
         self._answering = True
         self._thread = Periodic("edl-placement", round_s, self._try_to_reconcile)
 
@@ -131,9 +141,16 @@ class Placer:
         by_service = {deployment.service: deployment for deployment in deployments}
         live = {machine.machine_id: machine for machine in machines}
         lost = [name for name in self._last_machines if name not in live]
+        demands, refused_ids = self._demands(deployments, machines)
+        refused = {
+            (machine.machine_id, service)
+            for machine in machines
+            if machine.report.teacher_id in refused_ids.get(service := _service_of(machine), ())
+        }
+        avoided = self._refused_teachers.update(refused, self._clock())
         changes = place(
-            [_placed_machine(machine, by_service) for machine in machines],
-            list(self._demands(deployments, machines)),
+            [_placed_machine(machine, by_service, refused, avoided) for machine in machines],
+            demands,
         )
         # Orders of machines that were lost before this manager's first round are deleted, too.
         ordered = self._last_machines or self._board.ordered_machines()
@@ -162,25 +179,32 @@ class Placer:
 
     def _demands(
         self, deployments: Sequence[Deployment], machines: Sequence[Machine]
-    ) -> Iterator[TeacherDemand]:
-        """Yield the demands of services that can be read; machines of others keep their orders."""
-        unreadable = set()
+    ) -> tuple[list[TeacherDemand], dict[str, Set[str]]]:
+        """Return the demands, and service -> ids of refused teachers, of readable services.
+
+        Machines of other services keep their orders.
+        """
+        unreadable, demands, refused = set(), list[TeacherDemand](), dict[str, Set[str]]()
         for deployment in deployments:
             service = deployment.service
             try:
-                yield self._demand(deployment, machines)
+                refused[service] = self._registry.refused(service).keys()
+                demands.append(self._demand(deployment, machines, refused[service]))
             except WrongKeyType as error:
                 unreadable.add(service)
                 if service not in self._unreadable:
                     log.warning("service %s: its machines keep their orders: %s", service, error)
         self._unreadable = unreadable
+        return demands, refused
 
-    def _demand(self, deployment: Deployment, machines: Sequence[Machine]) -> TeacherDemand:
+    def _demand(
+        self, deployment: Deployment, machines: Sequence[Machine], refused: Set[str]
+    ) -> TeacherDemand:
         service = deployment.service
         if deployment.withdrawn:
             return TeacherDemand(service, deployment.content_id, 0, 0, deployment.priority)
         on_machines = {m.report.teacher_id for m in machines} | {m.machine_id for m in machines}
-        elsewhere = len(self._registry.names("teachers", service) - on_machines)
+        elsewhere = len(self._registry.names("teachers", service) - on_machines - refused)
         published = self._registry.desired(service)
         now = self._clock()
         desired = desired_of(
@@ -242,18 +266,28 @@ def _service_of(machine: Machine) -> str:
     return machine.order.service if machine.order.number else machine.report.service
 
 
-def _placed_machine(machine: Machine, by_service: Mapping[str, Deployment]) -> PlacedMachine:
-    report, service = machine.report, _service_of(machine)
+def _placed_machine(
+    machine: Machine,
+    by_service: Mapping[str, Deployment],
+    refused: Set[tuple[str, str]],
+    avoided: Set[tuple[str, str]],
+) -> PlacedMachine:
+    """Return a machine for `place`; see `RefusedTeachers.update` for the last two arguments."""
+    report, service, name = machine.report, _service_of(machine), machine.machine_id
     ordered = machine.order.deployment
     blocked = set(report.blocked)
     return PlacedMachine(
-        machine.machine_id,
+        name,
         service=service,
         content_id=report.content_id if ordered is None else ordered.content_id,
-        serves=report.state == "serving" and report.service == service,
+        serves=report.state == "serving"
+        and report.service == service
+        and (name, service) not in refused,
         available=report.state != "yielded" and not report.leaving,
         refuses=frozenset(
-            name for name, deployment in by_service.items() if retry_key(deployment) in blocked
+            other
+            for other, deployment in by_service.items()
+            if retry_key(deployment) in blocked or (name, other) in avoided
         ),
         cached=frozenset(report.cached),
     )

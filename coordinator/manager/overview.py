@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import RedisUnavailable
-from ..registry import DesiredCount, LogEntry, Registry, Row, StoredContentPlan, Table
+from ..registry import DesiredCount, Registry, Row, StoredContentPlan, Table
 from ..store.records import Member, WrongKeyType
 from .messages import parse_number, report_from, teacher_from
 from .watch_cache import WatchCache
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 #: A status is cached for this many seconds, or for this multiple of the duration of its read if
 #: that is longer.
 _FRESH_S, _FRESH_TIMES = 0.5, 8.0
-#: Entries of the log that are searched for refusals.
-_LOG_ENTRIES = 1000
 #: The greatest sum of wanted teachers that fits its field.
 _MAX_WANTED = 2**32 - 1
 ADMITTED = "admitted"
@@ -155,7 +153,7 @@ class Overview:
             leader=self._leader_of(name),
             plan=registry.content_plan(name),
             admitted=admitted,
-            refused=_refusals(registry.events(name, last=_LOG_ENTRIES)) if any_pending else {},
+            refused=registry.refused(name) if any_pending else {},
             desired=registry.desired(name),
         )
 
@@ -172,7 +170,7 @@ class _ServiceRecords:
         leader: address of the manager that leads the service; empty: none.
         plan: its content plan.
         admitted: teacher id -> admitted incarnation; 0: any, as there are no probes.
-        refused: teacher id -> reason, as far as the log reaches.
+        refused: teacher id -> reason.
         desired: desired number of teachers; None: no leader has written one recently.
     """
 
@@ -185,11 +183,6 @@ class _ServiceRecords:
     admitted: Mapping[str, int]
     refused: Mapping[str, str]
     desired: DesiredCount | None = None
-
-
-def _refusals(log: Iterable[LogEntry]) -> dict[str, str]:
-    """Return teacher id -> latest reason for its refusal."""
-    return {entry.subject: entry.text for entry in log if entry.kind == "refused"}
 
 
 def _admission_of(records: _ServiceRecords, member: Member) -> str:

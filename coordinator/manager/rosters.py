@@ -36,13 +36,14 @@ class PendingChanges:
     Attributes:
         events: events for the assignment rule.
         entries: entries for the log.
-        admitted: teacher id -> incarnation to store; None: delete the entry.
+        admitted: teacher id -> admitted incarnation, or reason for refusal, to store; None: delete
+            the entry.
         student_incarnations: student id -> its new incarnation; None: it is gone.
     """
 
     events: list[rule.AssignmentEvent] = field(default_factory=list)
     entries: list[LogEntry] = field(default_factory=list)
-    admitted: dict[str, int | None] = field(default_factory=dict)
+    admitted: dict[str, int | str | None] = field(default_factory=dict)
     student_incarnations: dict[str, int | None] = field(default_factory=dict)
 
     def log(self, kind: str, subject: str, text: str) -> None:
@@ -141,7 +142,9 @@ class TeacherRoster:
             self._mark_up(member)
         else:
             if outcome.should_log:
-                self._pending.log("refused", name, f"refused: {outcome.why}")
+                why = f"refused: {outcome.why}"
+                self._pending.log("refused", name, why)
+                self._pending.admitted[name] = why
             self._mark_down(name, lost=True)
 
     def _update(self, member: Member, now: float) -> None:
@@ -153,6 +156,8 @@ class TeacherRoster:
         if self.incarnations.get(name) != member.incarnation:
             self.incarnations[name] = member.incarnation
             self._draining.discard(name)
+            if self.admission is not None and self.admission.is_refused(name):
+                self._pending.admitted[name] = None  # that was its former incarnation
             if self._remembered.pop(name, None) not in (0, member.incarnation):
                 self._pending.log("registered", name, _registered(member))
         if self.admission is not None:

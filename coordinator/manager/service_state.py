@@ -73,7 +73,7 @@ class Write:
     version: TableVersion
     rows: Mapping[str, Row | None]
     entries: Sequence[LogEntry]
-    admitted: Mapping[str, int | None]
+    admitted: Mapping[str, int | str | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,7 +278,7 @@ class Registry:
         version: TableVersion,
         rows: Mapping[str, Row | None],
         events: Sequence[LogEntry] = (),
-        admitted: Mapping[str, int | None] | None = None,
+        admitted: Mapping[str, int | str | None] | None = None,
     ) -> bool:
         """Write rows, events and admitted teachers of a service in one atomic step.
 
@@ -290,7 +290,7 @@ class Registry:
             rows: student id -> row; None deletes the row. Other rows stay.
             events: events to append to the log.
             admitted: teacher id -> incarnation that passed its probe, or 0 if there are no probes;
-                None deletes the entry.
+                a text: why it was refused; None deletes the entry.
 
         Returns:
             Whether it was written: False if another manager leads or the table has another version.
@@ -350,6 +350,15 @@ class Registry:
             teacher: number(incarnation)
             for teacher, incarnation in stored.items()
             if is_member(teacher) and incarnation.isdigit()
+        }
+
+    def refused(self, service: str) -> dict[str, str]:
+        """Return teacher id -> why its latest probe failed, of teachers that are not admitted."""
+        (stored,) = self.store.read(service_key(service, "admitted"))
+        return {
+            teacher: why
+            for teacher, why in stored.items()
+            if is_member(teacher) and not why.isdigit()
         }
 
     # --- the log

@@ -17,7 +17,7 @@ together. The managers' keys share the slot of `edl:managers` in the same way.
 | `edl:{s}:leader` | hash, expires | the manager that assigns: holder, token, until_ms |
 | `edl:{s}:assignment` | hash, expires | student id -> row (JSON); `=term`, `=counter`, ... |
 | `edl:{s}:assignment:changes` | zset, expires | student id -> counter of its last change |
-| `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that passed its probe; 0: any |
+| `edl:{s}:admitted` | hash, expires | teacher id -> admitted incarnation (0: any), or refusal |
 | `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms, `=write` |
 | `edl:{s}:desired` | hash, expires | desired teachers: count, reason, since_ms, at_ms, `=write` |
 | `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |

@@ -174,10 +174,12 @@ def test_students_hear_of_a_teacher_when_it_is_admitted() -> None:
     view = world.managers[0].leader.view
     assert view is not None
     assert (view.teachers["serving"], view.teachers["refused"]) == (0, 1)
+    assert world.registry.refused(SERVICE) == {"a": f"refused: {NO.why}"}
     assert view.refusals > 1
     prober.answer = OK
     world.run(90, until=lambda: student.stream.teachers == ["a"])
     assert world.registry.admitted(SERVICE) == {"a": 1}
+    assert world.registry.refused(SERVICE) == {}
     prober.answer = NO
     world.teacher("a", incarnation=2, address="evil:1")
     world.run(1, until=lambda: student.stream.teachers == [])

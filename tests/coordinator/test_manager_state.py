@@ -19,7 +19,7 @@ from edl.coordinator.manager.student_sessions import (
     refusal_of,
 )
 from edl.coordinator.manager.watch_cache import WatchCache
-from edl.coordinator.registry import LogEntry, Row, ServiceLeadership, StoredContentPlan
+from edl.coordinator.registry import Row, ServiceLeadership, StoredContentPlan
 from edl.coordinator.store.records import Changes, Member
 from edl.runtime.errors import EdlError, Forbidden, LeaseSuperseded, RedisUnavailable
 from edl.scheduler.leadership import BEATS_PER_TTL
@@ -47,10 +47,10 @@ class Mesh:
         facts = {"incarnation": "1", "state": "steady", "want": "2", **facts}
         self.registry.register("students", "s", name, facts, LEASE_S)
 
-    def write(self, rows: dict[str, Row], *log: LogEntry, **admitted: int) -> None:
+    def write(self, rows: dict[str, Row], **admitted: int | str) -> None:
         self.registry.lead("s", "me", 2.0)
         assert self.registry.write(
-            "s", of_service(self.registry, "me"), (0, 0), (7, 1), rows, log, admitted
+            "s", of_service(self.registry, "me"), (0, 0), (7, 1), rows, (), admitted
         )
 
 
@@ -185,8 +185,8 @@ def mesh() -> Mesh:
         "j/0": Row(("admitted",), content_id="c1", reason="as told"),
         "j/1": Row(("admitted", "leaving"), content_id="c1"),
     }
-    refused = LogEntry("refused", "bad", "refused: another instance answers")
-    mesh.write(rows, refused, admitted=1, idle=1, leaving=1)
+    bad = "refused: another instance answers"
+    mesh.write(rows, admitted=1, idle=1, leaving=1, bad=bad)
     mesh.registry.set_content_plan("s", StoredContentPlan("c1", "c2", "epoch"), 0)
     return mesh
 

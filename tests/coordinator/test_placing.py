@@ -11,7 +11,7 @@ import pytest
 
 from edl.coordinator.calling import client
 from edl.coordinator.machines import MachineBoard, schema
-from edl.coordinator.machines.placement import FRESH_S, HOLD_S
+from edl.coordinator.machines.placement import AVOIDED_S, FRESH_S, HOLD_S, REFUSED_S
 from edl.coordinator.machines.placing import SETTLE_S, WITHDRAWN_KEEP_S, Placer
 from edl.coordinator.machines.schema import (
     ALLOWED,
@@ -39,12 +39,16 @@ TTL_S = 6.0
 
 
 class Desiring(Registry):
-    """A registry with these numbers from autoscaling."""
+    """A registry with these numbers from autoscaling, and these refused teachers."""
 
     counts: dict[str, int]
+    refusals: dict[str, str]
 
     def desired(self, service: str) -> DesiredCount | None:
         return DesiredCount(self.counts[service]) if service in self.counts else None
+
+    def refused(self, service: str) -> dict[str, str]:
+        return self.refusals
 
 
 @dataclass
@@ -53,13 +57,14 @@ class Yard:
 
     now: list[float] = field(default_factory=lambda: [1_700_000_000.0])
     desired: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.store = FaultyStore(clock=self.clock)
         self.board = MachineBoard(self.store)
         self.registry = Desiring(FaultyStore(clock=self.clock))
-        self.registry.counts = self.desired
+        self.registry.counts, self.registry.refusals = self.desired, self.refusals
         self.placer = self.another()
 
     def clock(self) -> float:
@@ -146,15 +151,39 @@ def test_autoscaling_says_how_many_within_the_bounds() -> None:
     assert set(yard.orders_after(SETTLE_S + 1).values()) == {""}
 
 
-def test_other_teachers_of_the_service_count() -> None:
+@pytest.mark.parametrize("refused", [False, True])
+def test_other_teachers_of_the_service_count(refused: bool) -> None:
     yard = settled("m")
     yard.registry.register("teachers", "a", "by-hand", {"incarnation": "1"}, 3600.0)
     deploy(yard.board, A)
     assert yard.orders_after(1.0) == {"m": ""}
-    yard.registry.leave("teachers", "a", "by-hand")
+    if refused:
+        yard.refusals["by-hand"] = "refused: another instance answers"
+    else:
+        yard.registry.leave("teachers", "a", "by-hand")
     assert yard.orders_after(1.0) == {"m": "a"}
     yard.registry.register("teachers", "a", "m", {"incarnation": "1"}, 3600.0)  # its own
     assert yard.orders_after(1.0) == {"m": "a"}
+
+
+def test_a_refused_teacher_goes_first_and_does_not_keep_its_machine() -> None:
+    yard = deployed("m", "n")
+    yard.desired["a"] = 2
+    yard.pass_s(1.0)
+    for name in ("m", "n"):
+        yard.tell(name, state="serving", service="a", content_id=A.content_id, teacher_id=name)
+    yard.refusals["m"] = "refused: it does not answer"
+    yard.desired["a"] = 1
+    assert yard.orders_after(1.0) == {"m": "", "n": "a"}
+    yard.tell("m", state="idle", service="", content_id="")
+    yard.refusals |= {"n": yard.refusals.pop("m")}
+    assert yard.orders_after(REFUSED_S - 2.0) == {"m": "", "n": "a"}
+    assert yard.orders_after(3.0) == {"m": "a", "n": ""}
+    assert ("released", "n") in yard.log("a")
+    yard.tell("n", state="idle", service="", content_id="")
+    yard.desired["a"] = 2
+    assert yard.orders_after(AVOIDED_S - 2.0) == {"m": "a", "n": ""}
+    assert yard.orders_after(3.0) == {"m": "a", "n": "a"}
 
 
 def test_a_machine_that_is_gone_is_replaced_and_forgets_its_order() -> None:
