@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from ..runtime.errors import UsageError
 from ..runtime.structured_option import Given, Key, StructuredOption
 from ..scheduler.autoscale import AutoscaleConfig
 from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S
+
+log = logging.getLogger(__name__)
 
 _DEFAULTS: Final = AutoscaleConfig()
 
@@ -235,6 +238,8 @@ Autoscale = Annotated[
 def autoscale_config(given: Sequence[Given] | None) -> AutoscaleConfig:
     """Return settings of autoscaling from --autoscale; raise UsageError if they are invalid."""
     keys = AUTOSCALE.read(given)
+    if keys.cost_ceiling is not None and not keys.price:
+        log.warning("--autoscale cost-ceiling: it has no effect on services without a price")
     try:
         return AutoscaleConfig(
             min=keys.min,

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -38,7 +38,7 @@ from ..scheduler.autoscale import AutoscaleConfig
 from .config import ManagerConfig
 from .embedded import keep_embedded, on_free_port
 from .heartbeat import Heartbeat
-from .machines import Deployment, MachineBoard, open_machines
+from .machines import MachineBoard, open_machines
 from .machines.placing import Placer
 from .manager.manager import Manager
 from .manager.prober import GrpcProber
@@ -190,8 +190,7 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
             return manager, address
 
         manager, address = on_free_port(listen, config.port, config.host)
-        idle_s = config.manager.autoscale.idle_to_zero_s
-        placer = Placer(machines, registry, idle_s=idle_s, address=address)
+        placer = Placer(machines, registry, config.manager.autoscale, address=address)
         placer.start()
         undo.callback(placer.stop)
         if config.metrics_listen is not None:
@@ -309,26 +308,13 @@ class DeploymentSettings:
             self._read_s = now
             try:
                 self._deployed = {
-                    deployment.service: override(self._defaults, deployment)
+                    deployment.service: deployment.autoscale_config(self._defaults)
                     for deployment in self._board.deployments()
                     if not deployment.withdrawn
                 }
             except (UnavailableError, AccessError) as error:
                 log.debug("autoscaling keeps its settings: %s", error)
         return self._deployed.get(service, self._defaults)
-
-
-def override(defaults: AutoscaleConfig, deployment: Deployment) -> AutoscaleConfig:
-    """Return the default settings, overridden by those of a deployment."""
-    ceiling = deployment.cost_ceiling_per_hour
-    return replace(
-        defaults,
-        min=deployment.min,
-        max=deployment.max,
-        freeze_s=deployment.freeze_s,
-        price_per_teacher_hour=deployment.price_per_hour or defaults.price_per_teacher_hour,
-        cost_ceiling_per_hour=defaults.cost_ceiling_per_hour if ceiling is None else ceiling,
-    )
 
 
 def autoscale_page(registry: Registry, path: str) -> bytes | None:

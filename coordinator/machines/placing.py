@@ -13,11 +13,11 @@ from typing import Final
 
 from ...runtime.errors import AccessError, UnavailableError
 from ...runtime.lifecycle import Periodic
+from ...scheduler.autoscale import AutoscaleConfig
 from ..registry import LogEntry, Registry
 from ..store.records import Leads, WrongKeyType
 from .board import MachineBoard, fence_of
 from .placement import (
-    FRESH_S,
     Change,
     PlacedMachine,
     RefusedTeachers,
@@ -40,6 +40,7 @@ SETTLE_S: Final = 3.0
 #: Seconds for which a withdrawn deployment stays: a machine that was cut off when it was withdrawn
 #: gives up its teacher when it returns.
 WITHDRAWN_KEEP_S: Final = 86_400.0
+_DEFAULTS: Final = AutoscaleConfig()
 
 
 class Placer:
@@ -48,8 +49,9 @@ class Placer:
     Args:
         board: the machine board.
         registry: the registry with teachers, students, and the numbers from autoscaling.
-        idle_s: seconds for which a new deployment has teachers even without a student, so that the
-            operator sees it work.
+        defaults: settings of autoscaling that deployments lack. In its first `idle_to_zero_s`
+            seconds, a deployment has teachers even without a student, so that the operator sees it
+            work.
         address: address of this manager; the name under which it leads begins with it.
         round_s: seconds between two rounds.
         settle_s: seconds for which a new leader writes no orders.
@@ -60,8 +62,8 @@ class Placer:
         self,
         board: MachineBoard,
         registry: Registry,
+        defaults: AutoscaleConfig = _DEFAULTS,
         *,
-        idle_s: float = FRESH_S,
         address: str = "",
         round_s: float = _ROUND_S,
         settle_s: float = SETTLE_S,
@@ -69,7 +71,7 @@ class Placer:
     ) -> None:
         self._board = board
         self._registry = registry
-        self._idle_s = idle_s
+        self._defaults = defaults
         self._holder = f"{address}#{secrets.token_hex(8)}"
         self._ttl_s = round_s * _ROUNDS_PER_TTL
         self._settle_s = settle_s
@@ -205,22 +207,24 @@ class Placer:
             return TeacherDemand(service, deployment.content_id, 0, 0, deployment.priority)
         on_machines = {m.report.teacher_id for m in machines} | {m.machine_id for m in machines}
         elsewhere = len(self._registry.names("teachers", service) - on_machines - refused)
+        config = deployment.autoscale_config(self._defaults)
+        least = min(deployment.min, config.limit)
         published = self._registry.desired(service)
         now = self._clock()
         desired = desired_of(
             None if published is None else published.count,
-            least=deployment.min,
+            least=least,
             has=elsewhere + sum(_service_of(machine) == service for machine in machines),
             students=published is None and bool(self._registry.names("students", service)),
             age_s=self._age_s(deployment),
             led_s=now - (now if self._since_s is None else self._since_s),
-            idle_s=self._idle_s,
+            idle_s=config.idle_to_zero_s,
         )
         return demand_of(
             service,
             deployment.content_id,
-            least=deployment.min,
-            most=deployment.max,
+            least=least,
+            most=config.limit,
             desired=desired,
             elsewhere=elsewhere,
             priority=deployment.priority,

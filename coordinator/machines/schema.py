@@ -27,6 +27,7 @@ from typing import Any, Final, Literal, Self, TypeVar, get_args
 
 from ...proto.dataclass_json import from_plain
 from ...runtime.errors import UsageError, WireError
+from ...scheduler.autoscale import AutoscaleConfig
 from ..registry.schema import check_service
 from ..store.records import LeaseSet, check_member, is_name, load_facts
 
@@ -264,6 +265,18 @@ class Deployment:
                 f"the least number of teachers, {self.min}, costs {min_cost:g} an hour, more than "
                 f"the ceiling of {ceiling:g}"
             )
+
+    def autoscale_config(self, defaults: AutoscaleConfig) -> AutoscaleConfig:
+        """Return the default settings of autoscaling, overridden by those of this deployment."""
+        ceiling = self.cost_ceiling_per_hour
+        return replace(
+            defaults,
+            min=self.min,
+            max=self.max,
+            freeze_s=self.freeze_s,
+            price_per_teacher_hour=self.price_per_hour or defaults.price_per_teacher_hour,
+            cost_ceiling_per_hour=defaults.cost_ceiling_per_hour if ceiling is None else ceiling,
+        )
 
     @property
     def withdrawal(self) -> Self:

@@ -13,9 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from edl.coordinator import Registry
 from edl.coordinator.machines import Deployment, MachineBoard
-from edl.coordinator.serve import DeploymentSettings, autoscale_page, override
+from edl.coordinator.options import autoscale_config
+from edl.coordinator.serve import DeploymentSettings, autoscale_page
 from edl.runtime.errors import RedisUnavailable, UsageError
 from edl.runtime.metrics import MetricsServer
+from edl.runtime.structured_option import Given
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.tests.coordinator.world import GRACE_S, LEADER_TTL_S, SERVICE, World
 from edl.tests.stores import FaultyStore, memory
@@ -161,12 +163,20 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
     now[0] += 10.0
     assert settings.for_service(SERVICE).max == AutoscaleConfig().max
     usual = AutoscaleConfig(price_per_teacher_hour=1.0, cost_ceiling_per_hour=3.0)
-    assert override(usual, DEPLOYED).limit == 3
-    assert override(usual, replace(DEPLOYED, price_per_hour=2.5)).limit == 1
+    assert DEPLOYED.autoscale_config(usual).limit == 3
+    assert replace(DEPLOYED, price_per_hour=2.5).autoscale_config(usual).limit == 1
     own = replace(DEPLOYED, price_per_hour=0.5)
-    assert override(usual, replace(own, cost_ceiling_per_hour=2.0)).limit == 4
-    assert override(usual, replace(own, min=0, cost_ceiling_per_hour=0.0)).limit == 0
-    assert override(AutoscaleConfig(), replace(own, cost_ceiling_per_hour=1.5)).limit == 3
+    assert replace(own, cost_ceiling_per_hour=2.0).autoscale_config(usual).limit == 4
+    assert replace(own, min=0, cost_ceiling_per_hour=0.0).autoscale_config(usual).limit == 0
+    assert replace(own, cost_ceiling_per_hour=1.5).autoscale_config(AutoscaleConfig()).limit == 3
+
+
+@pytest.mark.parametrize("price", [0.0, 1.0])
+def test_a_cost_ceiling_without_a_price_is_logged(
+    price: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert autoscale_config([Given(cost_ceiling=3.0, price=price)]).cost_ceiling_per_hour == 3.0
+    assert len(caplog.records) == (not price)
 
 
 def test_the_server_of_metrics_answers_autoscalers() -> None:

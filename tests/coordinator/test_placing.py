@@ -27,6 +27,7 @@ from edl.coordinator.operations import deploy, undeploy
 from edl.coordinator.registry import DesiredCount, Registry
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import UsageError
+from edl.scheduler.autoscale import AutoscaleConfig
 from edl.teacher.backends.preprocess import BUILT_IN_STEPS
 from edl.teacher.options import BACKEND, BATCH, BackendKeys, BatchingKeys
 from edl.tests.coordinator.scripted_manager import served
@@ -147,7 +148,7 @@ def test_autoscaling_says_how_many_within_the_bounds() -> None:
     yard.desired["a"] = 0  # no student is there yet
     assert list(yard.orders_after(1.0).values()).count("a") == 1
     yard.placer.stop()
-    yard.placer = yard.another(idle_s=5.0)
+    yard.placer = yard.another(defaults=AutoscaleConfig(idle_to_zero_s=5.0))
     assert set(yard.orders_after(SETTLE_S + 1).values()) == {""}
 
 
@@ -257,6 +258,17 @@ def test_deployments_that_redis_has_lost_are_put_back_by_any_manager_that_knows_
     first.stop()
     second.reconcile()
     assert all(one.withdrawn for one in yard.board.deployments()), "it was undeployed meanwhile"
+
+
+def test_the_managers_cost_ceiling_holds_for_deployments_without_their_own() -> None:
+    yard = Yard()
+    for name in "mno":
+        yard.join(name)
+    yard.placer = yard.another(
+        defaults=AutoscaleConfig(price_per_teacher_hour=1.0, cost_ceiling_per_hour=2.0)
+    )
+    deploy(yard.board, replace(A, min=3, max=3))
+    assert list(yard.orders_after(SETTLE_S + 1).values()).count("a") == 2
 
 
 def test_a_service_is_given_its_least_when_it_is_fresh_and_not_for_ever() -> None:
