@@ -38,12 +38,14 @@ class _Download:
         url: URL of the model.
         into: folder for its files. If `wait` raises an exception, the thread removes the folder
             when it notices; until then partial files may remain.
-        room: size limit in bytes.
+        room_for: called with the known size of the model; returns its size limit. Both in bytes.
         say: called with a line about the download, in the download's thread.
     """
 
-    def __init__(self, url: str, into: Path, room: int, say: Callable[[str], None]) -> None:
-        self._url, self._into, self._room, self._say = url, into, room, say
+    def __init__(
+        self, url: str, into: Path, room_for: Callable[[int], int], say: Callable[[str], None]
+    ) -> None:
+        self._url, self._into, self._room_for, self._say = url, into, room_for, say
         self._result: Future[None] = Future()
         self._aborted = threading.Event()
         self._last_s = time.monotonic()  # time of the latest bytes
@@ -54,7 +56,7 @@ class _Download:
 
         Raises:
             ModelError: the URL has no model.
-            ModelUnavailable: the model cannot be downloaded now, or is larger than `room`.
+            ModelUnavailable: the model cannot be downloaded now, or there is no room for it.
             UsageError: the URL's protocol is unknown, or needs a library that is not installed.
         """
         try:
@@ -87,15 +89,16 @@ class _Download:
         files = _model_files(fs, self._url, root)
         sizes = {path: _size(fs, path, self._url) for path in files.values()}
         known_bytes = sum(size or 0 for size in sizes.values())
-        if known_bytes > self._room:
+        room = self._room_for(known_bytes)
+        if known_bytes > room:
             raise ModelUnavailable(
                 f"the model at {self._url} takes {known_bytes:,} bytes, and there is room for "
-                f"{self._room:,} in {self._into.parent}: make room, raise gib= of --cache, or name "
+                f"{room:,} in {self._into.parent}: make room, raise gib= of --cache, or name "
                 "another folder by --cache"
             )
         if not self._aborted.is_set():
             self._say(f"fetching {self._url}: {len(files)} files, {known_bytes:,} bytes")
-        room = self._room - known_bytes  # left for files of unknown size
+        room -= known_bytes  # left for files of unknown size
         for name, path in files.items():
             size = sizes[path]
             copied = self._copy(fs, path, self._into / name, room if size is None else size)
@@ -205,8 +208,9 @@ class ModelCache:
 
     Args:
         folder: the agents' cache folder; models are in its subfolder `models`.
-        most_bytes: size limit; above it, models are removed, the least recently used first, but
-            none that was used in the last hour. None: no limit.
+        most_bytes: size limit; above it, or if a download lacks room on the disk, models are
+            removed, the least recently used first, but none that was used in the last hour. None:
+            no limit.
 
     Raises:
         UsageError: the folder cannot be written, or other users may write to it.
@@ -264,10 +268,11 @@ class ModelCache:
             say(f"the cached model {folder} has changed or was removed: downloading it again")
             shutil.rmtree(folder, ignore_errors=True)
         with self._download_folder() as part:
-            _Download(deployment.model_url, part, self._room(), say).wait(check)
+            _Download(deployment.model_url, part, self._room_for, say).wait(check)
             self._verify(part, deployment)
             self._store(part, folder)
-        self._prune(folder)
+        if self._most_bytes is not None:
+            self._prune(self._most_bytes, folder)
         return folder
 
     @contextlib.contextmanager
@@ -314,10 +319,16 @@ class ModelCache:
                 "'edl teacher fingerprint' prints"
             )
 
-    def _room(self) -> int:
-        """Return the size limit of the next model in bytes."""
-        free = int(shutil.disk_usage(self._folder).free * _FREE_SHARE)
-        return free if self._most_bytes is None else min(free, self._most_bytes)
+    def _room_for(self, nbytes: int) -> int:
+        """Return the size limit of a model of `nbytes` bytes; remove old models if it is needed."""
+        if self._most_bytes is None:
+            return self._free()
+        if self._free() < nbytes:
+            self._prune(self._most_bytes - nbytes)
+        return min(self._free(), self._most_bytes)
+
+    def _free(self) -> int:
+        return int(shutil.disk_usage(self._folder).free * _FREE_SHARE)
 
     def _store(self, part: Path, folder: Path) -> None:
         try:
@@ -326,10 +337,8 @@ class ModelCache:
             if not folder.is_dir():  # otherwise another agent has stored the model meanwhile
                 raise ModelUnavailable(f"{folder} cannot be written: {error.strerror}") from None
 
-    def _prune(self, keep: Path) -> None:
-        """Remove the least recently used models above the limit, except `keep` and recent ones."""
-        if self._most_bytes is None:
-            return
+    def _prune(self, most_bytes: int, keep: Path | None = None) -> None:
+        """Remove the least recently used models above a limit, except `keep` and recent ones."""
         with contextlib.suppress(OSError):
             models = [self._folder / name for name in self.contents()]
             models.sort(key=lambda entry: entry.stat().st_mtime)
@@ -339,7 +348,7 @@ class ModelCache:
             }
             for entry in models:
                 is_recent = time.time() - entry.stat().st_mtime < _RECENT_S
-                if sum(sizes.values()) <= self._most_bytes or entry == keep or is_recent:
+                if sum(sizes.values()) <= most_bytes or entry == keep or is_recent:
                     continue
                 shutil.rmtree(entry, ignore_errors=True)
                 del sizes[entry]

@@ -213,6 +213,25 @@ def test_models_used_longest_ago_make_room_and_one_without_room_is_refused_befor
     refuses(tmp_path, deployment, ModelUnavailable, "there is room for 95")
 
 
+def test_old_models_make_room_on_a_full_disk(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, models = content_of(str(model)), tmp_path / "models"
+    for second, size in enumerate((4000, 1400)):
+        folder = models / (str(second) * 64)
+        folder.mkdir(parents=True)
+        (folder / "x").write_bytes(b"x" * size)
+        os.utime(folder, (second, second))
+
+    def usage(_: Path, usage: Any = shutil.disk_usage(tmp_path)) -> Any:  # noqa: B008
+        files = [file for file in models.rglob("*") if file.is_file()]
+        return usage._replace(free=9000 - sum(file.stat().st_size for file in files))
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    fetched(ModelCache(tmp_path, most_bytes=9000), of(f"file://{model}", content))
+    assert set(left(tmp_path)) == {"1" * 64, content}
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_pipe_or_device_is_no_model(tmp_path: Path, inside: bool) -> None:
     folder = tmp_path / "folder"
