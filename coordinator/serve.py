@@ -190,7 +190,8 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
             return manager, address
 
         manager, address = on_free_port(listen, config.port, config.host)
-        placer = Placer(machines, registry, config.manager.autoscale, address=address)
+        autoscale, ttl_s = config.manager.autoscale, config.manager.ttl_s
+        placer = Placer(machines, registry, autoscale, address=address, ttl_s=ttl_s)
         placer.start()
         undo.callback(placer.stop)
         if config.metrics_listen is not None:

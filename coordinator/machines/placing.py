@@ -7,13 +7,14 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
 from ...runtime.errors import AccessError, UnavailableError
 from ...runtime.lifecycle import Periodic
 from ...scheduler.autoscale import AutoscaleConfig
+from ..config import DEFAULT_TTL_S
 from ..registry import LogEntry, Registry
 from ..store.records import Leads, WrongKeyType
 from .board import MachineBoard, fence_of
@@ -34,9 +35,10 @@ log = logging.getLogger(__name__)
 _ROUND_S: Final = 0.5
 #: TTL of the leadership, in rounds.
 _ROUNDS_PER_TTL: Final = 8
-#: Seconds for which a new leader writes no orders. After an outage or a loss of Redis's data,
-#: machines need this time to register again.
-SETTLE_S: Final = 3.0
+#: Share of a TTL for which a new leader writes no orders: a little more than the time between two
+#: heartbeats. After an outage or a loss of Redis's data, machines register again in this time.
+_SETTLE_TTLS: Final = 0.5
+SETTLE_S: Final = _SETTLE_TTLS * DEFAULT_TTL_S
 #: Seconds for which a withdrawn deployment stays: a machine that was cut off when it was withdrawn
 #: gives up its teacher when it returns.
 WITHDRAWN_KEEP_S: Final = 86_400.0
@@ -54,7 +56,7 @@ class Placer:
             work.
         address: address of this manager; the name under which it leads begins with it.
         round_s: seconds between two rounds.
-        settle_s: seconds for which a new leader writes no orders.
+        ttl_s: TTL of the machines' leases; a new leader writes no orders for half of it.
         clock: returns monotonic seconds.
     """
 
@@ -66,7 +68,7 @@ class Placer:
         *,
         address: str = "",
         round_s: float = _ROUND_S,
-        settle_s: float = SETTLE_S,
+        ttl_s: float = DEFAULT_TTL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._board = board
@@ -74,10 +76,11 @@ class Placer:
         self._defaults = defaults
         self._holder = f"{address}#{secrets.token_hex(8)}"
         self._ttl_s = round_s * _ROUNDS_PER_TTL
-        self._settle_s = settle_s
+        self._settle_s = _SETTLE_TTLS * ttl_s
         self._clock = clock
         self._since_s: float | None = None  # when this manager gained the leadership
-        self._last_machines: dict[str, Machine] = {}  # at the last round, with their new orders
+        # At the last round, with their new orders; None: there was no round in this term.
+        self._last_machines: dict[str, Machine] | None = None
         self._last_deployments: Sequence[Deployment] = ()
         self._emptied = False  # whether Redis lost its data, and deployments are to be restored
         self._unreadable: set[str] = set()  # services whose demand could not be read
@@ -110,7 +113,7 @@ class Placer:
             deployments = self._restore_deployments()
         self._last_deployments = deployments
         if not leads:
-            self._since_s, self._last_machines = None, {}
+            self._since_s, self._last_machines = None, None
             return False
         if leadership.change != "kept" or self._since_s is None:
             self._since_s = now
@@ -142,7 +145,8 @@ class Placer:
     ) -> None:
         by_service = {deployment.service: deployment for deployment in deployments}
         live = {machine.machine_id: machine for machine in machines}
-        lost = [name for name in self._last_machines if name not in live]
+        first_round, last = self._last_machines is None, self._last_machines or {}
+        lost = [machine for name, machine in last.items() if name not in live]
         demands, refused_ids = self._demands(deployments, machines)
         refused = {
             (machine.machine_id, service)
@@ -154,15 +158,16 @@ class Placer:
             [_placed_machine(machine, by_service, refused, avoided) for machine in machines],
             demands,
         )
-        # Orders of machines that were lost before this manager's first round are deleted, too.
-        ordered = self._last_machines or self._board.ordered_machines()
+        # In the first round, orders of machines that were lost before are deleted, too.
+        ordered = self._board.ordered_machines() if first_round else last
         orders: dict[str, MachineOrder | None] = dict.fromkeys(set(ordered) - live.keys())
         for change in changes:
             orders[change.machine_id] = _order(live[change.machine_id], change, by_service)
         if orders and not self._board.order(fence, orders):
             return  # another manager leads now, and will place the machines
-        events = self._moves(changes, live, lost)
-        for service, failure in self._new_failures(deployments, machines):
+        events = _moves(changes, live, lost)
+        # A former leader has logged the failures that there are in the first round.
+        for service, failure in () if first_round else _new_failures(deployments, machines, last):
             events[service].append(failure)
         for service, entries in events.items():
             self._registry.add_events(service, entries)
@@ -234,35 +239,37 @@ class Placer:
         """Return the seconds since a deployment was written."""
         return (self._registry.time_ms() - deployment.since_ms) / 1000
 
-    def _moves(
-        self, changes: Sequence[Change], live: Mapping[str, Machine], lost: Sequence[str]
-    ) -> defaultdict[str, list[LogEntry]]:
-        """Return service -> events of the machines that it got or lost."""
-        events: defaultdict[str, list[LogEntry]] = defaultdict(list)
-        for change in changes:
-            before = _service_of(live[change.machine_id])
-            if before and before != change.service:
-                events[before].append(LogEntry("released", change.machine_id, change.why))
-            if change.service:
-                events[change.service].append(LogEntry("placed", change.machine_id, change.why))
-        for name in lost:
-            if service := _service_of(self._last_machines[name]):
-                text = "the machine is gone: its agent sends no heartbeats any more"
-                events[service].append(LogEntry("released", name, text))
-        return events
 
-    def _new_failures(
-        self, deployments: Sequence[Deployment], machines: Sequence[Machine]
-    ) -> Iterator[tuple[str, LogEntry]]:
-        """Yield services and the events of new failures on machines."""
-        for machine in machines:
-            former = self._last_machines.get(machine.machine_id)
-            for deployment in deployments:
-                failure = machine.report.trouble_with(deployment)
-                if not failure:
-                    continue
-                if former is None or former.report.trouble_with(deployment) != failure:
-                    yield deployment.service, LogEntry("failed", machine.machine_id, failure)
+def _moves(
+    changes: Sequence[Change], live: Mapping[str, Machine], lost: Iterable[Machine]
+) -> defaultdict[str, list[LogEntry]]:
+    """Return service -> events of the machines that it got or lost."""
+    events: defaultdict[str, list[LogEntry]] = defaultdict(list)
+    for change in changes:
+        before = _service_of(live[change.machine_id])
+        if before and before != change.service:
+            events[before].append(LogEntry("released", change.machine_id, change.why))
+        if change.service:
+            events[change.service].append(LogEntry("placed", change.machine_id, change.why))
+    for machine in lost:
+        if service := _service_of(machine):
+            text = "the machine is gone: its agent sends no heartbeats any more"
+            events[service].append(LogEntry("released", machine.machine_id, text))
+    return events
+
+
+def _new_failures(
+    deployments: Sequence[Deployment], machines: Sequence[Machine], last: Mapping[str, Machine]
+) -> Iterator[tuple[str, LogEntry]]:
+    """Yield services and the events of failures that machines had not in the last round."""
+    for machine in machines:
+        former = last.get(machine.machine_id)
+        for deployment in deployments:
+            failure = machine.report.trouble_with(deployment)
+            if not failure:
+                continue
+            if former is None or former.report.trouble_with(deployment) != failure:
+                yield deployment.service, LogEntry("failed", machine.machine_id, failure)
 
 
 def _service_of(machine: Machine) -> str:

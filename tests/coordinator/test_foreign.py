@@ -196,7 +196,7 @@ def test_a_service_with_a_key_of_another_type_hides_no_other(
     for service in (s, good):
         assert board.deploy(Deployment(service, "s3://m/a", "aa" * 32))
     board.join(f"machine-{s}", 1, Report(), 600.0)
-    placer = Placer(board, registry, settle_s=0.0)
+    placer = Placer(board, registry, ttl_s=0.0)
     try:
         assert placer.reconcile()
         (machine,) = (one for one in board.machines() if one.machine_id == f"machine-{s}")

@@ -216,6 +216,10 @@ def test_a_machine_that_others_use_or_that_fails_is_given_back_and_comes_again()
     yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
     yard.pass_s(1.0)
     assert yard.log("a").count(("failed", "m")) == 2
+    yard.placer.stop()
+    yard.placer = yard.another()
+    yard.pass_s(SETTLE_S + 1)
+    assert yard.log("a").count(("failed", "m")) == 2, "its leader's predecessor has logged it"
 
 
 def test_serving_goes_on_when_redis_is_emptied() -> None:
