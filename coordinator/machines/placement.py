@@ -198,6 +198,7 @@ class _Placing:
         self._present = {name: self._machines_of(demand) for name, demand in self._demands.items()}
         self._values = self._machine_values()
         self._given_counts = dict.fromkeys(self._demands, 0)
+        self._stuck: set[str] = set()  # services that can get no more, unless a machine is given
         # machine id -> the machine, its demand and the reason
         self._given: dict[str, tuple[PlacedMachine, TeacherDemand, str]] = {}
 
@@ -249,11 +250,14 @@ class _Placing:
                 return
             if machine.machine_id in self._remaining:
                 self._give(machine, demand)
-        while self._given_counts[demand.service] < count and self._give_one(demand, set()):
-            pass
+        while self._given_counts[demand.service] < count and demand.service not in self._stuck:
+            searched = set(self._stuck)
+            if not self._give_one(demand, searched):
+                self._stuck = searched
 
     def _give(self, machine: PlacedMachine, demand: TeacherDemand) -> None:
         self._remaining.pop(machine.machine_id, None)
+        self._stuck.clear()
         self._given_counts[demand.service] += 1
         self._given[machine.machine_id] = (machine, demand, self._why_given(machine, demand))
 
