@@ -19,7 +19,7 @@ from ...proto.security import instance
 from ...proto.security.client_connections import open_channel
 from ...proto.security.credentials import ClientSecurity
 from ...runtime.errors import AccessError, BadAnswer, EdlError, UsageError
-from ...scheduler.admission import identity_address
+from ...scheduler.admission import TeacherIdentity, identity_address
 from ..store.records import Member
 
 
@@ -46,7 +46,10 @@ class Prober(Protocol):
     """Probes teachers."""
 
     def probe(self, service: str, member: Member, done: Done) -> None:
-        """Start to probe a teacher, without blocking; `done` is called once, in any thread."""
+        """Start to probe a teacher, without blocking; `done` is called once, in any thread.
+
+        If an earlier probe of the teacher still waits for its start, only its `done` is called.
+        """
         ...
 
 
@@ -71,6 +74,10 @@ _UNPROVEN: Final = (
     " 'edl teacher register'"
 )
 _REFUSALS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
+def _identity(member: Member) -> TeacherIdentity:
+    return TeacherIdentity(member.member, member.incarnation, member.facts.get("address", ""))
 
 
 class GrpcProber:
@@ -103,13 +110,21 @@ class GrpcProber:
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
         self._users: Counter[str] = Counter()  # address -> probes that use its channel
+        self._waiting: set[tuple[str, TeacherIdentity]] = set()  # service and teacher
         self._stopped = False
 
     def probe(self, service: str, member: Member, done: Done) -> None:
         """Start to probe a teacher, without blocking.
 
-        `done` is called once, in a thread of this object; after `stop`, it is not called.
+        `done` is called once, in a thread of this object; after `stop`, it is not called. If an
+        earlier probe of the teacher still waits for a thread, only its `done` is called: otherwise,
+        probes of many unreachable teachers would wait in ever longer queues.
         """
+        teacher = service, _identity(member)
+        with self._lock:
+            if teacher in self._waiting:
+                return
+            self._waiting.add(teacher)
         with contextlib.suppress(RuntimeError):  # the threads were stopped
             self._threads.submit(self._probe, service, member, done)
 
@@ -121,6 +136,8 @@ class GrpcProber:
     # -- in its threads
 
     def _probe(self, service: str, member: Member, done: Done) -> None:
+        with self._lock:
+            self._waiting.discard((service, _identity(member)))
         try:
             verdict = self._verdict(member)
         except Exception as error:  # a bug, or invalid facts in Redis

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -212,6 +213,22 @@ def test_so_many_probes_side_by_side_share_a_connection(
         mesh.peers.clear()
         assert probe(prober, members[0]).status == "ok"
         assert not mesh.peers & first, "the connection was closed when nobody was probed"
+
+
+def test_a_probe_that_waits_is_not_queued_again(mesh: Teachers) -> None:
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with probing(at_once=1) as prober:
+        mesh.free.clear()
+        prober.probe("s", keyed(mesh), lambda _: told.put("first"))
+        wait_until(lambda: mesh.busy == 1)
+        waiting = keyed(mesh, "t2")
+        for number in range(3):
+            prober.probe("s", waiting, partial(lambda name, _: told.put(name), f"second {number}"))
+        prober.probe("s", keyed(mesh, "t3"), lambda _: told.put("third"))
+        mesh.free.set()
+        found = [told.get(timeout=DEADLINE_S) for _ in range(3)]
+        assert found == ["first", "second 0", "third"]
+        assert probe(prober, waiting).status == "ok"
 
 
 def test_after_its_end_nobody_is_told(mesh: Teachers, monkeypatch: pytest.MonkeyPatch) -> None:
