@@ -38,7 +38,8 @@ class _Download:
         url: URL of the model.
         into: folder for its files. If `wait` raises an exception, the thread removes the folder
             when it notices; until then partial files may remain.
-        room_for: called with the known size of the model; returns its size limit. Both in bytes.
+        room_for: called with the known part of the model's size; returns the limit of its whole
+            size. Both in bytes.
         say: called with a line about the download, in the download's thread.
     """
 
@@ -271,8 +272,8 @@ class ModelCache:
             _Download(deployment.model_url, part, self._room_for, say).wait(check)
             self._verify(part, deployment)
             self._store(part, folder)
-        if self._most_bytes is not None:
-            self._prune(self._most_bytes, folder)
+        if (most_bytes := self._most_bytes) is not None:
+            self._prune(lambda cached: cached <= most_bytes, folder)
         return folder
 
     @contextlib.contextmanager
@@ -320,11 +321,10 @@ class ModelCache:
             )
 
     def _room_for(self, nbytes: int) -> int:
-        """Return the size limit of a model of `nbytes` bytes; remove old models if it is needed."""
+        """Remove old models, if there is a limit, until the disk has `nbytes`; return the room."""
         if self._most_bytes is None:
             return self._free()
-        if self._free() < nbytes:
-            self._prune(self._most_bytes - nbytes)
+        self._prune(lambda _: self._free() >= nbytes)
         return min(self._free(), self._most_bytes)
 
     def _free(self) -> int:
@@ -337,8 +337,11 @@ class ModelCache:
             if not folder.is_dir():  # otherwise another agent has stored the model meanwhile
                 raise ModelUnavailable(f"{folder} cannot be written: {error.strerror}") from None
 
-    def _prune(self, most_bytes: int, keep: Path | None = None) -> None:
-        """Remove the least recently used models above a limit, except `keep` and recent ones."""
+    def _prune(self, suffices: Callable[[int], bool], keep: Path | None = None) -> None:
+        """Remove the least recently used models, except `keep` and recent ones.
+
+        `suffices` is called with the bytes of all cached models; it returns whether to stop.
+        """
         with contextlib.suppress(OSError):
             models = [self._folder / name for name in self.contents()]
             models.sort(key=lambda entry: entry.stat().st_mtime)
@@ -348,7 +351,7 @@ class ModelCache:
             }
             for entry in models:
                 is_recent = time.time() - entry.stat().st_mtime < _RECENT_S
-                if sum(sizes.values()) <= most_bytes or entry == keep or is_recent:
+                if suffices(sum(sizes.values())) or entry == keep or is_recent:
                     continue
                 shutil.rmtree(entry, ignore_errors=True)
                 del sizes[entry]

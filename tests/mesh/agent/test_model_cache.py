@@ -228,7 +228,7 @@ def test_old_models_make_room_on_a_full_disk(
         return usage._replace(free=9000 - sum(file.stat().st_size for file in files))
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    fetched(ModelCache(tmp_path, most_bytes=9000), of(f"file://{model}", content))
+    fetched(ModelCache(tmp_path, most_bytes=50_000), of(f"file://{model}", content))
     assert set(left(tmp_path)) == {"1" * 64, content}
 
 
