@@ -20,13 +20,7 @@ from edl.coordinator.manager.messages import report_facts, report_from, teacher_
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.operations import drain
 from edl.coordinator.registry import LogEntry, Registry, Row, StoredContentPlan
-from edl.coordinator.registry.schema import (
-    SERVICES,
-    lease_set,
-    pack_row,
-    service_key,
-    unpack_row,
-)
+from edl.coordinator.registry.schema import SERVICES, lease_set, pack_row, service_key, unpack_row
 from edl.coordinator.store import redis_connection, redis_leases
 from edl.coordinator.store.records import BeatAnswer, Leads, Member, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
@@ -215,11 +209,7 @@ def test_a_service_with_a_key_of_another_type_hides_no_other(
 
 @pytest.mark.parametrize("state", ["unknown", "plain", "whole"])
 def test_a_member_of_another_type_is_refused_alone(
-    registry: Registry,
-    stranger: redis.Redis,
-    s: str,
-    state: str,
-    monkeypatch: pytest.MonkeyPatch,
+    registry: Registry, stranger: redis.Redis, s: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the heartbeats are scripts, plain commands or full ones without a script."""
     texts = {name: f"{redis_connection.script(name)[0]}\n-- {s}" for name in ("register", "beat")}

@@ -255,8 +255,7 @@ def look_at_once(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "trouble",
-    [emptied, emptied_before_new_managers, away, away_unnoticed, failed_over_unnoticed],
+    "trouble", [emptied, emptied_before_new_managers, away, away_unnoticed, failed_over_unnoticed]
 )
 def test_trouble_of_redis_takes_nothing_from_anybody(
     world: World, trouble: Callable[[World], None]

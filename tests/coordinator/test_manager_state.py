@@ -11,13 +11,7 @@ import pytest
 from edl.coordinator import Registry
 from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.overview import Overview, own_part
-from edl.coordinator.manager.student_sessions import (
-    OWNER,
-    SECRET,
-    StudentCaller,
-    owns,
-    refusal_of,
-)
+from edl.coordinator.manager.student_sessions import OWNER, SECRET, StudentCaller, owns, refusal_of
 from edl.coordinator.manager.watch_cache import WatchCache
 from edl.coordinator.registry import Row, ServiceLeadership, StoredContentPlan
 from edl.coordinator.store.records import Changes, Member

@@ -52,11 +52,7 @@ class World:
         rows = [self.inputs[s.batch][s.start : s.stop] for s in spans]
         x = np.concatenate(rows)
         return RequestDone(
-            TeacherRequest(1, spans, {"x": x}, len(x)),
-            {"soft": x, "sum": x.sum(1)},
-            0,
-            False,
-            0,
+            TeacherRequest(1, spans, {"x": x}, len(x)), {"soft": x, "sum": x.sum(1)}, 0, False, 0
         )
 
     def offer(self, number: int) -> dict[str, Array]:

@@ -21,14 +21,7 @@ from edl.integrations.lightning import DistilDataModule, ReaderStatsLogger
 from edl.proto.datatypes import datatype_of
 from edl.runtime.errors import BatchError, UsageError
 from edl.runtime.supervise import python_command, start
-from edl.tests.distill_reader.readers import (
-    NOBODY,
-    ROWS,
-    Batches,
-    Samples,
-    check_epoch,
-    reader_of,
-)
+from edl.tests.distill_reader.readers import NOBODY, ROWS, Batches, Samples, check_epoch, reader_of
 from edl.tests.distill_reader.test_structure import IMAGE, LABEL, round_trip
 from edl.tests.scripted_teacher import CLASSES, logits_of
 from edl.tests.waiting import DEADLINE_S

@@ -63,9 +63,7 @@ def test_leaving_does_not_wait_for_the_source(teacher: ScriptedTeacher) -> None:
     assert numbers_of(batches) == [0, 1, 2]
 
 
-def test_a_stop_iteration_of_a_conversion_does_not_end_the_epoch(
-    teacher: ScriptedTeacher,
-) -> None:
+def test_a_stop_iteration_of_a_conversion_does_not_end_the_epoch(teacher: ScriptedTeacher) -> None:
     source, noise = Batches(4), iter([1, 2])
 
     def with_noise(batch: Any) -> Any:

@@ -183,12 +183,7 @@ def test_lists_are_not_fed(
 
 
 def test_any_layout_comes_back_as_it_was(teacher: ScriptedTeacher) -> None:
-    layouts = [
-        X.astype(">f4"),
-        np.asfortranarray(X),
-        X[:, ::-2],
-        np.broadcast_to(X[0], (4, 3)),
-    ]
+    layouts = [X.astype(">f4"), np.asfortranarray(X), X[:, ::-2], np.broadcast_to(X[0], (4, 3))]
     with reader_of(layouts, teacher) as reader:
         batches = list(reader)
     assert len(batches) == len(layouts)

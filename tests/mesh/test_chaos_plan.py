@@ -25,19 +25,8 @@ from edl.mesh.chaos.fault_plan import (
     FaultTarget,
     make_plan,
 )
-from edl.mesh.chaos.run_trace import (
-    SAMPLE_RECORD,
-    StudentStats,
-    read_records,
-    read_stats,
-)
-from edl.mesh.chaos.student import (
-    MAX_ROWS,
-    SampleSource,
-    StudentConfig,
-    pss_bytes,
-    write_records,
-)
+from edl.mesh.chaos.run_trace import SAMPLE_RECORD, StudentStats, read_records, read_stats
+from edl.mesh.chaos.student import MAX_ROWS, SampleSource, StudentConfig, pss_bytes, write_records
 from edl.runtime.errors import UsageError
 
 seeds = st.integers(0, 1 << 32)

@@ -38,10 +38,6 @@ def test_a_failed_start_closes_the_connection_of_the_monitor(
     monkeypatch.setattr(MeshMonitor, "stop", stop_noted)
     with pytest.raises(ProcessFailed, match="Redis does not start"):
         run_chaos(
-            ChaosSettings(1, 60.0),
-            tmp_path,
-            LeftoverCheck.before("none"),
-            say=print,
-            stop=Stop(),
+            ChaosSettings(1, 60.0), tmp_path, LeftoverCheck.before("none"), say=print, stop=Stop()
         )
     assert len(closed) == 1

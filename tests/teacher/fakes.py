@@ -38,11 +38,7 @@ def double_and_sum(inputs: Mapping[str, Array]) -> dict[str, Array]:
 class FakeBackend:
     """Runs `function`; counts the rows of each run."""
 
-    def __init__(
-        self,
-        function: Function = double_and_sum,
-        spec: ModelSpec = SPEC,
-    ) -> None:
+    def __init__(self, function: Function = double_and_sum, spec: ModelSpec = SPEC) -> None:
         self.spec = spec
         self.function = function
         self.runs: list[int] = []

@@ -212,9 +212,7 @@ def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
     assert sizes[-1] == sizes[3]
 
 
-def test_labels_that_cannot_be_read_give_their_memory_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_labels_that_cannot_be_read_give_their_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(refs: object, arena: object) -> dict[str, Array]:
         raise OSError("no memory to map")
 

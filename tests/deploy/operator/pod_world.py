@@ -6,13 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.decisions import decide_pods
-from edl.deploy.operator.jobs.ledger import (
-    DesiredJob,
-    JobActions,
-    NodePod,
-    ObservedJob,
-    PodLedger,
-)
+from edl.deploy.operator.jobs.ledger import DesiredJob, JobActions, NodePod, ObservedJob, PodLedger
 from edl.scheduler.elastic_values import ElasticConfig, Pool
 
 #: Everything at once: nothing is frozen, nobody waits.

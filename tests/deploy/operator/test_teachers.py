@@ -222,11 +222,7 @@ def test_an_invalid_spec_is_reported_and_running_teachers_stay(
 
 
 @pytest.mark.parametrize(
-    "args",
-    [
-        ["--tls=ca=/ca,cert=/c,key=/k", "--insecure"],
-        ["--tokens", "/t"],
-    ],
+    "args", [["--tls=ca=/ca,cert=/c,key=/k", "--insecure"], ["--tokens", "/t"]]
 )
 def test_credentials_are_seen_in_the_arguments(cluster: Cluster, args: list[str]) -> None:
     operator = serving(cluster, 1)

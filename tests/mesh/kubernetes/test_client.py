@@ -16,14 +16,7 @@ from kubernetes.client import Configuration
 
 from edl.mesh.kubernetes import client as client_module
 from edl.mesh.kubernetes.client import Client, Connection, connect
-from edl.mesh.kubernetes.resources import (
-    POD,
-    Kind,
-    quantity,
-    rfc3339,
-    rfc3339_s,
-    seconds_of,
-)
+from edl.mesh.kubernetes.resources import POD, Kind, quantity, rfc3339, rfc3339_s, seconds_of
 from edl.runtime import errors
 from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
 from edl.tests.deploy.kube_api.kinds import CONFIG_MAP

@@ -39,11 +39,7 @@ from edl.tests.waiting import wait_until
 
 X = array(300, 4)
 #: Of each transport, what the access log says of a request, and connections that stay open.
-TRANSPORTS = {
-    "call": ("grpc ModelInfer", 0),
-    "tcp": ("tcp Label", 1),
-    "local": ("local Label", 1),
-}
+TRANSPORTS = {"call": ("grpc ModelInfer", 0), "tcp": ("tcp Label", 1), "local": ("local Label", 1)}
 
 
 class Client:
