@@ -147,6 +147,8 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         *(({"tls": TLS(**{name: "nowhere.pem"})}, "no file 'nowhere") for name in TLS_FILES),
         ({"tls": TLS(server_name="head")}, "without certificates"),
         ({"tls": TLS(server_name=1)}, "server_name=...\\) is text"),  # type: ignore[arg-type]
+        # Each option, of a wrong type.
+        *(({name: object()}, name) for name in [*inspect.signature(DistilReader).parameters][1:]),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
@@ -187,13 +189,6 @@ def test_the_world_of_a_launcher_does_not_divide_the_source(
         monkeypatch.setenv(variable, value)
     with reader_of(Batches(1), NOBODY) as reader:
         assert reader.config.world_size == 1
-
-
-@pytest.mark.parametrize("option", [*inspect.signature(DistilReader).parameters][1:])
-def test_options_of_a_wrong_type_are_named(option: str) -> None:
-    given: dict[str, Any] = {"service": "s", "teachers": ["127.0.0.1:9"], option: object()}
-    with pytest.raises(UsageError, match=option):
-        DistilReader([np.zeros((1, 1))], **given)
 
 
 @pytest.mark.parametrize("name", FORMER_PARAMETERS)

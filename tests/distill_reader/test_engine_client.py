@@ -126,6 +126,12 @@ class Side:
         self.engine.taken(labelled.ring_batch.number, labelled.ring_batch.parts.samples, 0.5)
         return labelled.batch()
 
+    def restart(self, engines: Engines) -> None:
+        """Have the engine die, and wait for the next one."""
+        restarts = self.engine.restarts
+        engines.die()
+        wait_until(lambda: self.engine.restarts == restarts + 1)
+
     def do_what_is_left(self) -> None:
         while self.later:
             self.later.popleft()()
@@ -230,8 +236,7 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
     engines.label(fourth, released=False)
     side.take()
     wait_until(lambda: side.stream.ready == 2)
-    engines.die()
-    wait_until(lambda: side.engine.restarts == 1)
+    side.restart(engines)
     said = engines.hear_until("resumed")
     known = [("restored", second), ("batch", third), ("restored", fourth)]
     assert said[:5] == [("start",), *known, ("resumed",)]
@@ -248,8 +253,7 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
 def test_a_new_engine_hears_that_the_loop_waits(engines: Engines, side: Side) -> None:
     side.pull()
     assert side.stream.next(side.epoch, 0) is None
-    engines.die()
-    wait_until(lambda: side.engine.restarts == 1)
+    side.restart(engines)
     engines.hear_until("resumed")
     (resumed,) = (message for message in engines.heard if message["kind"] == "resumed")
     assert resumed["waiting"]
@@ -260,12 +264,12 @@ def test_engines_that_end_for_lack_of_memory_are_that_error(
     engines: Engines, side: Side, every_time: bool
 ) -> None:
     side.pull()
-    for death in range(1, MAX_DEATHS + 1):
-        if every_time or death < MAX_DEATHS:
-            engines.say("ending", error="MemoryRefused", text="no more than 4 MiB")
-        engines.die()
-        if death < MAX_DEATHS:
-            wait_until(lambda: side.engine.restarts == death)  # noqa: B023
+    for _ in range(MAX_DEATHS - 1):
+        engines.say("ending", error="MemoryRefused", text="no more than 4 MiB")
+        side.restart(engines)
+    if every_time:
+        engines.say("ending", error="MemoryRefused", text="no more than 4 MiB")
+    engines.die()
     with pytest.raises(MemoryRefused if every_time else EngineLost, match=r"4 MiB|died 5 times"):
         side.stream.next(side.epoch, DEADLINE_S)
 
@@ -278,8 +282,7 @@ def test_nobody_waits_for_a_new_engine_to_read(engines: Engines, side: Side) -> 
         engines.hear()
     side.engine.expect_no_announcement()
     engines.label(0)
-    engines.die()
-    wait_until(lambda: side.engine.restarts == 1)
+    side.restart(engines)
 
     def work() -> None:
         side.take()
@@ -366,8 +369,7 @@ def test_requested_stats_are_awaited(engines: Engines, side: Side, dies: bool) -
     """The next engine answers for one that died."""
     side.engine.request_stats()
     if dies:
-        engines.die()
-        wait_until(lambda: side.engine.restarts == 1)
+        side.restart(engines)
     engines.say("stats", request=1, want=7)
     assert side.engine.requested_stats()["want"] == 7
 
@@ -379,8 +381,8 @@ def test_counters_go_on_when_an_engine_dies(engines: Engines, side: Side) -> Non
         stats = side.engine.requested_stats()
         assert (stats["want"], stats["resends"]) == (7, 2 * (deaths + 1))
         assert stats["starved_s"] == 0.5 * (deaths + 1)
-        engines.die()
-        wait_until(lambda: side.engine.restarts == deaths + 1)  # noqa: B023
+        side.restart(engines)
+        assert side.engine.restarts == deaths + 1
 
 
 def test_missing_stats_are_awaited_once(
@@ -397,10 +399,9 @@ def test_missing_stats_are_awaited_once(
 @pytest.mark.parametrize("asks", ["stats", "story"])
 def test_no_reply_is_awaited_without_an_engine(engines: Engines, side: Side, asks: str) -> None:
     side.engine.request_stats()
-    for death in range(1, MAX_DEATHS + 1):
-        engines.die()
-        if death < MAX_DEATHS:
-            wait_until(lambda: side.engine.restarts == death)  # noqa: B023
+    for _ in range(MAX_DEATHS - 1):
+        side.restart(engines)
+    engines.die()
     ask_for: dict[str, Callable[[], object]] = {
         "stats": side.engine.requested_stats,
         "story": lambda: side.engine.story(0),

@@ -229,12 +229,15 @@ def test_no_labels_before_the_deadline(start_teacher: StartTeacher) -> None:
         assert (pool.stats.calls, pool.stats.calls_failed) == (2, 1)
 
 
-def test_deadlines_of_calls_are_their_own(start_teacher: StartTeacher) -> None:
+@pytest.mark.parametrize("timeout_s", [LONG_S, 1e300])
+def test_deadlines_of_calls_are_their_own(start_teacher: StartTeacher, timeout_s: float) -> None:
+    """Also beside a call that may take centuries."""
     gate = Gate()
-    with pool_of(start_teacher(gate)) as pool:
+    with pool_of(start_teacher(gate), timeout_s=timeout_s) as pool:
         patient = pool.submit(x_of(1))
-        hasty = pool.submit(x_of(2), SHORT_S)
-        assert isinstance(hasty.exception(LONG_S), TimeoutError)
+        hasty = pool.submit(x_of(2), SHORT_S).exception(LONG_S)
+        assert isinstance(hasty, LabelTimeout)
+        assert isinstance(hasty, TimeoutError)
         assert not patient.done()
         gate.open.set()
         check_labels(1, patient.result(LONG_S))
@@ -333,10 +336,9 @@ def test_a_batch_without_rows_needs_no_teacher(teacher: ScriptedTeacher) -> None
 
 def test_settings_that_fit_no_model_end_all_calls(teacher: ScriptedTeacher) -> None:
     with pool_of(teacher, fetches=["nothing"]) as pool:
-        with pytest.raises(UsageError, match="nothing"):
-            pool.label(x_of(1))
-        with pytest.raises(UsageError, match="nothing"):
-            pool.label(x_of(2))
+        for number in (1, 2):
+            with pytest.raises(UsageError, match="nothing"):
+                pool.label(x_of(number))
 
 
 @pytest.mark.parametrize("what", ["calls", "bytes"])
@@ -462,15 +464,6 @@ def test_a_timeout_is_a_number_above_0(seconds: Any, teacher: ScriptedTeacher) -
         pool_of(teacher, timeout_s=seconds)
     with pool_of(teacher) as pool, pytest.raises(UsageError, match="timeout_s"):
         pool.label(x_of(1), seconds)
-
-
-def test_a_timeout_of_centuries(start_teacher: StartTeacher) -> None:
-    gate = Gate()
-    with pool_of(start_teacher(gate), timeout_s=1e300) as pool:
-        patient = pool.submit(x_of(0))
-        assert isinstance(pool.submit(x_of(1), SHORT_S).exception(LONG_S), LabelTimeout)
-        gate.open.set()
-        check_labels(0, patient.result(LONG_S))
 
 
 def test_closing_ends_what_waits(start_teacher: StartTeacher) -> None:

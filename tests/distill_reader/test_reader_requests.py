@@ -162,20 +162,29 @@ def test_only_the_padded_field_travels_and_all_come_back(
         assert sorted(shapes) == sorted((len(lengths), max(lengths)) for lengths in LENGTHS)
 
 
+LISTS, WORDS = {"x": [np.arange(3), np.arange(5)]}, {"feeds": {"x": "words"}}
+PAD = "pad them to one array"
+DOUBLES, COMPLEX = (X.astype(np.float64),), (X.astype(np.complex64),)
+
+
 @pytest.mark.parametrize(
-    ("batch", "options", "words"),
+    ("batches", "options", "error", "words"),
     [
-        ({"x": [np.arange(3), np.arange(5)]}, {}, r"\['x'\] get no field .* which has \[\]"),
-        (SENTENCES[0], {"feeds": {"x": "words"}}, "feeds names field 'words'"),
+        ([LISTS], {}, UsageError, rf"\['x'\] get no field .* which has \[\].*{PAD}"),
+        (SENTENCES[:1], WORDS, UsageError, f"feeds names field 'words'.*{PAD}"),
+        ([DOUBLES] * 2, {}, UsageError, "'x' is declared as float32, the batch has float64"),
+        ([(X,), COMPLEX], {}, PoisonBatch, "batch 1: .*complex64 cannot be sent"),
     ],
 )
-def test_lists_are_not_fed(
-    teacher: ScriptedTeacher, batch: Any, options: dict[str, Any], words: str
+def test_what_cannot_be_fed_is_refused(
+    teacher: ScriptedTeacher,
+    batches: list[Any],
+    options: dict[str, Any],
+    error: type[Exception],
+    words: str,
 ) -> None:
-    with (
-        reader_of([batch], teacher, **options) as reader,
-        pytest.raises(UsageError, match=rf"{words}.*pad them to one array"),
-    ):
+    """Lists, a wrong dtype from the first batch on, and a dtype that no teacher can get."""
+    with reader_of(batches, teacher, **options) as reader, pytest.raises(error, match=words):
         list(reader)
 
 
@@ -261,22 +270,6 @@ def test_a_teacher_that_fits_and_comes_later_is_waited_for(teacher: ScriptedTeac
         finally:
             fitting.stop()
     assert teacher.requests == 0
-
-
-def test_a_wrong_dtype_from_the_first_batch_on_is_a_usage_error(teacher: ScriptedTeacher) -> None:
-    with (
-        reader_of([(X.astype(np.float64),)] * 2, teacher) as reader,
-        pytest.raises(UsageError, match=r"'x' is declared as float32, the batch has float64"),
-    ):
-        list(reader)
-
-
-def test_a_dtype_that_no_teacher_can_get_is_poison(teacher: ScriptedTeacher) -> None:
-    with (
-        reader_of([(X,), (X.astype(np.complex64),)], teacher) as reader,
-        pytest.raises(PoisonBatch, match=r"batch 1: .*complex64 cannot be sent"),
-    ):
-        list(reader)
 
 
 def test_requests_may_take_as_long_as_they_want(teacher: ScriptedTeacher) -> None:

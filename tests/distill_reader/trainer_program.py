@@ -27,12 +27,8 @@ from edl.tests.waiting import wait_until
 
 #: The exit code of each ending.
 EXIT_CODES = {
-    "falls off": 0,
-    "closes": 0,
-    "breaks": 0,
-    "deletes": 0,
-    "raises": 1,
-    "source raises": 1,
+    **dict.fromkeys(("falls off", "closes", "breaks", "deletes"), 0),
+    **dict.fromkeys(("raises", "source raises"), 1),
     "exits": 3,
     "interrupted": -signal.SIGINT,
     "killed": -signal.SIGKILL,

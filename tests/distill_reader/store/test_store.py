@@ -388,22 +388,14 @@ def test_a_store_that_cannot_be_written_is_read(obstacle: Any, public_folder: Pa
         assert store.stats.dropped == 10
 
 
-def test_one_that_was_not_closed_and_cannot_be_written_says_so(public_folder: Path) -> None:
+def test_one_that_was_not_closed_or_cannot_be_made_says_so(public_folder: Path) -> None:
+    """In a folder that cannot be written."""
     settings = LabelStore(public_folder / "labels", MIB)
     with LabelDatabase(settings) as store:
         fill(store, range(100))
         for end in ("", "-wal"):
             shutil.copy(settings.path + end, str(public_folder / "killed") + end)
-    with (
-        without_rights(public_folder),
-        pytest.raises(LabelStoreUnavailable, match="open it once where it can be"),
-    ):
-        LabelDatabase(LabelStore(public_folder / "killed", MIB))
-
-
-def test_a_directory_in_which_nothing_can_be_made(public_folder: Path) -> None:
-    with (
-        without_rights(public_folder),
-        pytest.raises(LabelStoreUnavailable, match="unable to open"),
-    ):
-        LabelDatabase(LabelStore(public_folder / "labels", MIB))
+    with without_rights(public_folder):
+        for name, words in (("killed", "open it once where it can be"), ("new", "unable to open")):
+            with pytest.raises(LabelStoreUnavailable, match=words):
+                LabelDatabase(LabelStore(public_folder / name, MIB))

@@ -218,28 +218,19 @@ def rows_to_store(numbers: list[int]) -> StoreRows:
     return StoreRows(BatchKeys(7, CONTENT, [bytes([n]) * 16 for n in numbers]), rows)
 
 
-@pytest.mark.parametrize("trouble", ["recall", "get_many"])
+@pytest.mark.parametrize("trouble", ["__init__", "recall", "get_many"])
 def test_errors_are_misses(
     start_worker: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
+    """Also where a store cannot be opened, as without the module of SQLite."""
     monkeypatch.setattr(LabelDatabase, trouble, fails)
     worker = start_worker()
     worker.thread.submit(LOOK)
     worker.run_until(lambda: (7, NO_LABELS) in worker.listener.found)
     worker.thread.close()
     assert worker.listener.opened[0] is None
+    assert trouble != "__init__" or len(worker.listener.opened) == 1
     assert "written by another version" in worker.thread.stats.trouble
-
-
-def test_a_store_that_cannot_be_opened_keeps_nothing_waiting(
-    start_worker: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As without the module of SQLite."""
-    monkeypatch.setattr(LabelDatabase, "__init__", fails)
-    worker = start_worker()
-    worker.thread.submit(LOOK)
-    worker.run_until(lambda: (7, NO_LABELS) in worker.listener.found)
-    assert worker.listener.opened == [None]
 
 
 def test_a_store_that_cannot_be_closed_is_not_waited_for(
