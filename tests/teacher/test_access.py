@@ -19,16 +19,10 @@ from edl.tests.teacher.bench_http import INFER, ask, infer, refused, rows
 Code = grpc.StatusCode
 GATED_METHODS = ("ModelInfer", "ModelReady", "ModelMetadata", "ServerMetadata")
 GATED_PATHS = [
-    ("GET", "/v2"),
-    ("GET", "/v2/models/resnet"),
-    ("GET", "/v2/models/resnet/ready"),
-    ("GET", "/v2/models/resnet/stats"),
-    ("GET", "/v2/models/stats"),
-    ("POST", "/v2/repository/index"),
-    ("GET", "/v2/systemsharedmemory/status"),
-    ("POST", "/v2/systemsharedmemory/unregister"),
-    ("POST", "/v2/systemsharedmemory/region/r/register"),
-    ("POST", INFER),
+    *(("GET", f"/v2/models/{end}") for end in ("resnet", "resnet/ready", "resnet/stats", "stats")),
+    *(("GET", path) for path in ("/v2", "/v2/systemsharedmemory/status")),
+    *(("POST", f"/v2/systemsharedmemory/{end}") for end in ("unregister", "region/r/register")),
+    *(("POST", path) for path in ("/v2/repository/index", INFER)),
 ]
 
 

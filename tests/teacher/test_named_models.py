@@ -22,13 +22,10 @@ pytestmark = pytest.mark.system
 
 #: What transformers writes beside a ViT, with numbers that no other model has.
 PROCESSOR = {
-    "do_resize": True,
+    **dict.fromkeys(("do_resize", "do_center_crop", "do_rescale", "do_normalize"), True),
     "size": {"height": 40, "width": 40},
-    "do_center_crop": True,
     "crop_size": {"height": 32, "width": 32},
-    "do_rescale": True,
     "rescale_factor": 1 / 255,
-    "do_normalize": True,
     "image_mean": [0.1, 0.2, 0.3],
     "image_std": [0.4, 0.5, 0.6],
 }

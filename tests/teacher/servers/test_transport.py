@@ -35,7 +35,7 @@ from edl.teacher.servers.admission import SendingDeadline
 from edl.teacher.servers.callers import CallCredentials
 from edl.teacher.servers.servicer import RequestSpec
 from edl.teacher.servers.transport_session import TransportSession
-from edl.tests.teacher.bench import WAIT_S, Bench, Make
+from edl.tests.teacher.bench import WAIT_S, Bench, Held, Make
 from edl.tests.teacher.fakes import array
 from edl.tests.waiting import wait_until
 
@@ -86,6 +86,14 @@ def known(bench: Bench, data: bytes = b"") -> socket.socket:
     bench.at_end.callback(made.close)
     made.sendall(data)
     return made
+
+
+def at_work(bench: Bench, request: bytes) -> tuple[socket.socket, Held]:
+    """An open connection whose request the model has, and holds."""
+    made, held = known(bench, OPEN), bench.hold()
+    made.sendall(request)
+    held.wait()
+    return made, held
 
 
 def is_ended(connection: socket.socket) -> bool:
@@ -168,10 +176,7 @@ def test_the_oldest_stranger_makes_room(bench: Bench, monkeypatch: pytest.Monkey
 
 def test_answers_bear_the_numbers_of_their_requests(make: Make) -> None:
     bench = make(slots=8)
-    connection = known(bench, OPEN)
-    held = bench.hold()
-    connection.sendall(request_frame(number=7))
-    held.wait()
+    connection, held = at_work(bench, request_frame(number=7))
     bench.heal()
     connection.sendall(request_frame(X + 1, number=8))
     first = answer_of(connection)[0]
@@ -232,9 +237,7 @@ def roomy(make: Make) -> Make:
 
 
 def test_a_request_without_room_spoils_no_other(narrow: Bench) -> None:
-    held = narrow.hold()
-    connection = known(narrow, OPEN + request_frame(LARGE, number=1))
-    held.wait()
+    connection, held = at_work(narrow, request_frame(LARGE, number=1))
     too_large = np.zeros((100_000, 4), np.float32)
     connection.sendall(request_frame(LARGE, number=2) + request_frame(too_large, number=3))
     for number, kind in ((2, RateLimited), (3, RequestRefused)):
@@ -265,10 +268,7 @@ def test_half_of_a_request_has_a_deadline_of_its_own(roomy: Make) -> None:
     bench = roomy()
     memory = bench.labeller.memory
     before = memory.used_bytes
-    connection = known(bench, OPEN)
-    held = bench.hold()
-    connection.sendall(request_frame(HUGE, number=1))
-    held.wait()
+    connection, held = at_work(bench, request_frame(HUGE, number=1))
     half = request_frame(HUGE, number=2)
     connection.sendall(half[: len(half) // 2])
     wait_until(lambda: memory.used_bytes >= before + 2 * HUGE.nbytes)
@@ -319,10 +319,7 @@ def test_a_teacher_that_leaves_answers_what_it_has_begun_to_receive(
 ) -> None:
     """And the end of the connection takes no answer away, whatever still comes."""
     bench = roomy()
-    connection = known(bench, OPEN)
-    held = bench.hold()
-    connection.sendall(request_frame(number=1))
-    held.wait()
+    connection, held = at_work(bench, request_frame(number=1))
     frame = request_frame(LARGE, number=2)
     half = len(frame) // 2
     connection.sendall(frame[:half])
@@ -342,9 +339,7 @@ def test_inputs_keep_their_memory_while_the_model_reads_them(make: Make) -> None
     """Also where nobody waits for the labels any more."""
     bench = make(slots=8)
     memory, before = bench.labeller.memory, bench.labeller.memory.used_bytes
-    held = bench.hold()
-    connection = known(bench, OPEN + request_frame())
-    held.wait()
+    connection, held = at_work(bench, request_frame())
     connection.close()
     wait_until(lambda: bench.open_calls == 0 and bench.recorder.in_flight == 0)
     assert memory.used_bytes > before
