@@ -181,19 +181,11 @@ def test_the_volume_bar(volume: int, lower: int, upper: int, bar: str) -> None:
 )
 def test_a_service_has_a_line_and_its_details(fields: dict[str, Any], shown: str) -> None:
     known: dict[str, Any] = {
-        "name": "resnet",
-        "leader": "10.0.0.1:7000",
-        "teacher_count": 5,
-        "student_count": 3,
-        "teacher_states": {"serving": 4, "draining": 1},
-        "student_states": {"steady": 3},
-        "wanted": 6,
-        "assigned": 4,
-        "samples_per_second": 1234.5,
-        "content_id": "C1",
-        "content_teachers": {"C1": 3, "C2": 2},
-        "content_students": {"C1": 2, "C2": 1},
-    }
+        "name": "resnet", "leader": "10.0.0.1:7000", "teacher_count": 5, "student_count": 3,
+        "teacher_states": {"serving": 4, "draining": 1}, "student_states": {"steady": 3},
+        "wanted": 6, "assigned": 4, "samples_per_second": 1234.5, "content_id": "C1",
+        "content_teachers": {"C1": 3, "C2": 2}, "content_students": {"C1": 2, "C2": 1},
+    }  # fmt: skip
     plain, service = pb.ServiceStatus(**known), pb.ServiceStatus(**{**known, **fields})
     _, first, second = printed(status_view.service_table([plain, service])).splitlines()
     assert all(shown in first for shown in ("resnet", "5 (1 draining, 4 serving)", "4/6", "1,234"))

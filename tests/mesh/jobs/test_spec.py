@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -58,17 +59,9 @@ def test_a_spec_travels_as_json(tmp_path: Path) -> None:
         resources={"cpu": 2},
     )
     alone = QueuedJobSpec.from_json(json.loads(json.dumps(spec.to_json())))
-    other_values: list[dict[str, Any]] = [
-        {"gpus": 3},
-        {"train": "y"},
-        {"max_nodes": 2.5},
-        {"min_nodes": True},
-        {"priority": "high"},
-        {"retries": None},
-        {"grace_s": float("nan")},
-        {"env": {"A": ["x"]}},
-    ]
-    for strange in ({"name": "a"}, *({**spec.to_json(), **other} for other in other_values)):
+    numbers: dict[str, Any] = {"gpus": 3, "max_nodes": 2.5, "min_nodes": True, "retries": None}
+    others = {**numbers, "train": "y", "priority": "high", "env": {"A": ["x"]}, "grace_s": math.nan}
+    for strange in ({"name": "a"}, *({**spec.to_json(), key: others[key]} for key in others)):
         with pytest.raises(UsageError, match="submit it again"):
             QueuedJobSpec.from_json(strange)
     assert spec.fleet_note().endswith("for Kubernetes only: image, resources")
