@@ -7,6 +7,7 @@ posts what their probes and requests come to.
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from typing import Any
 from unittest import mock
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine import engine
+from edl.distill_reader.engine import engine, reporting, requests, teacher_link
 from edl.distill_reader.engine import ensemble_member as members
 from edl.distill_reader.engine.engine import Engine
 from edl.distill_reader.engine.inbox import Inbox
@@ -93,8 +94,14 @@ class EngineWorld(RuleBasedStateMachine):
         missing: Any,
         prompt: bool,
     ) -> None:
-        self.patch = mock.patch.object(TeacherLink, "_thread")
-        self.patch.start()
+        self.patches = contextlib.ExitStack()
+        self.patches.enter_context(mock.patch.object(TeacherLink, "_thread"))
+        # What Hypothesis draws must not depend on how long the test takes, nor on other threads of
+        # this process, which use the global generator of random numbers.
+        self.patches.enter_context(mock.patch.object(members, "random", random.Random(0)))
+        clock = mock.Mock(wraps=time, monotonic=lambda: self.now)
+        for module in (engine, members, reporting, requests, teacher_link):
+            self.patches.enter_context(mock.patch.object(module, "time", clock))
         self.on_assigned: dict[str, OnAssigned] = {}
         mixing = None
         if len(services) > 1:
@@ -112,7 +119,7 @@ class EngineWorld(RuleBasedStateMachine):
         self.ring = SharedBuffer.create(1 << 16)
         self.ordered, self.policy = ordered, policy
         self.next_number = self.pulled = self.epoch = 0
-        self.now = time.monotonic()
+        self.now = 1000.0
         self.records: dict[int, tuple[int, Record]] = {}  # rows of batches, and where they lie
         self.untaken: list[int] = []
         self.calls: list[int] = []  # numbers of the batches of calls that wait

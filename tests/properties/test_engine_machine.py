@@ -28,7 +28,7 @@ class EngineMachine(EngineWorld):
         finally:
             self.stop()
             self.ring.close()
-            self.patch.stop()
+            self.patches.close()
 
     @rule(count=st.integers(1, 4), rows=st.integers(1, 6))
     def the_source_yields(self, count: int, rows: int) -> None:
