@@ -206,7 +206,7 @@ class Generation:
         del body["number"]  # the board has it in a field of its own
         body["nodes"] = to_plain(self.node_endpoints)
         body["previous_ranks"] = self.previous_ranks
-        body["restored"] = self.world.restored
+        body["restored"] = self.world.restored_step
         return body
 
     @classmethod

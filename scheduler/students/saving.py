@@ -16,7 +16,8 @@ from typing import Any, Final
 OVERHEAD: Final = 0.02
 #: Default number of checkpoints that a save keeps.
 DEFAULT_KEEP: Final = 3
-#: Fewest seconds between two saves by `overhead`: even cheap saves keep a disk busy.
+#: Shortest interval in seconds that `SaveSchedule.overhead` may lead to: even saves that cost the
+#: training little keep a disk busy.
 MIN_INTERVAL_S: Final = 10.0
 
 
@@ -108,11 +109,12 @@ class CheckpointHistory:
 
 
 def expected_digest(origin: CheckpointEntry, history: CheckpointHistory) -> str:
-    """Return the digest that the checkpoint of a generation must have; "": it is not known yet.
+    """Return the digest that a generation's starting checkpoint must have; "": not known yet.
 
     Args:
-        origin: the checkpoint from which the generation starts. Without a digest, a node must still
-            write it, as the first checkpoint that the generation adds to the history.
+        origin: the checkpoint from which the generation starts. If it has no digest, it was only a
+            snapshot in the memory of a node, which writes it as the first checkpoint that the
+            generation adds to the history.
         history: from the job board.
     """
     newest = history.newest
@@ -132,16 +134,16 @@ def may_join(history: CheckpointHistory, step: int, generation: int) -> bool:
     return newest is None or newest.generation != generation or newest.step < step
 
 
-def may_continue(after: str, generation: int, newest: str, ended: int | None) -> bool:
+def may_continue(after: str, generation: int, newest: str, last_generation: int | None) -> bool:
     """Whether the next generation may start from a save that has not joined the history.
 
     Args:
         after: name of the checkpoint that the save continues; empty: it is the first.
         generation: generation that saved it.
         newest: name of the newest checkpoint of the history; empty: there is none.
-        ended: the last generation; None: the job board does not know it.
+        last_generation: number of the last generation; None: the job board does not know it.
     """
-    return after == newest and ended in (None, generation)
+    return after == newest and last_generation in (None, generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +204,9 @@ def to_prune(checkpoints: Sequence[StoredCheckpoint], keep: int) -> list[str]:
 def due_without_board(last_s: float, since_s: float, now_s: float) -> bool:
     """Whether to write another checkpoint while the job board is unavailable.
 
-    Such a checkpoint cannot join the history yet, and none may be removed, so all stay on disk. The
-    time without the board doubles from one checkpoint to the next. So there are few checkpoints,
-    and a crash loses at most half of that time.
+    Such a checkpoint cannot join the history yet, and none may be removed, so all stay on disk.
+    Each one is due when the outage has lasted twice as long as at the one before. So there are few
+    checkpoints, and a crash loses at most half of what was trained during the outage.
 
     Args:
         last_s: when the latest one was written, on any clock.

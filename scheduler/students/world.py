@@ -127,7 +127,7 @@ class World:
     data_order: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def restored(self) -> int:
+    def restored_step(self) -> int:
         """Step of the checkpoint that it starts from; 0: there is none."""
         return 0 if self.origin is None else self.origin.step
 
@@ -237,7 +237,8 @@ def decide(
     if leaving := [member.node for member in own if member.leaving]:
         return RecallWorld(world.number, False, f"node {leaving[0]} leaves")
     if world.keeper and world.keeper not in alive:
-        why = f"node {world.keeper}, which had the checkpoint of step {world.restored}, is gone"
+        step = world.restored_step
+        why = f"node {world.keeper}, which had the checkpoint of step {step}, is gone"
         return RecallWorld(world.number, False, why)
     if any(_has_ended(member, world.number) for member in own):
         return KeepWorld(f"waiting until the ranks of {', '.join(busy)} have ended")
@@ -283,7 +284,7 @@ def _failures(world: World, alive: dict[str, LiveNode]) -> tuple[RankFailure, ..
         if failure.generation == world.number
     ]
     lost = [
-        RankFailure(world.number, node, how="lost", restored=world.restored)
+        RankFailure(world.number, node, how="lost", restored=world.restored_step)
         for node in world.nodes
         if node not in alive
     ]

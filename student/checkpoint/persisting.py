@@ -87,10 +87,10 @@ class Persister:
 
     @property
     def on_disk(self) -> bool:
-        """Whether no snapshot has to be written: the newest is on disk or void, or there is none.
+        """Whether nothing remains to be written.
 
-        A checkpoint that cannot join the history yet counts as on disk. If there is a snapshot, the
-        result is False while a request of `wake` has not been attempted.
+        True without a snapshot. With one, True if the newest is on disk or void, and the thread has
+        acted on every call of `wake`. A checkpoint counts as on disk before it joins the history.
         """
         header = self._owner.newest_header()
         with self._changed:
@@ -105,7 +105,8 @@ class Persister:
 
         Args:
             fence: fence of the generation.
-            name: name under which to write the newest snapshot; empty: do not write it.
+            name: name of the folder for the newest existing snapshot, from which the generation
+                starts; empty: that snapshot is void, too. Later snapshots get new names.
         """
         header = self._owner.newest_header()
         with self._changed:
@@ -184,7 +185,7 @@ class Persister:
         """
         now_s = time.monotonic()
         with self._changed:
-            self._check_followed(fence)
+            self._check_fence_is_current(fence)
             unjoined, name = self._unjoined, self._name
         if unjoined is None or (
             unjoined.sequence != header.sequence
@@ -194,7 +195,7 @@ class Persister:
             since_s = now_s if unjoined is None else unjoined.since_s
             unjoined = _UnjoinedCheckpoint(header.sequence, written, since_s, time.monotonic())
             with self._changed:
-                self._check_followed(fence)
+                self._check_fence_is_current(fence)
                 self._unjoined = unjoined
         joined = self._repository.join(unjoined.checkpoint, fence)
         with self._changed:
@@ -204,7 +205,7 @@ class Persister:
         self.newest = joined or self.newest
         return unjoined.sequence
 
-    def _check_followed(self, fence: HistoryFence | None) -> None:
+    def _check_fence_is_current(self, fence: HistoryFence | None) -> None:
         """Raise GenerationSuperseded if `follow` has set another fence; requires the lock."""
         if fence is not self._fence:
             raise GenerationSuperseded("another generation has begun")

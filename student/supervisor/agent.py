@@ -339,7 +339,7 @@ class Supervisor:
         If it stays unavailable, raise an error, or report that the start failed.
         """
         checkpoint: Checkpoint | None = None
-        restored, is_missing = generation.world.restored, False
+        step, is_missing = generation.world.restored_step, False
         if generation.world.origin is not None:
             if not self._checkpoints.search_due:
                 return
@@ -356,15 +356,15 @@ class Supervisor:
                     nodes = [
                         node
                         for node, info in facts
-                        if info.generation == generation.number and info.saved >= restored
+                        if info.generation == generation.number and info.saved >= step
                     ]
-                    raise_if_unreachable(self._checkpoints, restored, waited_s, self._node, nodes)
+                    raise_if_unreachable(self._checkpoints, step, waited_s, self._node, nodes)
                     if is_missing:  # it was removed or damaged after the leader had verified it
                         place = self._checkpoints.url
-                        why = f"no node sees the checkpoint of step {restored} at {place} any more"
+                        why = f"no node sees the checkpoint of step {step} at {place} any more"
                         self._report_failed_start(generation, why)
                 return
-            self._session.update_facts(saved=restored)
+            self._session.update_facts(saved=step)
         self._starting_since_s = 0.0
         self._ended_since_s = 0.0
         self._checkpoints.set_provenance(checkpoint, self._fingerprint)
@@ -376,14 +376,14 @@ class Supervisor:
         except EdlError as error:
             self._report_failed_start(generation, str(error))
             return
-        self._worker_run = WorkerRun(workers, restored, self._on_rank_message)
+        self._worker_run = WorkerRun(workers, step, self._on_rank_message)
         if self._leaving_since_s:
             self._worker_run.leave("this node leaves")
 
     def _report_failed_start(self, generation: Generation, why: str) -> None:
         self._starting_since_s = 0.0
-        rank, restored = generation.first_rank(self._node), generation.world.restored
-        failure = RankFailure(generation.number, self._node, rank, error=why, restored=restored)
+        rank, step = generation.first_rank(self._node), generation.world.restored_step
+        failure = RankFailure(generation.number, self._node, rank, error=why, restored=step)
         self._report_result(RunResult("failed", (failure,)))
 
     def _orders(self, generation: Generation, checkpoint: Checkpoint | None) -> list[Order]:
@@ -458,7 +458,7 @@ class Supervisor:
             self._reporter.waiting(self._worker_run.shard_server.waiting)
         elif self._starting_since_s and self._generation is not None:
             why = f": {problem}" if problem else ""
-            step = self._generation.world.restored
+            step = self._generation.world.restored_step
             self._reporter.waiting(f"the checkpoint of step {step}{why}")
         elif self._final_writer.is_writing and problem:
             self._reporter.waiting(f"the last checkpoint to be written: {problem}")

@@ -189,7 +189,7 @@ class CheckpointManager:
         """
         self._generation, world = generation.number, generation.world
         self._search_again_s = 0.0
-        if self.snapshot > world.restored:
+        if self.snapshot > world.restored_step:
             self.persister.stop(_VOID_S)
             self._open()
         previous = generation.history.newest if writes else world.origin

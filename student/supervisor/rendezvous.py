@@ -60,8 +60,8 @@ class RendezvousView:
         outcome: how the job ended; None: it runs.
         reports: reports of the ranks of the current generation.
         fence: fence of this node's writes as the leader; None: this node does not lead.
-        settled: since the board was last away, all nodes have had a TTL to join again, so a missing
-            node is lost.
+        settled: whether the board has answered for at least a TTL since it was last away. If so, a
+            missing node is lost; before, it may still join again.
     """
 
     facts: Mapping[str, NodeInfo] = field(default_factory=dict)
@@ -227,9 +227,9 @@ class RendezvousSession:
                 self._job, self._node, self._ttl_s, facts.to_json()
             )
         if not alive:
-            # `join` may delete the outcome of a run that ended before generation `since`; of any
-            # run if `since` is 0. A node that joins again must not delete the outcome of its own
-            # run: otherwise the job would start again.
+            # `join` may delete the outcome of an earlier run: any outcome if `since` is 0, else
+            # only that of a generation with a number below `since`. A node that joins again must
+            # not delete the outcome of its own run: otherwise the job would start again.
             since = 0
             if self._sent_facts is not None:  # its lease expired, or the board has lost data
                 self._back_s = now_s
@@ -316,7 +316,7 @@ class RendezvousLeader:
         if view.outcome is not None:
             return
         progress = self._progress(view, generation, now_s)
-        world = None if generation is None else _without_saved_keeper(generation)
+        world = None if generation is None else _without_keeper_if_saved(generation)
         members = [
             replace(one, seen_s=now_s - self._first_seen_s[one.node]) for one in view.members
         ]
@@ -352,7 +352,7 @@ class RendezvousLeader:
         return self._latest
 
     def _learn_rows(self, view: RendezvousView) -> None:
-        """Learn the rows of a step from ranks' reports: the feed may decide their number."""
+        """Learn from ranks' reports how many rows a step has: the feed may decide it."""
         rows = max((int(one.facts.get("total_batch", 0)) for one in view.reports), default=0)
         if rows:
             self._limits = replace(self._limits, rows=rows)
@@ -409,9 +409,10 @@ class RendezvousLeader:
         newest: NewestCheckpoint,
     ) -> None:
         if world.keeper and world.origin is not None:
-            name = unique_name_of(world.restored, world.number)
+            name = unique_name_of(world.restored_step, world.number)
             world = replace(world, origin=replace(world.origin, name=name))
-        # A keeper's snapshot has the data order of this job; a checkpoint on disk may have another.
+        # A snapshot in the memory of the keeper (see `World`) has the data order of this job; a
+        # checkpoint on disk may have another.
         on_disk = None if world.keeper else newest.checkpoint
         saved = {} if on_disk is None else on_disk.provenance.fingerprint
         world = replace(world, data_order=data_order(world.fingerprint, saved))
@@ -426,7 +427,7 @@ class RendezvousLeader:
             world.number,
             nodes=list(world.nodes),
             ranks=len(generation.endpoints),
-            restored=world.restored,
+            restored=world.restored_step,
             why=world.reason,
         )
         self._publish_recall(None)
@@ -444,11 +445,12 @@ class RendezvousLeader:
         self._board.add_event(self._job, {"kind": kind, "generation": generation, **more})
 
 
-def _without_saved_keeper(generation: Generation) -> World:
+def _without_keeper_if_saved(generation: Generation) -> World:
     """Return the generation's world, without its keeper once the keeper has saved its snapshot.
 
     The keeper is the node that must write the starting checkpoint from a snapshot in its memory. It
-    has done so if the history has an entry of this generation: the first one is that snapshot.
+    has done so if the history has any entry of this generation, because a generation with a keeper
+    always adds that snapshot first.
     """
     newest = generation.history.newest
     if newest is not None and newest.generation >= generation.number:

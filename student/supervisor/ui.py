@@ -40,7 +40,8 @@ class NodeReporter:
         self._rank_count = len(generation.endpoints)
         ranks = "1 rank" if self._rank_count == 1 else f"{self._rank_count} ranks"
         text = f"generation {world.number}: {ranks} on {', '.join(world.nodes)}"
-        start = f"from the checkpoint of step {world.restored}" if world.restored else "from step 0"
+        step = world.restored_step
+        start = f"from the checkpoint of step {step}" if step else "from step 0"
         self.say(
             f"{text}, {start}; {world.reason}"
             + ("" if has_this_node else "; this node is in reserve")

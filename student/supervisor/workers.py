@@ -368,19 +368,19 @@ class WorkerRun:
 
     Args:
         workers: the processes of the ranks, at least one.
-        restored: step of the checkpoint that they start from.
+        restored_step: step of the checkpoint that they start from.
         on_message: called with each message of a rank.
     """
 
     def __init__(
         self,
         workers: WorkerGroup,
-        restored: int,
+        restored_step: int,
         on_message: Callable[[RankProcess, FromRank], None],
     ) -> None:
         self.workers, self.shard_server = workers, workers.shard_server
         self._hang_s = workers.ranks[0].order.settings.hang_s
-        self._restored = restored
+        self._restored_step = restored_step
         self._on_message = on_message
         self._asked_to_leave = ""
         self._hang_reason = ""  # the leader's reason why ranks hang
@@ -501,5 +501,5 @@ class WorkerRun:
             step=step,
             epoch=epoch,
             error=error,
-            restored=self._restored,
+            restored=self._restored_step,
         )

@@ -79,7 +79,12 @@ def formed(decision: WorldDecision) -> World:
 class TestWorld:
     def test_job_begins_with_the_first_nodes_there_is_room_for(self) -> None:
         world = formed(decide(ANY, None, waiting("a", "b"), WorldProgress(), saved=7))
-        assert (world.number, world.nodes, world.restored, world.keeper) == (1, ("a", "b"), 7, "")
+        assert (world.number, world.nodes, world.restored_step, world.keeper) == (
+            1,
+            ("a", "b"),
+            7,
+            "",
+        )
         too_few = decide(WorldLimits(2, 4), None, waiting("a"), WorldProgress(), 0)
         assert isinstance(too_few, KeepWorld)
         assert "1 of at least 2" in too_few.reason
@@ -129,7 +134,7 @@ class TestWorld:
         following = formed(decide(ANY, world, [a, replace(b, leaving=True)], STEPPING, 0))
         assert following.nodes == ("a",)
         assert following.reason == "b left"
-        assert (following.restored, following.keeper) == (50, "a")
+        assert (following.restored_step, following.keeper) == (50, "a")
 
     def test_nodes_with_another_fingerprint_do_not_count(self) -> None:
         a, b, c = waiting("a", "b", "c")
@@ -183,7 +188,7 @@ class TestWorld:
         assert "rank 1 on node b died on step 17" in recall.reason
         following = formed(decide(ANY, world, [*ended(3, "a"), failed], STEPPING, saved=10))
         assert following.nodes == ("a", "b")
-        assert (following.restored, following.keeper) == (15, "b")
+        assert (following.restored_step, following.keeper) == (15, "b")
         assert following.failures == (failure,)
 
     def test_lost_nodes(self) -> None:
@@ -194,7 +199,7 @@ class TestWorld:
         assert "node b was lost" in recall.reason
         following = formed(decide(ANY, world, ended(3, "a"), STEPPING, saved=4))
         assert following.nodes == ("a",)
-        assert following.restored == 4
+        assert following.restored_step == 4
         world = World(3, ("a", "b"))
         waits = decide(ANY, world, running(3, "a"), STEPPING, 0, settled=False)
         assert waits == KeepWorld("waiting for b: the job board was unavailable")
@@ -215,12 +220,12 @@ class TestWorld:
         world = World(3, ("a",))
         stale = replace(ended(2, "b", snapshot=99)[0], phase="waiting")
         following = formed(decide(ANY, world, [*ended(3, "a", snapshot=20), stale], STEPPING, 10))
-        assert (following.restored, following.keeper) == (20, "a")
+        assert (following.restored_step, following.keeper) == (20, "a")
         past = tuple(RankFailure(n, "old", 0, "crash", 7) for n in (1, 2))
         world = formed(
             decide(ANY, World(3, ("old",), failures=past), waiting("new"), WorldProgress(), 6)
         )
-        assert (world.number, world.failures, world.restored) == (4, (), 6)
+        assert (world.number, world.failures, world.restored_step) == (4, (), 6)
 
     def test_excluded_node_keeps_no_checkpoint(self) -> None:
         """It leaves when it sees that it is excluded."""
@@ -230,10 +235,10 @@ class TestWorld:
         a = replace(a, failures=(again,))
         following = formed(decide(ANY, world, [a, b], STEPPING, saved=2))
         assert (following.nodes, following.barred) == (("b",), ("a",))
-        assert (following.restored, following.keeper) == (6, "b")
+        assert (following.restored_step, following.keeper) == (6, "b")
         b = replace(b, snapshot=-1)
         following = formed(decide(ANY, world, [a, b], STEPPING, saved=2))
-        assert (following.restored, following.keeper) == (2, "")
+        assert (following.restored_step, following.keeper) == (2, "")
 
     def test_the_end(self) -> None:
         world = World(3, ("a", "b"))
