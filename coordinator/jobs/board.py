@@ -14,7 +14,7 @@ from ...runtime.errors import GenerationSuperseded, RedisUnavailable, UsageError
 from ...scheduler.students.shards import Range
 from ..store import Store
 from ..store.records import (
-    AddRanked,
+    AddToSortedSet,
     Change,
     Condition,
     Delete,
@@ -221,10 +221,10 @@ class JobBoard:
         _check_shards(shards)
         free, filled = job_key(job, "shards"), job_key(job, "filled")
         first = _check_epoch(epoch) * _EPOCH_ROWS
-        ranked = {f"{epoch}:{start}:{stop}": first + start for start, stop in shards}
+        scores = {f"{epoch}:{start}:{stop}": first + start for start, stop in shards}
         conditions = [self._current(job, generation), FieldIs(filled, str(epoch), "")]
         changes: list[Change] = [
-            AddRanked(free, ranked),
+            AddToSortedSet(free, scores),
             Put(filled, {str(epoch): len(shards)}),
             Keep([free, filled], KEEP_S),
         ]

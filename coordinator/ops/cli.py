@@ -86,7 +86,7 @@ class _MeshState:
     """
 
     mesh: pb.MeshStatus
-    jobs: Sequence[JobState]
+    trainings: Sequence[JobState]
     no_manager: str
     machines: MachinesState | None
     queue: QueueState | None
@@ -96,22 +96,23 @@ def _read_all(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue:
     """Return the state of the mesh; without a manager, only if trainings or elastic jobs exist.
 
     Raises:
-        CoordinatorUnavailable: no manager answers, and `service` is given, or there is no training,
-            no fleet, and no elastic job that has not ended.
+        CoordinatorUnavailable: no manager answers, and there is nothing else to show: `service` is
+            given, or Redis has neither trainings, nor agents for elastic jobs, nor unfinished
+            elastic jobs.
     """
     from ...proto import coordinator_pb2 as pb
     from .machines_view import machines_at
 
     no_manager = ""
-    jobs, queued = ((), None) if service else (_jobs(url), _queue(url, queue))
+    trainings, queued = ((), None) if service else (_trainings(url), _queue(url, queue))
     try:
         mesh = fetch()
     except CoordinatorUnavailable as error:  # trainings only need Redis
-        if not (jobs or queued):
+        if not (trainings or queued):
             raise
         mesh, no_manager = pb.MeshStatus(), str(error)
     machines = machines_at(url)
-    return _MeshState(mesh, jobs, no_manager, machines and machines.of(service), queued)
+    return _MeshState(mesh, trainings, no_manager, machines and machines.of(service), queued)
 
 
 def _checked(state: _MeshState, service: str) -> _MeshState:
@@ -122,7 +123,7 @@ def _checked(state: _MeshState, service: str) -> _MeshState:
     return state
 
 
-def _jobs(url: str) -> Sequence[JobState]:
+def _trainings(url: str) -> Sequence[JobState]:
     from ..jobs import open_job_board
     from .jobs_view import read_jobs
 
@@ -140,7 +141,7 @@ def _queue(url: str, queue: str) -> QueueState | None:
     with closing(open_queue(url, queue)) as board:
         try:
             return read_queue(board, queue)
-        except AccessError:  # as in `_jobs`
+        except AccessError:  # as in `_trainings`
             return None
 
 
@@ -149,9 +150,9 @@ def _to_json(state: _MeshState) -> dict[str, Any]:
     from .status_view import to_json
 
     machines = machines_view.to_json(state.machines or machines_view.MachinesState())
-    jobs = [jobs_view.to_json(job) for job in state.jobs]
+    trainings = [jobs_view.to_json(training) for training in state.trainings]
     queue = queue_view.to_json(state.queue) if state.queue is not None else None
-    return {**to_json(state.mesh), **machines, "jobs": jobs, "elastic_jobs": queue}
+    return {**to_json(state.mesh), **machines, "jobs": trainings, "elastic_jobs": queue}
 
 
 def _render(state: _MeshState, service: str, max_rows: int) -> RenderableType:
@@ -166,7 +167,12 @@ def _render(state: _MeshState, service: str, max_rows: int) -> RenderableType:
     )
     machines = [machines_view.render(state.machines, max_rows)] if state.machines else []
     queue = [Text(queue_view.line(state.queue), style="bold")] if state.queue else []
-    return Group(mesh, *machines, *queue, *(jobs_view.render(job, max_rows) for job in state.jobs))
+    return Group(
+        mesh,
+        *machines,
+        *queue,
+        *(jobs_view.render(training, max_rows) for training in state.trainings),
+    )
 
 
 def _print_json(read: Callable[[], _MeshState], service: str, again: bool) -> None:
@@ -242,8 +248,8 @@ TLS: Final = StructuredOption("--tls", TlsKeys, variables=False)
 
 
 @dataclass(frozen=True, slots=True)
-class JobsKeys:
-    """Keys of `--jobs-on`."""
+class ElasticJobsKeys:
+    """Keys of `--jobs-on`, which says where elastic jobs run."""
 
     where: Annotated[
         str,
@@ -257,7 +263,7 @@ class JobsKeys:
     kube_context: Annotated[str, Key("context of the kubeconfig. Default: its current one.")] = ""
 
 
-JOBS_ON: Final = StructuredOption("--jobs-on", JobsKeys, first="where")
+JOBS_ON: Final = StructuredOption("--jobs-on", ElasticJobsKeys, first="where")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

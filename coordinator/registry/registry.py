@@ -261,7 +261,7 @@ class Registry:
         """
         key = service_key(service, "leader")
         kept = {service_key(service, name): keep_s for name, keep_s in _KEPT_S.items()}
-        leadership = self.store.lead(key, holder, ttl_s, keep_s=kept, identify=True)
+        leadership = self.store.lead(key, holder, ttl_s, keep_s=kept, with_registry_id=True)
         version = self._table_version(service)
         fence = Leads(key, leadership.holder, leadership.token)
         return ServiceLeadership(fence, version, leadership.registry_id, leadership.time_ms)
@@ -325,8 +325,8 @@ class Registry:
         """Return the rows written since a version; all if None, too old or of another term."""
         if since is not None and self._table_version(service) == since:  # cheaper than the script
             return Table(since, full=False)
-        table, changes = (service_key(service, n) for n in ("assignment", "assignment:changes"))
-        full, version, texts = self.store.changed_rows(table, changes, since)
+        table, changes_key = (service_key(service, n) for n in ("assignment", "assignment:changes"))
+        full, version, texts = self.store.changed_rows(table, changes_key, since)
         rows: dict[str, Row] = {}
         gone: list[str] = []
         for student, text in texts.items():

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from .records import (
     DRAIN,
     FACTS_TTLS,
-    AddRanked,
+    AddToSortedSet,
     Append,
     BeatAnswer,
     Change,
@@ -32,8 +32,8 @@ from .records import (
     Once,
     Put,
     PutRows,
-    RankIs,
-    RemoveRanked,
+    RemoveFromSortedSet,
+    ScoreIs,
     ShardKeys,
     Stamp,
     SweepPermit,
@@ -135,9 +135,9 @@ class MemoryStore:
         *,
         keep_s: Mapping[str, float] | None = None,
         facts: str = "",
-        identify: bool = False,
+        with_registry_id: bool = False,
     ) -> Leadership:
-        registry_id = self.registry_id if identify else ""
+        registry_id = self.registry_id if with_registry_id else ""
         with self.lock:
             now_ms, document = self.time_ms(), self.value(key)
             leader, token = self._leader(key)
@@ -188,7 +188,7 @@ class MemoryStore:
             return [document.get(name) for name in names]
 
     def changed_rows(
-        self, key: str, changes: str, since: tuple[int, int] | None
+        self, key: str, changes_key: str, since: tuple[int, int] | None
     ) -> tuple[bool, tuple[int, int], dict[str, str]]:
         with self.lock:
             rows = self.value(key)
@@ -196,7 +196,7 @@ class MemoryStore:
             floor = number(rows.get("=floor", ""))
             if since is None or since[0] != version[0] or not floor <= since[1] <= version[1]:
                 return True, version, dict(rows)
-            changed = [row for row, at in self.value(changes).items() if at > since[1]]
+            changed = [row for row, at in self.value(changes_key).items() if at > since[1]]
             return False, version, {row: rows.get(row, "") for row in changed}
 
     def commit(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> int:
@@ -212,14 +212,14 @@ class MemoryStore:
                 self._make(change)
             return 0
 
-    def _applies(self, condition: Leads | FieldIs | NumberIs | RankIs) -> bool:
+    def _applies(self, condition: Leads | FieldIs | NumberIs | ScoreIs) -> bool:
         match condition:
             case Leads(key, holder, token):
                 return bool(holder) and self._leader(key) == (holder, token)
             case NumberIs(key, field, value):
                 return number(self.value(key).get(field, "")) == value
-            case RankIs(key, member, rank):
-                return bool(self.value(key).get(member) == rank)
+            case ScoreIs(key, member, score):
+                return bool(self.value(key).get(member) == score)
             case FieldIs(key, field, text):
                 return bool(self.value(key).get(field, "") == text)
 
@@ -229,9 +229,9 @@ class MemoryStore:
                 _put(self.value(key), fields)
             case Stamp(key, field):
                 self.value(key)[field] = str(self.time_ms())
-            case PutRows(key, changes, counter, kept, rows):
+            case PutRows(key, changes_key, counter, kept, rows):
                 _put(self.value(key), rows)
-                changed = self.value(changes)
+                changed = self.value(changes_key)
                 changed.update(dict.fromkeys(rows, counter))
                 by_age = sorted(changed, key=lambda row: (changed[row], row))
                 for row in by_age[: max(0, len(changed) - kept)]:
@@ -239,9 +239,9 @@ class MemoryStore:
             case Delete(keys):
                 for key in keys:
                     self.delete(key)
-            case AddRanked(key, members):
+            case AddToSortedSet(key, members):
                 self.value(key).update(members)
-            case RemoveRanked(key, names):
+            case RemoveFromSortedSet(key, names):
                 for name in names:
                     self.value(key).pop(name, None)
             case Append():

@@ -223,12 +223,12 @@ class NumberIs:
 
 
 @dataclass(frozen=True, slots=True)
-class RankIs:
-    """Condition: a member of a ranked set (a zset) has this rank, its score, not its position."""
+class ScoreIs:
+    """Condition: a member of a sorted set has this score."""
 
     key: str
     member: str
-    rank: float
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,14 +270,14 @@ class PutRows:
 
     Attributes:
         key: key of the document.
-        changes: zset row -> counter of its last change.
+        changes_key: zset row -> counter of its last change.
         counter: number of this change.
         kept: number of rows whose changes are kept.
         rows: row -> text; None deletes a row.
     """
 
     key: str
-    changes: str
+    changes_key: str
     counter: int
     kept: int
     rows: Mapping[str, str | None]
@@ -291,16 +291,16 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class AddRanked:
-    """Add members to a ranked set (a zset), with their ranks (scores)."""
+class AddToSortedSet:
+    """Add members with their scores to a sorted set."""
 
     key: str
     members: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveRanked:
-    """Remove members from a ranked set."""
+class RemoveFromSortedSet:
+    """Remove members from a sorted set."""
 
     key: str
     members: Sequence[str]
@@ -329,8 +329,8 @@ class Keep:
     seconds: float
 
 
-Condition = Leads | FieldIs | NumberIs | RankIs | Once
-Change = Put | Stamp | PutRows | Delete | AddRanked | RemoveRanked | Append | Keep
+Condition = Leads | FieldIs | NumberIs | ScoreIs | Once
+Change = Put | Stamp | PutRows | Delete | AddToSortedSet | RemoveFromSortedSet | Append | Keep
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final, get_args
 
 from ...runtime.errors import Forbidden
 from .records import (
-    AddRanked,
+    AddToSortedSet,
     Append,
     Change,
     Condition,
@@ -22,8 +22,8 @@ from .records import (
     Once,
     Put,
     PutRows,
-    RankIs,
-    RemoveRanked,
+    RemoveFromSortedSet,
+    ScoreIs,
     ShardKeys,
     Stamp,
     log_position,
@@ -112,7 +112,7 @@ class RedisStore:
         *,
         keep_s: Mapping[str, float] | None = None,
         facts: str = "",
-        identify: bool = False,
+        with_registry_id: bool = False,
     ) -> Leadership:
         """Take a leadership if it is free, or renew ours; return the resulting leadership.
 
@@ -122,11 +122,11 @@ class RedisStore:
             ttl_s: seconds until it ends without a renewal.
             keep_s: keys that the leader keeps alive -> seconds until they expire.
             facts: what the leader publishes about itself.
-            identify: fill in `Leadership.registry_id`.
+            with_registry_id: fill in `Leadership.registry_id`.
         """
         kept = keep_s or {}
         leader, token, change, registry_id, now_ms = self._connection.run(
-            "lead", [key, *kept], holder, max(1, round(ttl_s * 1000)), facts, int(identify),
+            "lead", [key, *kept], holder, max(1, round(ttl_s * 1000)), facts, int(with_registry_id),
             *(round(seconds * 1000) for seconds in kept.values()),
         )  # fmt: skip
         return Leadership(leader, int(token), _LEADERSHIP_CHANGES[change], registry_id, int(now_ms))
@@ -165,16 +165,22 @@ class RedisStore:
             return list(self._client.hmget(key, names))
 
     def changed_rows(
-        self, key: str, changes: str, since: tuple[int, int] | None
+        self, key: str, changes_key: str, since: tuple[int, int] | None
     ) -> tuple[bool, tuple[int, int], dict[str, str]]:
-        """Read the rows of a document that `PutRows` changed since a version (`=term`, `=counter`).
+        """Read the rows of a document that `PutRows` changed since a version.
+
+        Args:
+            key: key of the document. Its fields `=term` and `=counter` are its current version.
+            changes_key: key of the zset row -> counter of its last change.
+            since: the version (term, counter) that the caller knows; None: none.
 
         Returns:
-            Whether these are all rows, the current version, and row -> text, "" for a deleted row.
-            All rows include the fields that begin with "=".
+            (full, version, rows). `full`: `rows` has all rows, not only changed ones, and
+            also the fields that begin with "=". `version`: the current version. `rows`: row ->
+            text, "" for a deleted row.
         """
         args = ("", 0) if since is None else since
-        full, term, counter, flat = self._connection.run("changed", [key, changes], *args)
+        full, term, counter, flat = self._connection.run("changed", [key, changes_key], *args)
         rows = dict(zip(flat[::2], flat[1::2], strict=True))
         return bool(full), (int(term), int(counter)), rows
 
@@ -243,7 +249,7 @@ class RedisStore:
         with self._connection.converting_errors():
             at_ms = self._client.zscore(key, name)
         if at_ms is not None and abs(self.time_ms() - at_ms) > age_s * 1000:
-            self.commit([RankIs(key, name, at_ms)], [RemoveRanked(key, [name])])
+            self.commit([ScoreIs(key, name, at_ms)], [RemoveFromSortedSet(key, [name])])
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
         """Return whether each key exists; keys may belong to different services."""
@@ -267,8 +273,8 @@ class RedisStore:
         """Lease the first free shard of an epoch; see `JobBoard.lease`.
 
         Returns:
-            Start and stop; None if no shard is free; the number of the current generation as text
-            if it is not `generation` ("": there is none).
+            (start, stop) of the shard; None if no shard is free. If `generation` is not the current
+            generation, the number of the current one as text instead, "" if there is none.
         """
         answer = self._connection.run(
             "lease_shard", [keys.generation, keys.free, keys.leased], generation, epoch, rank,
@@ -287,8 +293,8 @@ def _condition(condition: Condition) -> tuple[str, str, Word, Word]:
             return "number", key, field, value
         case FieldIs(key, field, text):
             return "is", key, field, text
-        case RankIs(key, member, rank):
-            return "rank", key, member, repr(rank)
+        case ScoreIs(key, member, score):
+            return "score", key, member, repr(score)
         case Once(key, write_id):
             return "once", key, "=write", write_id
 
@@ -300,18 +306,18 @@ def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
             yield [key], ["put", key, *_flat(fields)]
         case Stamp(key, field):
             yield [key], ["stamp", key, field]
-        case PutRows(key, changes, counter, kept, rows):
-            yield [key, changes], ["rows", key, changes, counter, kept, *_flat(rows)]
+        case PutRows(key, changes_key, counter, kept, rows):
+            yield [key, changes_key], ["rows", key, changes_key, counter, kept, *_flat(rows)]
         case Delete(keys):
             yield keys, ["DEL", *keys]
-        case RemoveRanked(key, names):
+        case RemoveFromSortedSet(key, names):
             yield [key], ["ZREM", key, *names]
-        case AddRanked(key, members):
-            ranked: list[Word] = []
-            for member, rank in members.items():
-                ranked += [rank, member]
-            for start in range(0, len(ranked), _WORDS_PER_ZADD):
-                yield [key], ["ZADD", key, *ranked[start : start + _WORDS_PER_ZADD]]
+        case AddToSortedSet(key, members):
+            words: list[Word] = []
+            for member, score in members.items():
+                words += [score, member]
+            for start in range(0, len(words), _WORDS_PER_ZADD):
+                yield [key], ["ZADD", key, *words[start : start + _WORDS_PER_ZADD]]
         case Append(key, entry, kept, keep_s, exact):
             approximately = [] if exact else ["~"]
             yield [key], ["XADD", key, "MAXLEN", *approximately, kept, "*", *_flat(entry)]

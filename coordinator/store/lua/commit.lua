@@ -14,7 +14,7 @@ for position = 1, tonumber(ARGV[1]) do
     holds = holder == field and token == value
   elseif kind == 'number' then
     holds = number(redis.call('HGET', key, field)) == value
-  elseif kind == 'rank' then
+  elseif kind == 'score' then
     holds = tonumber(redis.call('ZSCORE', key, field) or '') == tonumber(value)
   else
     holds = (redis.call('HGET', key, field) or '') == value
