@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from .cluster import Cluster, DeviceKind, Distillation
 from .pipeline_model import STUDENT_BATCH_S, DeviceGroup, PlannedMesh, Prediction, predict
-from .rates import pooled_t_t, teachers_needed
+from .rates import harmonic_mean_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
 #: Up to this many devices of a kind, every number of teachers is evaluated. With more, multiples of
@@ -332,7 +332,7 @@ def _needed(job: Distillation, mesh: PlannedMesh) -> int:
         for _ in range(min(int(group.count), 1000))
     ]
     return teachers_needed(
-        pooled_t_t(times), job.rate("student", mesh.student).batch_s(rows) / rows
+        harmonic_mean_t_t(times), job.rate("student", mesh.student).batch_s(rows) / rows
     )
 
 

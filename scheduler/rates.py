@@ -1,8 +1,9 @@
 """Estimates from the latest measurements, and the number of teachers that one student needs.
 
 Estimates have bounded memory and no clock of their own. n = ceil(t_t / t_s) with times in seconds
-per sample (ADR-0002). The paper (section 3.2) prints this ratio and calls both terms throughputs,
-but throughputs would need the inverse ratio: its own figure 3 needs five P4 for one V100.
+per sample (ADR-0002). The paper (section 3.2) prints this ratio, but calls both terms throughputs.
+With throughputs it must be inverted: in the paper's figure 3, one student on a V100 is fast and
+needs five slow teachers on P4.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ class RecentMean:
         self._counts.append(count)
         self.value = self._mean()
 
-    def forget(self, count: int) -> None:
-        """Drop the `count` oldest measurements; at least one must remain."""
-        for _ in range(count):
+    def drop_oldest(self, number: int) -> None:
+        """Drop the `number` oldest measurements; at least one must remain."""
+        for _ in range(number):
             self._latest.popleft()
             self._counts.popleft()
         self.value = self._mean()
@@ -194,7 +195,7 @@ def time_ratio(t_t: float, t_s: float) -> float:
     return ratio
 
 
-def pooled_t_t(seconds: Sequence[float]) -> float:
+def harmonic_mean_t_t(seconds: Sequence[float]) -> float:
     """Return the seconds per sample of the average teacher of a pool of unequal ones.
 
     Speeds add up, times do not: k teachers with this time label as many samples per second as the k
@@ -207,7 +208,7 @@ def pooled_t_t(seconds: Sequence[float]) -> float:
         ValueError: there is no teacher, or a time is not positive and finite.
     """
     if not seconds:
-        raise ValueError("pooled_t_t needs at least one teacher")
+        raise ValueError("the mean t_t needs at least one teacher")
     fastest = min(seconds)  # as the unit, so that no reciprocal overflows
     if not (fastest > 0 and all(map(isfinite, seconds))):
         raise ValueError(f"t_t must be finite seconds per sample, above 0; got {seconds}")

@@ -166,7 +166,7 @@ Outputs = Literal["ask", "believe", "contradiction"]
 
 
 def pause_s(
-    failures: int, rng: RandomLike, *, refused: bool = False, room_in_s: float | None = None
+    failures: int, rng: RandomLike, *, refused: bool = False, retry_after_s: float | None = None
 ) -> float:
     """Return the seconds until a teacher is probed again.
 
@@ -177,10 +177,10 @@ def pause_s(
         failures: consecutive failures that lengthen the pause; 0: probe again at once.
         rng: jitters the retries.
         refused: the teacher rejects the reader; it is never probed before `REFUSED_PAUSE_S`.
-        room_in_s: seconds until a full teacher expects to have room; None: unknown.
+        retry_after_s: seconds after which a full teacher expects to have room; None: unknown.
     """
-    if room_in_s is not None:
-        return min(max(room_in_s, 0.0), FULL_PAUSE_S)
+    if retry_after_s is not None:
+        return min(max(retry_after_s, 0.0), FULL_PAUSE_S)
     pause = retry_s(failures, rng)
     return max(pause, REFUSED_PAUSE_S) if refused else pause
 

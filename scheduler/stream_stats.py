@@ -21,7 +21,7 @@ from .rates import (
     RecentMean,
     RecentMedian,
     RecentRate,
-    pooled_t_t,
+    harmonic_mean_t_t,
     teachers_needed,
 )
 
@@ -82,7 +82,7 @@ class StreamStats:
             self.steps += 1
             self._loop_steps += 1
             if self._loop_steps == 2 * WARM_UP:
-                self._steps.forget(WARM_UP)
+                self._steps.drop_oldest(WARM_UP)
 
     def called(self, samples: int, now: float) -> None:
         """Record a call for the labels of `samples`.
@@ -125,7 +125,7 @@ class StreamStats:
             median = known.add(device_s / samples)
             if len(known) >= FEWEST_ANSWERS:
                 self._medians[teacher] = median
-                self.t_t_s = pooled_t_t([*self._medians.values()])
+                self.t_t_s = harmonic_mean_t_t([*self._medians.values()])
             self.answers += 1
 
     def labelled(self, teacher: str) -> None:
@@ -144,7 +144,7 @@ class StreamStats:
     def forget_teacher(self, teacher: str) -> None:
         self._answers.pop(teacher, None)
         self._medians.pop(teacher, None)
-        self.t_t_s = pooled_t_t([*self._medians.values()]) if self._medians else None
+        self.t_t_s = harmonic_mean_t_t([*self._medians.values()]) if self._medians else None
         self._used_answers.pop(teacher, None)
 
     @property

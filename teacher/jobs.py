@@ -49,7 +49,7 @@ from ..runtime.errors import (
     TeacherError,
     UsageError,
 )
-from ..scheduler.rates import pooled_t_t
+from ..scheduler.rates import harmonic_mean_t_t
 from .backends import ModelSpec, Submit
 from .request import RequestedOutput, check_finite, encode_outputs
 
@@ -117,7 +117,7 @@ class PredictorReady:
 
     @classmethod
     def combined(cls, reports: Sequence[Self]) -> Self:
-        """Combine reports on one model: pooled t_t, all numerics, the largest micro-batch."""
+        """Combine reports on one model: the mean t_t, all numerics, the largest micro-batch."""
         first = reports[0]
         numerics = sorted({report.spec.numerics for report in reports})
         if len(numerics) == 1:
@@ -125,7 +125,7 @@ class PredictorReady:
         else:
             entries = [entry for one_numerics in numerics for entry in one_numerics]
             spec = replace(first.spec, numerics=("mixed", *entries))
-        t_t_s = pooled_t_t([max(report.t_t_s, MIN_T_T_S) for report in reports])
+        t_t_s = harmonic_mean_t_t([max(report.t_t_s, MIN_T_T_S) for report in reports])
         return cls(spec, t_t_s, max(report.micro_batch for report in reports))
 
 

@@ -32,7 +32,7 @@ from ..runtime import supervise
 from ..runtime.errors import EdlError, ModelError, PredictorCrashed, ProcessFailed, RetryableError
 from ..runtime.logs import child_log_relay
 from ..scheduler.backoff import delay_s
-from ..scheduler.rates import RecentMedian, pooled_t_t
+from ..scheduler.rates import RecentMedian, harmonic_mean_t_t
 from . import jobs
 from .config import PredictorConfig
 from .jobs import (
@@ -171,7 +171,7 @@ class PredictorPool:
     def t_t_s(self) -> float:
         """Seconds per sample of one device: the harmonic mean over predictors not given up."""
         serving = [predictor for predictor in self.predictors if predictor.failure is None]
-        return pooled_t_t([predictor.t_t_s for predictor in serving or self.predictors[:1]])
+        return harmonic_mean_t_t([predictor.t_t_s for predictor in serving or self.predictors[:1]])
 
     def stop(self) -> None:
         """End the processes; their requests fail with RetryableError."""

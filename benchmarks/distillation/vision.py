@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...mesh.demo.digits import CLASSES, DigitDataset, augmentation_of, load_digits
-from ...mesh.demo.models import convolution, grey_scale
+from ...mesh.demo.models import convolution, scale_to_unit
 from ...mesh.demo.settings import DemoSettings
 from ...runtime.errors import UsageError
 from .task import BASE, Task, find
@@ -157,7 +157,7 @@ def _digits_teacher() -> Layer:
     from paddle import nn
 
     return nn.Sequential(
-        grey_scale(),
+        scale_to_unit(),
         *convolution(1, 32),
         *convolution(32, 32),
         nn.MaxPool2D(2),
@@ -187,7 +187,7 @@ def _cnn(first: int, second: int, hidden: int, size: int) -> Any:
     from paddle import nn
 
     return nn.Sequential(
-        grey_scale(),
+        scale_to_unit(),
         *convolution(1, first),
         nn.MaxPool2D(2),
         *convolution(first, second),
@@ -204,12 +204,12 @@ def _torch_cnn(first: int, second: int, hidden: int, size: int) -> Any:
     import torch
     from torch import nn
 
-    class GreyScale(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
+    class ScaleToUnit(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
         def forward(self, image: Any) -> Any:
             return image.to(torch.float32) / 255.0
 
     return nn.Sequential(
-        GreyScale(),
+        ScaleToUnit(),
         nn.Conv2d(1, first, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),

@@ -37,9 +37,9 @@ from .requests import BatchMetadata, KnownBatches, RequestSender
 from .roster import open_roster
 from .teacher_link import TeacherLink
 from .teacher_requests import (
-    LinkFailure,
     Outcome,
     RequestDone,
+    RequestOrProbeFailure,
     TeacherReady,
     TeacherRequest,
     failure_of,
@@ -320,9 +320,9 @@ class EnsembleMember:
                     self.label_cache.on_teacher_ready(link.peer, inputs)
                 kinds = published_kinds(self.config, link.peer, link.model)
                 self.handle(ev.Probed(name, link.number, link.model.most_rows, misfit, kinds))
-            case LinkFailure(None, error):
+            case RequestOrProbeFailure(None, error):
                 self.handle(ev.ProbeFailed(name, link.number, *failure_of(error)))
-            case LinkFailure(TeacherRequest() as request, error):
+            case RequestOrProbeFailure(TeacherRequest() as request, error):
                 log_fields = {"service": self.config.service, **request.about(name)}
                 log.debug("%s does not label a request: %s", name, error, extra=log_fields)
                 is_void = any(span.batch not in self._batches for span in request.spans)
@@ -343,7 +343,7 @@ class EnsembleMember:
         if log.isEnabledFor(logging.DEBUG):
             log_fields = {"service": self.config.service, **request.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=log_fields)
-        rows, nbytes = request.rows, sum([label.nbytes for label in done.labels.values()])
+        rows, nbytes = request.span_rows, sum([label.nbytes for label in done.labels.values()])
         answer = ev.AnswerCame(
             name,
             link.number,

@@ -50,9 +50,9 @@ from .answers import (
 from .inbox import Inbox
 from .label_cache_thread import rows_of
 from .teacher_requests import (
-    LinkFailure,
     Outcome,
     RequestDone,
+    RequestOrProbeFailure,
     RequestTemplate,
     TeacherReady,
     TeacherRequest,
@@ -197,7 +197,7 @@ class ConnectionPool:
                 self._drop(connection)
             for each in overdue:
                 error = DeadlineExceeded(f"no response within {each.deadline - each.sent_at:g} s")
-                self._post(LinkFailure(each.request, error))
+                self._post(RequestOrProbeFailure(each.request, error))
 
     def close(self) -> None:
         """Close all connections; their requests get no outcome."""
@@ -309,14 +309,14 @@ class TeacherLink:
         self._make_template()
 
     def probe(self) -> None:
-        """Probe the teacher in a thread; posts `TeacherReady` or `LinkFailure`."""
+        """Probe the teacher in a thread; posts `TeacherReady` or `RequestOrProbeFailure`."""
         try:
             self._thread(self._post_probe, "prober")
         except RuntimeError as error:  # the system refuses a thread
-            self.post(self, LinkFailure(None, _as_edl_error(error)))
+            self.post(self, RequestOrProbeFailure(None, _as_edl_error(error)))
 
     def send(self, request: TeacherRequest) -> None:
-        """Send a request; posts `RequestDone` or `LinkFailure`."""
+        """Send a request; posts `RequestDone` or `RequestOrProbeFailure`."""
         pool, timeout_s = self._pool, self._config.request_timeout_s
         if pool is None or not pool.enqueue(request, self._template, timeout_s):
             self._send_by_thread(request)
@@ -336,7 +336,7 @@ class TeacherLink:
                 except RuntimeError as error:  # the system refuses a thread
                     if not self._senders:
                         self._unfinished -= 1
-                        self.post(self, LinkFailure(request, _as_edl_error(error)))
+                        self.post(self, RequestOrProbeFailure(request, _as_edl_error(error)))
                         return
                 else:
                     self._senders += 1
@@ -359,7 +359,7 @@ class TeacherLink:
         try:
             outcome = TeacherReady(self._probe())
         except Exception as error:
-            outcome = LinkFailure(None, _as_edl_error(error))
+            outcome = RequestOrProbeFailure(None, _as_edl_error(error))
         if not self._closed.is_set():
             self.post(self, outcome)
 
@@ -388,7 +388,7 @@ class TeacherLink:
             try:
                 outcome: Outcome = self._request(request)
             except Exception as error:
-                outcome = LinkFailure(request, _as_edl_error(error))
+                outcome = RequestOrProbeFailure(request, _as_edl_error(error))
             self.post(self, outcome)
             del request, outcome  # do not keep their memory until the next request
             self._open_connection()
@@ -415,7 +415,7 @@ class TeacherLink:
         try:
             return self._checked(pending, response)
         except Exception as error:
-            return LinkFailure(pending.request, _as_edl_error(error))
+            return RequestOrProbeFailure(pending.request, _as_edl_error(error))
 
     def _make_template(self) -> None:
         """Make the template of requests for the model as it is known now."""

@@ -38,7 +38,7 @@ class TeacherRequest(NamedTuple):
         number: its number in the ledger.
         spans: the rows, in the order of sending.
         inputs: inputs of the model, by name.
-        samples: rows of the inputs and of each output.
+        samples: number of samples, the length of each input and each output.
         name: its id for teachers and logs: "JOB/RANK#NUMBER".
         created_at: time of creation by the monotonic clock; the request is then sent at once.
         locations: locations of the inputs in shared memory; empty: the inputs are sent over the
@@ -61,8 +61,8 @@ class TeacherRequest(NamedTuple):
         return {"teacher": teacher, "request": self.name, "batches": numbers}
 
     @property
-    def rows(self) -> int:
-        """Number of rows that can be sent separately; a batch that cannot be split counts as 1."""
+    def span_rows(self) -> int:
+        """Number of rows in `spans`; a batch that cannot be split is one row, unlike `samples`."""
         return sum([span.rows for span in self.spans])
 
 
@@ -98,14 +98,14 @@ class RequestDone(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFailure:
-    """A request failed, or the probe of the teacher if `request` is None."""
+class RequestOrProbeFailure:
+    """A request failed for any reason, or the probe of the teacher if `request` is None."""
 
     request: TeacherRequest | None
     error: EdlError
 
 
-Outcome = TeacherReady | RequestDone | LinkFailure
+Outcome = TeacherReady | RequestDone | RequestOrProbeFailure
 
 
 #: Causes by class of error. The first class that fits decides; if none fits, the cause is "lost".
@@ -122,10 +122,10 @@ _CAUSES: Final[tuple[tuple[type[EdlError], FailureCause], ...]] = (
 
 
 def failure_of(error: EdlError) -> tuple[FailureCause, str, float | None]:
-    """Convert an error to the fields `failure`, `reason` and `room_in_s` of the core's events."""
-    room_in_s = error.retry_after_s if isinstance(error, errors.RateLimited) else None
+    """Convert an error to `failure`, `reason` and `retry_after_s` of the core's events."""
+    retry_after_s = error.retry_after_s if isinstance(error, errors.RateLimited) else None
     causes: Iterator[FailureCause] = (c for kind, c in _CAUSES if isinstance(error, kind))
-    return next(causes, "lost"), str(error), room_in_s
+    return next(causes, "lost"), str(error), retry_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ def template_of(
         config: settings of the member.
         peer: the teacher.
         model: description of the teacher's model by its server.
-        learned_outputs: names of the outputs, learned by repeating a request, if the server does
-            not publish them; empty: unknown.
+        learned_outputs: if the server does not publish its outputs, their names as found in its
+            first responses; empty: not known yet.
     """
     instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
     declared = {spec.name: spec for spec in model.outputs}
@@ -244,7 +244,10 @@ def published_kinds(
 
 
 def _is_converted(form: LabelForm | None) -> bool:
-    """Whether the teacher converts every kind of output to the same kind of labels."""
+    """Whether labels in this form mean the same, whatever kind of numbers the model outputs.
+
+    So it is with top-k or a temperature. A form that only changes the dtype converts nothing.
+    """
     return form is not None and (form.k > 0 or form.temperature is not None)
 
 

@@ -14,7 +14,7 @@ from ...proto.channel import Message
 from ...scheduler.circuit_breakers import IN_WORDS, Cause
 from ..trace_file import TraceEvent, TraceFile
 from .reporting import waiting_for
-from .teacher_requests import LinkFailure, Outcome, RequestDone, TeacherRequest
+from .teacher_requests import Outcome, RequestDone, RequestOrProbeFailure, TeacherRequest
 
 if TYPE_CHECKING:
     from .ensemble_member import EnsembleMember
@@ -399,7 +399,7 @@ class Timeline:
             case RequestDone(request=request):
                 name, end = _batches(request), request.created_at + outcome.seconds
                 args = {"device_ms": round(outcome.device_s * 1e3, 3)}
-            case LinkFailure(TeacherRequest() as request, error):
+            case RequestOrProbeFailure(TeacherRequest() as request, error):
                 name, end = f"failed: {_batches(request)}", now
                 args = {"error": str(error)[:300]}
             case _:

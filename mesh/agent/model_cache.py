@@ -25,21 +25,23 @@ _MAX_FILES: Final = 10_000
 _HTTP_SILENT_S: Final = 60
 #: Seconds without a byte after which a download from any source is aborted.
 _SILENT_S: Final = 300.0
-#: Seconds between calls of `check`.
-_CHECK_S: Final = 0.1
+#: Seconds between calls of `raise_if_cancelled`.
+_CANCEL_POLL_S: Final = 0.1
 #: Suffix of a Paddle model's file of weights, by the suffix of its program file.
 _WEIGHTS_SUFFIXES: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdiparams"}
 
 
 class _Download:
-    """The download of a model, in its own thread: a slow server does not delay a yield.
+    """The download of a model, in its own thread.
+
+    So a slow server does not delay the agent, for example when the owner wants the machine back.
 
     Args:
         url: URL of the model.
         into: folder for its files. If `wait` raises an exception, the thread removes the folder
             when it notices; until then partial files may remain.
-        room_for: called with the known part of the model's size; returns the limit of its whole
-            size. Both in bytes.
+        room_for: called with the model's size as far as known (some files may be of unknown size);
+            returns the largest size that the model may have. Both in bytes.
         say: called with a line about the download, in the download's thread.
     """
 
@@ -52,8 +54,8 @@ class _Download:
         self._last_s = time.monotonic()  # time of the latest bytes
         threading.Thread(target=self._run, name="edl-fetch", daemon=True).start()
 
-    def wait(self, check: Callable[[], None]) -> None:
-        """Wait for the end; call `check` every 0.1 s, and abort if `check` raises an exception.
+    def wait(self, raise_if_cancelled: Callable[[], None]) -> None:
+        """Wait for the end; call `raise_if_cancelled` every 0.1 s, and abort if it raises.
 
         Raises:
             ModelError: the URL has no model.
@@ -61,15 +63,15 @@ class _Download:
             UsageError: the URL's protocol is unknown, or needs a library that is not installed.
         """
         try:
-            while not wait([self._result], _CHECK_S).done:
-                check()
+            while not wait([self._result], _CANCEL_POLL_S).done:
+                raise_if_cancelled()
                 if time.monotonic() - self._last_s > _SILENT_S:
                     raise ModelUnavailable(
                         f"the model at {self._url} cannot be fetched now: no data arrived"
                         f" for {_SILENT_S:g} s"
                     )
             self._result.result()
-            check()
+            raise_if_cancelled()
         except BaseException:
             self._aborted.set()
             raise
@@ -242,13 +244,16 @@ class ModelCache:
         return ()
 
     def fetch(
-        self, deployment: Deployment, check: Callable[[], None], say: Callable[[str], None]
+        self,
+        deployment: Deployment,
+        raise_if_cancelled: Callable[[], None],
+        say: Callable[[str], None],
     ) -> Path:
         """Return the model of a deployment; download it if needed, and check its content.
 
         Args:
             deployment: the deployment.
-            check: called every 0.1 s; an exception from it aborts the download.
+            raise_if_cancelled: called every 0.1 s; an exception from it aborts the download.
             say: called with a line about the progress, in any thread.
 
         Returns:
@@ -269,7 +274,7 @@ class ModelCache:
             say(f"the cached model {folder} has changed or was removed: downloading it again")
             shutil.rmtree(folder, ignore_errors=True)
         with self._download_folder() as part:
-            _Download(deployment.model_url, part, self._room_for, say).wait(check)
+            _Download(deployment.model_url, part, self._room_for, say).wait(raise_if_cancelled)
             self._verify(part, deployment)
             self._store(part, folder)
         if (most_bytes := self._most_bytes) is not None:
@@ -321,7 +326,11 @@ class ModelCache:
             )
 
     def _room_for(self, nbytes: int) -> int:
-        """Remove old models, if there is a limit, until the disk has `nbytes`; return the room."""
+        """Return the largest size that a new model may have, in bytes.
+
+        `nbytes` is its size as far as known. If the cache has a limit, old models are first removed
+        until the disk has room for `nbytes`.
+        """
         if self._most_bytes is None:
             return self._free()
         self._prune(lambda _: self._free() >= nbytes)

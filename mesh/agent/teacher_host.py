@@ -183,7 +183,7 @@ class TeacherHost:
         left_s = [pause.until_s - now for pause, _ in self._failures.values()]
         return min((seconds for seconds in left_s if seconds > 0), default=None)
 
-    def _check_wanted(self, deployment: Deployment) -> None:
+    def _raise_if_unwanted(self, deployment: Deployment) -> None:
         """Raise InterruptedError if this deployment is no longer wanted, or was changed."""
         wanted = self._wanted
         if self._stopping or wanted is None or _start_inputs(wanted) != _start_inputs(deployment):
@@ -191,18 +191,18 @@ class TeacherHost:
 
     def _start_teacher(self, deployment: Deployment) -> None:
         self._set_status("fetching", deployment)
-        check = partial(self._check_wanted, deployment)
+        raise_if_cancelled = partial(self._raise_if_unwanted, deployment)
 
         def log_progress(text: str) -> None:
             log.info("%s", text)
             self._set_status("fetching", deployment, text)
 
-        model = self._cache.fetch(deployment, check, log_progress)
-        check()
+        model = self._cache.fetch(deployment, raise_if_cancelled, log_progress)
+        raise_if_cancelled()
         self._set_status("starting", deployment)
         process = self._spawn(deployment, model)
         self._teacher = _RunningTeacher(deployment, process)
-        self._await_ready(process, check)
+        self._await_ready(process, raise_if_cancelled)
         self._teacher = _RunningTeacher(deployment, process, time.monotonic())
         self._set_status("serving", deployment)
 
@@ -232,9 +232,9 @@ class TeacherHost:
         )
         return start(command)
 
-    def _await_ready(self, process: Process, check: Callable[[], None]) -> None:
+    def _await_ready(self, process: Process, raise_if_cancelled: Callable[[], None]) -> None:
         try:
-            process.expect(TEACHER_READY, TEACHER_START_S, check)
+            process.expect(TEACHER_READY, TEACHER_START_S, raise_if_cancelled)
         except ProcessFailed:
             if process.alive:
                 raise

@@ -44,7 +44,7 @@ def teacher_network() -> Layer:
     from paddle import nn
 
     return nn.Sequential(
-        grey_scale(),
+        scale_to_unit(),
         *convolution(1, 16),
         *convolution(16, 16),
         nn.MaxPool2D(2),
@@ -64,7 +64,7 @@ def student_network() -> Layer:
     from paddle import nn
 
     return nn.Sequential(
-        grey_scale(),
+        scale_to_unit(),
         *convolution(1, 24, stride=2),
         *convolution(24, 48, stride=2),
         nn.MaxPool2D(2),
@@ -82,15 +82,15 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> tuple[Layer, Laye
     return nn.Conv2D(inputs, outputs, 3, stride=stride, padding=1), nn.ReLU()
 
 
-def grey_scale() -> Layer:
+def scale_to_unit() -> Layer:
     """Make a layer that converts uint8 to floats of 0 to 1, so that images can be sent as uint8."""
     from paddle import nn
 
-    class GreyScale(nn.Layer):  # type: ignore[misc]  # paddle has no types
+    class ScaleToUnit(nn.Layer):  # type: ignore[misc]  # paddle has no types
         def forward(self, image: Any) -> Any:
             return image.astype("float32") / 255.0
 
-    return GreyScale()
+    return ScaleToUnit()
 
 
 class Predictor:
@@ -177,18 +177,18 @@ def obtain_teacher(
     folder = cache / cache_key(digits, settings)
     if not fresh and (cached := read_cached(folder)) is not None:
         return cached
-    with _writing_to(folder):  # before the training, which takes a minute
+    with _translated_write_errors(folder):  # before the training, which takes a minute
         cache.mkdir(parents=True, exist_ok=True)
     network = train_teacher(teacher_network, digits, settings, augmentation_of(settings), on_step)
     test_accuracy = accuracy(network, digits.test_image, digits.test_label)
-    with _writing_to(folder):
+    with _translated_write_errors(folder):
         _export(network, test_accuracy, digits, settings, folder)
     return TeacherModel(folder / NAME, test_accuracy, cached=False)
 
 
 @contextlib.contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
-    """Translate errors of the block into a UsageError that says what the user can do."""
+def _translated_write_errors(folder: Path) -> Iterator[None]:
+    """Translate failed writes in the block into a UsageError that says what the user can do."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: Paddle on a full disk

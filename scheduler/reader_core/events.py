@@ -244,14 +244,14 @@ class ProbeFailed(NamedTuple):
         link: number of the connection.
         failure: how the probe failed.
         reason: message.
-        room_in_s: seconds until a full teacher expects to have room; None: unknown.
+        retry_after_s: seconds after which a full teacher expects to have room; None: unknown.
     """
 
     teacher: str
     link: int
     failure: FailureCause
     reason: str
-    room_in_s: float | None = None
+    retry_after_s: float | None = None
 
 
 class AnswerCame(NamedTuple):
@@ -293,7 +293,7 @@ class RequestFailed(NamedTuple):
         request: number of the request.
         failure: how it failed.
         reason: message.
-        room_in_s: see `ProbeFailed`.
+        retry_after_s: see `ProbeFailed`.
         void: a batch of the request was taken or forgotten, so its memory may have been reused.
     """
 
@@ -302,7 +302,7 @@ class RequestFailed(NamedTuple):
     request: int
     failure: FailureCause
     reason: str
-    room_in_s: float | None = None
+    retry_after_s: float | None = None
     void: bool = False
 
 

@@ -308,8 +308,10 @@ class TeacherLinks:
         return before
 
     def _pause_s(self, failures: int, event: ProbeFailed | RequestFailed) -> float:
-        refused, room_in_s = event.failure == "shut out", event.room_in_s
-        return reachability.pause_s(failures, self._rng, refused=refused, room_in_s=room_in_s)
+        refused, retry_after_s = event.failure == "shut out", event.retry_after_s
+        return reachability.pause_s(
+            failures, self._rng, refused=refused, retry_after_s=retry_after_s
+        )
 
     def _plan(self, link: LinkState, at: float) -> None:
         link.probe_at = at

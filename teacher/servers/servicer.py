@@ -148,7 +148,8 @@ class RequestSpec:
         model: the model that it was checked against.
         outputs: the requested outputs, in their order.
         parameters: parameters of each answer.
-        output_parameters: parameters of the outputs in each answer, by name of the sent array.
+        output_parameters: parameters of each array in an answer, by the array's name. A top-k
+            output is sent as three arrays: NAME.values, NAME.indices and NAME.tail.
     """
 
     model: ModelSpec

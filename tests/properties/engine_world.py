@@ -24,9 +24,9 @@ from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.roster import NamedTeachers, OnAssigned, OnFailed, Roster
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.teacher_requests import (
-    LinkFailure,
     Outcome,
     RequestDone,
+    RequestOrProbeFailure,
     TeacherReady,
     TeacherRequest,
 )
@@ -309,7 +309,7 @@ class EngineWorld(RuleBasedStateMachine):
         done = (
             RequestDone(sent, {"soft": soft}, 0.001, False, 0.01)
             if error is None
-            else LinkFailure(sent, error)
+            else RequestOrProbeFailure(sent, error)
         )
         self.post(link_of(member, name), done)
         if error is not None:

@@ -19,7 +19,7 @@ from edl.scheduler.backoff import delay_s
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
-from edl.scheduler.rates import RecentMedian, RecentQuantile, pooled_t_t
+from edl.scheduler.rates import RecentMedian, RecentQuantile, harmonic_mean_t_t
 from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.delivery import Delivery
 
@@ -212,7 +212,7 @@ class Mesh(VirtualTime):
             teachers=len(ledger.teachers),
             waiting=self.waiting and not ledger.has_next(ordered=True),
             source_ended=self.source_is_empty,
-            t_t_s=pooled_t_t(times) if times else None,
+            t_t_s=harmonic_mean_t_t(times) if times else None,
             t_s_s=self.steps.value,
             batch_bytes=ledger.load.batch_bytes,
         )

@@ -21,7 +21,7 @@ from edl.scheduler.rates import (
     RecentMedian,
     RecentQuantile,
     RecentRate,
-    pooled_t_t,
+    harmonic_mean_t_t,
     teachers_needed,
     time_ratio,
 )
@@ -125,20 +125,20 @@ class TestRatio:
             with pytest.raises(ValueError, match="seconds per sample"):
                 teachers_needed(*times)
         with pytest.raises(ValueError, match="seconds per sample"):
-            pooled_t_t([1.0, bad])
+            harmonic_mean_t_t([1.0, bad])
 
     def test_pooled_time_and_impossible_times(self) -> None:
         # 10 and 2.5 samples a second together do as much as two of 6.25.
-        assert pooled_t_t([0.1, 0.4]) == pytest.approx(1 / 6.25)
+        assert harmonic_mean_t_t([0.1, 0.4]) == pytest.approx(1 / 6.25)
         with pytest.raises(ValueError, match="at least one teacher"):
-            pooled_t_t([])
+            harmonic_mean_t_t([])
         for t_t, t_s in ((1e-320, 1e300), (1e300, 1e-320)):
             with pytest.raises(ValueError, match="float"):
                 time_ratio(t_t, t_s)
 
     @given(st.lists(seconds, min_size=1, max_size=64))
     def test_pooled_time(self, times: list[float]) -> None:
-        pooled = pooled_t_t(times)
+        pooled = harmonic_mean_t_t(times)
         assert len(times) / pooled == pytest.approx(math.fsum(1 / t for t in times))
         assert min(times) * (1 - 1e-9) <= pooled <= max(times) * (1 + 1e-9)
 
@@ -209,11 +209,13 @@ seeds = st.integers(0, 2**32 - 1)
 
 class TestProbing:
     @given(failures, seeds, st.none() | st.floats(-10, 1e9), st.booleans())
-    def test_pauses(self, count: int, seed: int, room_in_s: float | None, refused: bool) -> None:
+    def test_pauses(
+        self, count: int, seed: int, retry_after_s: float | None, refused: bool
+    ) -> None:
         """The first retry is at once; refusal means a long pause; a full teacher names it."""
-        pause = pause_s(count, random.Random(seed), refused=refused, room_in_s=room_in_s)
-        if room_in_s is not None:
-            assert pause == min(max(room_in_s, 0.0), FULL_PAUSE_S)
+        pause = pause_s(count, random.Random(seed), refused=refused, retry_after_s=retry_after_s)
+        if retry_after_s is not None:
+            assert pause == min(max(retry_after_s, 0.0), FULL_PAUSE_S)
         elif refused:
             assert pause >= REFUSED_PAUSE_S
         else:

@@ -15,9 +15,9 @@ from edl.distill_reader.engine.metrics import FAMILIES, MemberSnapshot, TeacherT
 from edl.distill_reader.engine.reporting import student_report
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.teacher_requests import (
-    LinkFailure,
     Outcome,
     RequestDone,
+    RequestOrProbeFailure,
     TeacherReady,
     TeacherRequest,
 )
@@ -194,7 +194,9 @@ class Bench:
     def fail(
         self, name: str, error: EdlError, number: int | None = None, service: str | None = None
     ) -> None:
-        self.outcome(name, LinkFailure(self.request(name, number, service), error), service)
+        self.outcome(
+            name, RequestOrProbeFailure(self.request(name, number, service), error), service
+        )
 
     # --- what it reports
 

@@ -20,9 +20,9 @@ from edl.distill_reader.engine import teacher_link
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.teacher_requests import (
-    LinkFailure,
     Outcome,
     RequestDone,
+    RequestOrProbeFailure,
     TeacherReady,
     TeacherRequest,
 )
@@ -162,7 +162,7 @@ def test_a_probe_says_what_is_wrong_and_the_next_one_that_it_serves(
 
 
 def error_of(outcome: Outcome) -> Exception:
-    assert isinstance(outcome, LinkFailure)
+    assert isinstance(outcome, RequestOrProbeFailure)
     return outcome.error
 
 
@@ -322,7 +322,7 @@ def test_resend_after_break(near: Neighbour, monkeypatch: pytest.MonkeyPatch, me
 def test_a_refusal_is_what_the_teacher_says(near: Neighbour) -> None:
     request, before = near.send(inputs="other"), near.by_threads
     broke = near.outcome()
-    assert isinstance(broke, LinkFailure)
+    assert isinstance(broke, RequestOrProbeFailure)
     assert (broke.request, near.by_threads) == (request, before)
     assert isinstance(broke.error, RequestRefused)
     near.label()
@@ -336,7 +336,7 @@ def test_an_answer_that_is_late_is_not_waited_for(near: Neighbour, bench: Bench,
             near.go_out()
         near.link.check_deadlines(time.monotonic() + WAIT_S)
         broke = near.outcome()
-    assert isinstance(broke, LinkFailure)
+    assert isinstance(broke, RequestOrProbeFailure)
     assert broke.request is request
     assert isinstance(broke.error, DeadlineExceeded)
     near.warm_up()
@@ -347,7 +347,7 @@ def test_all_late_requests_of_a_connection_fail(near: Neighbour, bench: Bench) -
         requests, before = [near.send(number) for number in (5, 6)], near.by_threads
         near.link.check_deadlines(time.monotonic() + WAIT_S)
         broke = [near.outcome(), near.outcome()]
-    assert [one.request for one in broke if isinstance(one, LinkFailure)] == requests
+    assert [one.request for one in broke if isinstance(one, RequestOrProbeFailure)] == requests
     assert near.by_threads == before, "one was sent again"
 
 
@@ -398,6 +398,8 @@ def test_what_was_lost_with_a_connection_breaks_where_no_thread_can_be_started(
         requests = [near.send(number) for number in (5, 6)]
         break_next(patch, "send")
         broke = [near.outcome(), near.outcome()]
-    assert [one.request for one in broke if isinstance(one, LinkFailure)] == requests
-    assert all("no threads" in str(one.error) for one in broke if isinstance(one, LinkFailure))
+    assert [one.request for one in broke if isinstance(one, RequestOrProbeFailure)] == requests
+    assert all(
+        "no threads" in str(one.error) for one in broke if isinstance(one, RequestOrProbeFailure)
+    )
     near.warm_up()

@@ -102,7 +102,7 @@ def test_requests_that_fail_together_are_one_failure(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "room_in_s", "pause_s"),
+    ("failure", "retry_after_s", "pause_s"),
     [
         ("full", 7.0, 7.0),
         ("full", 1e6, FULL_PAUSE_S),
@@ -110,9 +110,9 @@ def test_requests_that_fail_together_are_one_failure(world: World) -> None:
     ],
 )
 def test_a_teacher_is_probed_when_it_will_have_room_or_an_operator_has_had_time(
-    world: World, failure: FailureCause, room_in_s: float | None, pause_s: float
+    world: World, failure: FailureCause, retry_after_s: float | None, pause_s: float
 ) -> None:
-    failed = RequestFailed("a", 1, 0, failure, "not now", room_in_s)
+    failed = RequestFailed("a", 1, 0, failure, "not now", retry_after_s)
     world.links.retry(failed, 0.0, world.now)
     assert world.links.is_shut_out is (failure == "shut out")
     assert world.passes(0.99 * pause_s) == []
