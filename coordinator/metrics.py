@@ -64,12 +64,15 @@ _LEADER_COUNTERS: Final[_Metrics[LeaderView]] = {
     ),
     "admission_refusals": (
         lambda view: view.refusals,
-        "Probes after which a teacher was refused.",
+        "Failed probes: the manager tested a teacher and did not admit it to the service.",
     ),
 }
 #: Metrics of the manager's subscriptions to a service.
 _HUB_GAUGES: Final[_Metrics[HubView]] = {
-    "streams": (lambda view: view.streams, "Subscriptions that this manager holds."),
+    "streams": (
+        lambda view: view.streams,
+        "Open subscription streams at this manager, one per subscribed student.",
+    ),
     "wanted_teachers": (
         lambda view: view.wanted,
         "Teachers that students want, summed over students.",
@@ -88,7 +91,8 @@ _HUB_GAUGES: Final[_Metrics[HubView]] = {
     ),
     "blocked_seconds": (
         lambda view: view.blocked_s,
-        "Seconds that students paused pulling: they had enough labels. Summed over students.",
+        "Seconds that pulling was paused because buffers were full of labels, which is normal. "
+        "Summed over students.",
     ),
     "source_wait_seconds": (
         lambda view: view.source_wait_s,
@@ -151,7 +155,7 @@ class _Views(Collector):
         )
         yield _gauge(
             "registry_refusing",
-            "1 for the reason for which Redis refuses to work although it answers, else 0.",
+            "While Redis answers but rejects commands: 1 for the current reason, 0 for the others.",
             ["reason"],
             {(reason,): reason == view.refusal for reason in REFUSALS},
         )
@@ -188,7 +192,7 @@ class _Views(Collector):
         yield from _families(CounterMetricFamily, _HUB_COUNTERS, hubs)
         yield _states(
             "subscribed_students",
-            "Students whose streams this manager holds.",
+            "Students that are subscribed at this manager, by state.",
             {name: hub.students for name, hub in hubs.items()},
         )
 

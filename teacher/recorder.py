@@ -256,7 +256,7 @@ class Recorder:
         )
         self._batch_samples = histogram(
             "edl_teacher_batch_samples",
-            "Samples of the requests that go to a device together.",
+            "Samples of all requests that are merged and go to a device together.",
             buckets=_SIZES,
         )
         self._refused = counter("edl_teacher_refused", "Refused calls of any method.", ["reason"])
@@ -267,8 +267,10 @@ class Recorder:
         )
         self._output_errors = counter(
             "edl_teacher_output_errors",
-            "Requests with outcome bad_answer, by the output that is no valid label.", ["output"],
-        )  # fmt: skip
+            "Requests with outcome bad_answer, by the output of the model that was missing or "
+            "invalid.",
+            ["output"],
+        )
         for reason in REASONS:
             self._refused.labels(reason)
 

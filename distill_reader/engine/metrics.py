@@ -194,7 +194,10 @@ _STREAM: Final = (
         "starved_seconds",
         "Time that the training loop, or calls of `TeacherPool`, waited for labels.",
     ),
-    _counter("blocked_seconds", "Time that pulling was paused because the buffer was full."),
+    _counter(
+        "blocked_seconds",
+        "Time that pulling was paused because the buffer was full of labels, which is normal.",
+    ),
     _counter(
         "source_wait_seconds", "Time that the training loop waited for the source of batches."
     ),
@@ -214,7 +217,8 @@ _STREAM: Final = (
     ),
     _gauge(
         "label_bytes",
-        "Bytes of labels not released yet: rows of their batch, or an earlier batch, are missing.",
+        "Bytes of labels that have arrived, but wait for other labels of their batch or for an "
+        "earlier batch.",
         lambda m: m.labels.nbytes,
     ),
     _gauge("data_epoch", "Epochs of the data that have begun."),

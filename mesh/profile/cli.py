@@ -28,8 +28,8 @@ Step = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:FUNCTION",
-        help="Any training step, instead of --job: the function returns the batches of an epoch,"
-        " and a function that trains on one batch.",
+        help="Any training step, instead of --job: the function returns a pair, the batches of an"
+        " epoch and a function that trains on one batch.",
     ),
 ]
 Model = Annotated[str | None, typer.Option(help="The teacher, as --model of 'edl teacher serve'.")]
@@ -54,8 +54,12 @@ BACKEND: Final = StructuredOption("--backend", BackendKeys, first="name", variab
 Backend = Annotated[list[Given] | None, BACKEND.option("What runs the teacher.")]
 STUDENT_ON: Final = StructuredOption("--student-on", DeviceKeys, first="kind")
 TEACHER_ON: Final = StructuredOption("--teacher-on", DeviceKeys, first="kind")
-StudentOn = Annotated[list[Given] | None, STUDENT_ON.option("Where the student runs.")]
-TeacherOn = Annotated[list[Given] | None, TEACHER_ON.option("Where the teacher runs.")]
+StudentOn = Annotated[
+    list[Given] | None, STUDENT_ON.option("Name of the student's rate, and its device.")
+]
+TeacherOn = Annotated[
+    list[Given] | None, TEACHER_ON.option("Name of the teacher's rate, and its device.")
+]
 Batch = Annotated[
     int | None,
     typer.Option(
