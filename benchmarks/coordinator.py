@@ -126,8 +126,8 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
     with ExitStack() as stack:
         server, url = start_embedded()
         stack.callback(server.stop)
-        arguments = ("serve", "--redis", url, "--ttl", ttl_s)
-        manager = start(python_command("manager", "edl", "coordinator", *arguments))
+        arguments = ("coordinator", "serve", "--redis", url, "--ttl", ttl_s)
+        manager = start(python_command("manager", "edl", *arguments, isolated=True))
         stack.callback(manager.stop)
         address = manager.expect(COORDINATOR_READY, _READY_S)[2]
         load = (teachers, ttl_s, changes, seconds)

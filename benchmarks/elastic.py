@@ -209,7 +209,7 @@ def fleet(redis: str, folder: Path, *, mode: Mode, slots: int, freeze_s: float) 
     command = python_command(
         "fleet", "edl", "agent", "jobs", "--slots", slots,
         "--share", f"mode={mode},freeze={freeze_s}", "--folder", folder / mode,
-        "--redis", redis, log=folder / "fleet.log",
+        "--redis", redis, log=folder / "fleet.log", isolated=True,
     )  # fmt: skip
     process = start(command, echo=lambda line: log.debug("fleet: %s", line))
     try:
@@ -317,9 +317,8 @@ def _service(setup: BenchmarkSetup, requests: int) -> ServiceTimes:
         _wait("two nodes train", lambda: progress_or_unknown(setup.board, "c", SLOTS).steady)
         shared = _times_ms(core, QUICK_REQUESTS)
         log.info("with jobs on both slots: p99 %.1f ms", quantile(shared, 0.99))
-        reserve = start(
-            python_command("reserve", "edl", "reserve", 1, "--name", "web", "--redis", setup.url)
-        )
+        words = ("reserve", 1, "--name", "web", "--redis", setup.url)
+        reserve = start(python_command("reserve", "edl", *words, isolated=True))
         try:
             free = reserve.expect(r"slot (\d+)\b.* free after ([\d.]+) s", _START_S)
             # `yielded_s` does not include the start of the command.

@@ -73,7 +73,8 @@ class TeacherSpec:
 class LocalMesh:
     """Starts and ends teachers and a coordinator, which runs a Redis unless `redis` is given.
 
-    A context manager. All processes end if this process ends. Not thread-safe.
+    A context manager. All processes end if this process ends. They read no EDL_* variables of this
+    process, except EDL_DEBUG and those of logs. Not thread-safe.
 
     Args:
         log_dir: folder for the output of each process; None: only the last lines are kept.
@@ -128,6 +129,7 @@ class LocalMesh:
             "edl",
             *("coordinator", "serve", *redis_options, *self.coordinator_options),
             env={"EDL_REDIS": self.redis or ""},
+            isolated=True,
             log=self._log_file("coordinator"),
         )
         self._coordinator = start(command)
@@ -143,7 +145,8 @@ class LocalMesh:
         """
         if teacher_id in self._teachers:
             raise UsageError(f"this mesh has a teacher {teacher_id!r} already")
-        process = start(spec.command(teacher_id, self.url, log=self._log_file(teacher_id)))
+        log = self._log_file(teacher_id)
+        process = start(spec.command(teacher_id, self.url, log=log, isolated=True))
         self._teachers[teacher_id] = process
         return process
 

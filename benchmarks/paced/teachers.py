@@ -41,7 +41,8 @@ def start_teachers(
     serve = ("teacher", "serve", "--service", SERVICE, "--model", model, "--micro-batch", ROWS)
     started = []
     for number, teacher_options in enumerate(options):
-        process = start(python_command(f"teacher {number}", "edl", *serve, *teacher_options))
+        words = (*serve, *teacher_options)
+        process = start(python_command(f"teacher {number}", "edl", *words, isolated=True))
         stack.callback(process.stop)
         started.append(process)
     return [(process.expect(TEACHER_READY, _READY_S)[3], process) for process in started]

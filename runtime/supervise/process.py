@@ -37,6 +37,8 @@ _POLL_MS = 50
 _POLL_WITH_PIDFD_MS = 1000
 _READ_BYTES = 1 << 16
 _EXIT_UNKNOWN: Final = 1
+#: Variables that an isolated child does not inherit.
+_SETTING: Final = re.compile("EDL_(?!LOG_|DEBUG$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Command:
         name: its name in messages and names of threads.
         argv: program and arguments; a program without a slash is looked up on PATH.
         env: environment variables, added to those of this process.
+        isolated: it inherits no EDL_* variables, as these are settings of the user's mesh; except
+            EDL_DEBUG and those of logs.
         cwd: working directory; None: that of this process.
         log: file to which all output is appended; a tail is also kept in memory.
         pass_fds: descriptors that it inherits, with the same numbers.
@@ -57,6 +61,7 @@ class Command:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    isolated: bool = False
     cwd: Path | None = None
     log: Path | None = None
     pass_fds: tuple[int, ...] = ()
@@ -69,6 +74,13 @@ class Command:
             return list(self.argv)
         guard = [sys.executable, "-P", "-m", "edl.runtime.supervise", str(self.orphan_grace_s)]
         return [*guard, *self.argv]
+
+    def environment(self) -> dict[str, str]:
+        """Return the inherited variables and `env`."""
+        inherited = dict(os.environ)
+        if self.isolated:
+            inherited = {name: inherited[name] for name in inherited if not _SETTING.match(name)}
+        return {**inherited, **self.env}
 
 
 def python_command(name: str, module: str, *args: object, **options: Any) -> Command:
@@ -102,7 +114,7 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
             popen = _popen(
                 command,
                 stdout=subprocess.PIPE,
-                env={**os.environ, **command.env, LIFE_VARIABLE: str(fd)},
+                env={**command.environment(), LIFE_VARIABLE: str(fd)},
                 pass_fds=(fd, *command.pass_fds),
             )
         except (OSError, ValueError) as error:
@@ -410,7 +422,7 @@ class Background:
     def __init__(self, command: Command) -> None:
         assert command.log is not None, "a background process needs a log file for its output"
         open_standard_fds()
-        environment = {**os.environ, **command.env}
+        environment = command.environment()
         environment.pop(LIFE_VARIABLE, None)
         try:
             with command.log.open("ab", buffering=0) as output:

@@ -289,7 +289,8 @@ def test_reader_measures_readers_and_plain_sockets(
     assert all(sum(each.engine_s) > 0 for each in found.readers.values())
 
 
-def test_mesh_and_teacher_measure_devices_of_a_stated_pace() -> None:
+def test_mesh_and_teacher_measure_paced_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDL_LISTEN", "of the user's mesh")
     with ExitStack() as stack:
         addresses = [address for address, _ in start_teachers(stack, [paced(0.01)] * 2)]
         found = streams.share(addresses, teacher_s=0.01, step_s=0.005, window_s=0.02)

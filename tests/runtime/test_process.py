@@ -161,10 +161,7 @@ def test_output_held_open_by_a_stray_grandchild_does_not_hold_us() -> None:
 
 
 def test_end_is_noticed_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(pid: int) -> int:
-        raise PermissionError(pid)
-
-    monkeypatch.setattr(os, "pidfd_open", refuse)
+    monkeypatch.setattr(os, "pidfd_open", Mock(side_effect=PermissionError))
     code = "import os, time; print('x'); os.close(1); os.close(2); time.sleep(.1)"
     assert ran(python(code)) == (0, ["x"])
 
@@ -181,12 +178,9 @@ def test_a_child_reaped_by_somebody_else_counts_as_ended() -> None:
 def test_a_signal_to_a_child_that_has_just_been_reaped_has_no_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def gone(pid: int, number: int) -> None:
-        raise ProcessLookupError(pid, number)
-
     process = start(python(DOCILE))
     with monkeypatch.context() as patch:
-        patch.setattr(os, "kill", gone)
+        patch.setattr(os, "kill", Mock(side_effect=ProcessLookupError))
         process.terminate()
     assert process.stop() == -signal.SIGTERM
 
@@ -203,15 +197,6 @@ def test_each_child_has_its_own_deadline_and_no_second_signal() -> None:
     for process in (stubborn, slow):
         assert process.returncode == -signal.SIGKILL
         assert process.tail() == ["ready", "no"]
-
-
-def test_a_process_may_have_any_name() -> None:
-    child = start(python(f"import ctypes\nctypes.CDLL(None).prctl(15, b'\\xff')\n{dedent(DOCILE)}"))
-    child.expect("ready", WAIT_S)
-    known = identity_of(child.pid)
-    assert known is not None
-    assert known.runs
-    child.stop()
 
 
 def test_what_keeps_a_program_from_starting_is_named(tmp_path: Path) -> None:
@@ -251,6 +236,15 @@ def test_environment_and_descriptors_reach_the_child() -> None:
     os.close(reader)
 
 
+def test_an_isolated_child_gets_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except those of logs."""
+    names = {"EDL_LISTEN", "EDL_DEBUG_X", "EDL_DEBUG", "EDL_LOG_FORMAT", "LISTEN"}
+    for name in names:
+        monkeypatch.setenv(name, "json")
+    for isolated, kept in ((False, names), (True, names - {"EDL_LISTEN", "EDL_DEBUG_X"})):
+        assert names & python("", isolated=isolated).environment().keys() == kept
+
+
 def test_a_forked_copy_cannot_touch_the_child() -> None:
     process = start(python(DOCILE))
     process.expect("ready", WAIT_S)
@@ -268,7 +262,8 @@ def test_a_forked_copy_cannot_touch_the_child() -> None:
 
 
 def test_a_process_is_known_by_its_start_and_ourselves_everybody_and_zombies_by_nothing() -> None:
-    child = start(python(DOCILE))
+    """Its name need not be text."""
+    child = start(python(f"import ctypes\nctypes.CDLL(None).prctl(15, b'\\xff')\n{dedent(DOCILE)}"))
     child.expect("ready", WAIT_S)
     known = identity_of(child.pid)
     assert known is not None

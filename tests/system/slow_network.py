@@ -19,10 +19,10 @@ from edl.proto.arena import Array
 MODEL = "edl.tests.system.slow_network:network"
 #: Other content, whose labels are `3 x + 2`.
 NEXT_MODEL = "edl.tests.system.slow_network:next_network"
-#: Names the file that holds the seconds per sample.
-SECONDS_VARIABLE = "EDL_TEST_SECONDS_PER_SAMPLE"
+#: Names the file that holds the seconds per sample. No EDL_*, which a LocalMesh does not pass on.
+SECONDS_VARIABLE = "TEST_SECONDS_PER_SAMPLE"
 #: How many times slower than the file says this one teacher is; 1 where it is not set.
-FACTOR_VARIABLE = "EDL_TEST_SLOWER_BY"
+FACTOR_VARIABLE = "TEST_SLOWER_BY"
 FEATURES = 16
 
 Network = tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[str]]

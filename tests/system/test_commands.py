@@ -130,7 +130,10 @@ def test_services_are_listed_and_shown(service: Service) -> None:
     assert moving["next_content_id"] == "c2" * 32
 
 
-def test_a_local_mesh_starts_examines_and_ends_its_processes(tmp_path: Path) -> None:
+def test_a_local_mesh_starts_examines_and_ends_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDL_LISTEN", "of the user's mesh")
     with pytest.raises(UsageError, match="not been started"):
         _ = LocalMesh().coordinator
     names, spec = ("killed", "drained", "held"), TeacherSpec("digits", STEERED)

@@ -19,7 +19,7 @@ MODEL = "net"
 INPUT, OUTPUT = "x", "logits"
 FEATURES, CLASSES = 16, 10
 #: Names the variable that says how many seconds a batch takes; by default none.
-PACE_VARIABLE = "EDL_TEST_BATCH_SECONDS"
+PACE_VARIABLE = "TEST_BATCH_SECONDS"
 
 #: Whole numbers: sums of their products are exact in float32, in whichever order they are added.
 _WEIGHTS = np.arange(FEATURES * CLASSES, dtype=np.float32).reshape(FEATURES, CLASSES) % 7 - 3
