@@ -77,7 +77,11 @@ Canary = Annotated[
 ]
 BatchSizes = Annotated[
     str,
-    typer.Option(metavar="N,N,...", help="Batch sizes to time; the model gets each batch whole."),
+    typer.Option(
+        metavar="N,N,...",
+        help="Batch sizes to time; the model gets each batch whole. If it was exported for one"
+        " batch size, only that is timed.",
+    ),
 ]
 Runs = Annotated[
     int,

@@ -31,7 +31,7 @@ from ..proto.dataclass_json import from_plain, to_plain
 from ..proto.forms import OutputKind
 from ..proto.tensors import InferRequest
 from ..runtime import supervise
-from ..runtime.errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
+from ..runtime.errors import EdlError, ModelError, ProcessFailed, TeacherError
 from ..runtime.files import save_plot
 from . import jobs
 from .backends import Backend, run_in_micro_batches, submit_to
@@ -103,7 +103,8 @@ def sweep(
 
     Args:
         backend: the model.
-        sizes: samples of a batch, each at least 1.
+        sizes: samples of a batch, each at least 1; a model that was exported for batches of one
+            size is timed only at that size.
         runs: number of timed runs of each size.
         budget_s: after this time, and 3 runs of each size, no further round begins.
         clock: seconds.
@@ -112,12 +113,10 @@ def sweep(
         For each size: batch, runs, p50_s, p99_s, samples_per_s, and whether it is the best.
 
     Raises:
-        UsageError: the model was exported for another batch size.
         ModelError: it fails on an example batch.
     """
     fixed = backend.spec.rows_per_run(0)
-    if fixed and set(sizes) != {fixed}:
-        raise UsageError(f"this model was exported for batches of {fixed}: --batch-sizes {fixed}")
+    sizes = [fixed] if fixed else sizes
     batches = {size: example_batch(backend.spec.inputs, size) for size in sizes}
     times: dict[int, list[float]] = {size: [] for size in sizes}
     submit = submit_to(backend, clock)

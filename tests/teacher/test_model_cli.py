@@ -139,12 +139,12 @@ def test_a_full_disk_costs_no_measurement(
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"the last one"]
 
 
-def test_an_emulated_device_is_named() -> None:
+def test_an_emulated_device_is_named_and_a_fixed_batch_is_timed_whatever_the_sizes() -> None:
     emulated = ("--backend", "paced,rate=500")
-    sizes = ("--batch-sizes", "6", "--runs", "3")
     where = "emulated (500 samples/s)"
-    said = ran("bench", "--model", f"{MODELS}:fixed_batch", *emulated, *sizes, "--json").stdout
-    assert json.loads(said)["device"] == where
+    model = ("--model", f"{MODELS}:fixed_batch")
+    found = json.loads(ran("bench", *model, *emulated, "--runs", "3", "--json").stdout)
+    assert (found["device"], [row["batch"] for row in found["rows"]]) == (where, [6])
     said = fingerprint("good", *emulated)
     assert f"at micro-batch 8 on {where}\n" in said
 
@@ -160,7 +160,6 @@ def test_an_emulated_device_is_named() -> None:
             ("--batch-sizes", "1", "--runs", "3", "--plot", "/dev/null.what"),
             "must end in .png, .svg or .pdf",
         ),
-        (("--model", f"{MODELS}:fixed_batch"), "exported for batches of 6: --batch-sizes 6"),
     ],
 )
 def test_wrong_options_of_bench_are_refused(arguments: tuple[str, ...], words: str) -> None:
