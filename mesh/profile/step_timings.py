@@ -7,6 +7,7 @@ do not change the duration of a step.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import warnings
@@ -291,12 +292,12 @@ def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
 
 def _samples(feed: Any, rows: int) -> int:
     """Return the number of samples of an epoch; 0: unknown."""
-    if is_dataset(feed):
-        return len(feed)
-    dataset = getattr(feed, "dataset", None)
-    if dataset is not None and hasattr(dataset, "__len__"):
-        return len(dataset)
-    return len(feed) * rows if hasattr(feed, "__len__") else 0
+    dataset: Any = feed if is_dataset(feed) else getattr(feed, "dataset", None)
+    for sized, samples in ((dataset, 1), (feed, rows)):
+        # `__len__` of streams and of loaders over them raises errors of several types.
+        with contextlib.suppress(Exception):
+            return len(sized) * samples
+    return 0
 
 
 def _run_request(
