@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ..runtime.errors import UsageError
+from ..runtime.files import check_writable
 from ..student.frameworks import FrameworkName
 from .distillation import reviews, vision
 from .distillation.task import Task
@@ -129,8 +130,10 @@ def run(
     Raises:
         UsageError: `data`, `picture` or `task` is wrong, or MNIST cannot be fetched.
     """
-    if picture is not None and not picture.parent.is_dir():
-        raise UsageError(f"there is no directory {picture.parent} to write {picture.name} to")
+    if picture is not None:
+        import matplotlib  # noqa: F401 - fail now instead of after the work
+
+        check_writable(picture)
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
     rows: list[Row] = []
     goals: list[Goal] = []

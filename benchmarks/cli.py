@@ -20,6 +20,7 @@ import typer
 
 from ..runtime.errors import UsageError
 from ..runtime.structured_option import Given, Key, StructuredOption
+from ..runtime.files import check_writable
 from .report import BenchmarkReport
 
 if TYPE_CHECKING:
@@ -122,10 +123,8 @@ def bench(
         for known, about in listed.items():
             typer.echo(f"{known:{width}} {about}")
         return
-    if json_file is not None and not json_file.parent.is_dir():  # before minutes of work
-        raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
-    if json_file is not None and json_file.is_dir():
-        raise UsageError(f"cannot write {json_file}: it is a directory")
+    if json_file is not None:  # before minutes of work
+        check_writable(json_file)
     options = asdict(SET.read(set_))
     options |= {
         "download": options["download"] or None,

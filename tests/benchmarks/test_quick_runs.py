@@ -129,9 +129,8 @@ def test_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pairs_are_compared_by_students_t() -> None:
-    found = accuracy.Paired.of(
-        [3, 5, 4, 6], [1, 2, 3, 2]
-    )  # differences 2 3 1 4; by a table t(3) is 3.182
+    # The differences are 2 3 1 4; by a table, t(3) is 3.182.
+    found = accuracy.Paired.of([3, 5, 4, 6], [1, 2, 3, 2])
     half = 3.182 * np.std([2, 3, 1, 4], ddof=1) / 2
     assert found.mean == 2.5
     assert (found.low, found.high) == pytest.approx((2.5 - half, 2.5 + half), abs=1e-3)
@@ -222,6 +221,7 @@ def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"data": tmp_path / "no"}, "there is no folder"),
         ({"data": tmp_path}, "neither MNIST"),
         ({"task": "mnist"}, "there are: digits"),
+        ({"task": "mnist", "picture": tmp_path}, "it is a folder"),  # before all else
     ):
         with pytest.raises(UsageError, match=message):
             accuracy.run(quick=True, **options)

@@ -105,7 +105,7 @@ def test_tables_are_not_folded_in_a_file(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_file_that_cannot_be_written_is_reported_before_the_work(
     outcome: dict[str, Any], tmp_path: Path
 ) -> None:
-    for file, message in ((tmp_path / "no" / "f.json", "no directory"), (tmp_path, "a directory")):
+    for file, message in ((tmp_path / "no" / "f.json", "no folder"), (tmp_path, "a folder")):
         with pytest.raises(UsageError, match=message):
             run(EDL, "bench", "ledger", "--json", file)
         assert "quick" not in outcome
