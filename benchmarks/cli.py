@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import pkgutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from ..runtime.errors import UsageError
-from ..runtime.structured_option import Given, Key, StructuredOption
 from ..runtime.files import check_writable
+from ..runtime.structured_option import Given, Key, StructuredOption
 from .report import BenchmarkReport
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def bench(
         "device": device,
     }
     given = {option: value for option, value in options.items() if value is not None}
+    signal.signal(signal.SIGTERM, _end)
     with _progress(Console(stderr=True)):
         report = run(name, quick=quick, **given)
     output = Console()
@@ -143,6 +145,12 @@ def bench(
         _write(report, json_file)
     if check and not report.holds:
         raise typer.Exit(1)
+
+
+def _end(number: int, _: object) -> None:
+    """End this process after removing temporary files; a second signal ends it at once."""
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)
 
 
 def run(name: str, *, quick: bool = False, **options: Any) -> BenchmarkReport:
