@@ -146,18 +146,18 @@ class StructuredOption(Generic[T]):
         """Return the option's value: each key as given, else from its variable, else its default.
 
         Raises:
-            UsageError: a variable is invalid.
+            UsageError: a variable that is needed is invalid.
         """
         values: dict[str, Any] = {}
+        for occurrence in given or ():  # the last value of a key counts, as for other options
+            values.update(occurrence)
         for field in self._fields.values():
             variable = field.meaning.variable
-            if variable and (text := os.environ.get(variable)):
+            if field.name not in values and variable and (text := os.environ.get(variable)):
                 try:
                     values[field.name] = _parsed(text, field)
                 except ValueError as error:
                     raise UsageError(f"{variable}: {error}") from None
-        for occurrence in given or ():  # the last value of a key counts, as for other options
-            values.update(occurrence)
         return self._schema(**values)
 
     def words(self, values: Mapping[str, object]) -> list[str]:

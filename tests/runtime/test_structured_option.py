@@ -81,6 +81,7 @@ def test_a_key_goes_before_its_variable(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("EDL_TRIAL_GIB", "")
     assert read().gib == 2.0
     monkeypatch.setenv("EDL_TRIAL_GIB", "much")
+    assert read("gib=3").gib == 3.0
     with pytest.raises(UsageError, match="EDL_TRIAL_GIB: expects a number"):
         read()
 
