@@ -49,7 +49,7 @@ def configure_logging() -> None:
     Only the main functions of processes call this. At level debug, exceptions have tracebacks.
 
     Raises:
-        UsageError: `EDL_LOG_FORMAT` is neither "text" nor "json".
+        UsageError: `EDL_LOG_FORMAT` is neither "text" nor "json", or `EDL_LOG_LEVEL` is no level.
     """
     if (log_format := os.environ.get(FORMAT_VARIABLE, "")) not in ("", "text", "json"):
         raise UsageError(f"{FORMAT_VARIABLE} expects text or json, got {log_format!r:.40}")
@@ -99,8 +99,12 @@ def add_log_fields(**own: str) -> None:
 
 
 def _level() -> int:
-    level = logging.getLevelName(os.environ.get(LEVEL_VARIABLE, "info").upper())
-    return level if isinstance(level, int) else logging.INFO
+    name = os.environ.get(LEVEL_VARIABLE) or "info"
+    level = logging.getLevelName(name.upper())
+    if not isinstance(level, int):
+        levels = "debug, info, warning, error or critical"
+        raise UsageError(f"{LEVEL_VARIABLE} expects {levels}, got {name!r:.40}")
+    return level
 
 
 def _error_of(record: logging.LogRecord) -> str:
