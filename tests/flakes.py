@@ -32,7 +32,7 @@ from edl.tests import run
 #: sitecustomize.py, which each Python process with its folder on the path imports at its start.
 PAUSING = """
 import os, random, sys, threading, time
-chance = random.Random(os.getpid() ^ int(os.environ["EDL_TEST_SEED"]))
+chance = random.Random(os.getpid() ^ int(os.environ.get("EDL_TEST_SEED", 0)))
 def called(frame, event, argument):
     file = frame.f_code.co_filename
     if "/edl/" in file and "/edl/tests/" not in file and chance.random() < 0.001:
