@@ -39,7 +39,7 @@ class DeviceLink:
 
     Attributes:
         bandwidth_bytes_per_s: limit in each direction, for all transfers together.
-        latency_s: delay of a transfer, one way.
+        latency_s: one way, to another device; the greater of both devices' values counts.
         jitter: standard deviation of the time of a transfer, relative to it.
     """
 

@@ -330,7 +330,7 @@ def _group_rates(
     kind, rate = cluster.kind(group.kind), job.rate("teacher", group.kind)
     out, back = rows * job.sample_bytes, rows * job.label_bytes
     bandwidth = LINK_SHARE * min(kind.link.bandwidth_bytes_per_s, own.bandwidth_bytes_per_s)
-    transfer_s = (out + back) / bandwidth + 2 * (kind.link.latency_s + own.latency_s)
+    transfer_s = (out + back) / bandwidth + 2 * max(kind.link.latency_s, own.latency_s)
     busy_s = rate.batch_s(rows) + TEACHER_BATCH_S
     return GroupRates(
         count=group.count,

@@ -25,8 +25,8 @@ ONLINE = {1: 5.92, 2: 11.51, 4: 21.76, 8: 37.87, 16: 59.94}
 
 
 def cluster_of(latency_s: float = 0.0) -> Cluster:
-    wide, far = DeviceLink(1e12), DeviceLink(1e12, latency_s)
-    return Cluster((DeviceKind("v100", 8, link=wide), DeviceKind("p4", 56, link=far)))
+    far = DeviceLink(1e12, latency_s)
+    return Cluster((DeviceKind("v100", 8, link=far), DeviceKind("p4", 56, link=far)))
 
 
 def job_with(**changes: object) -> Distillation:

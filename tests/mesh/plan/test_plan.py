@@ -219,7 +219,7 @@ def test_a_prediction_is_within_a_twentieth_of_the_simulation(
 ) -> None:
     link, students = case.get("link", DeviceLink()), case.get("students", 1)
     p4 = DeviceKind(P4, 64, link=link, availability=case.get("availability", 1.0))
-    fast = DeviceKind("v100", 8, link=DeviceLink(1e10))
+    fast = DeviceKind("v100", 8, link=DeviceLink(1e10, link.latency_s))
     cluster = Cluster((fast, p4, DeviceKind("old", 64, link=link)))
     jitter = case.get("jitter", 0.0)
     job = replace(
