@@ -165,8 +165,9 @@ class DeviceRate:
         return self.batch_overhead_s + rows * self.sample_s
 
     def needs_bytes(self, rows: int) -> float:
-        """Return the memory for the model and a batch of `rows`."""
-        return self.memory_bytes + rows * self.memory_per_sample_bytes
+        """Return the memory for the model and the rows that it takes at once."""
+        at_once = min(rows, self.micro_batch or rows)
+        return self.memory_bytes + at_once * self.memory_per_sample_bytes
 
 
 @dataclass(frozen=True, slots=True)

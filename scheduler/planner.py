@@ -98,8 +98,7 @@ def teacher_kinds(
         rate = job.teacher.get(kind.name)
         if free < 1 or rate is None or not kind.may_be("teacher"):
             continue
-        micro = rows if rate.micro_batch is None else min(rows, rate.micro_batch)
-        if fits(kind, rate.needs_bytes(micro)):
+        if fits(kind, rate.needs_bytes(rows)):
             priced.append((kind.price_per_hour * rate.batch_s(rows), rate.sample_s, kind, free))
     priced.sort(key=lambda entry: (entry[0], entry[1]))
     return [(kind, free) for _, _, kind, free in priced]

@@ -270,6 +270,10 @@ class TestPlanner:
         assert made.mesh is None
         assert "both models need 19 GiB" in made.estimate("Online").why_not
         assert made.verdict.take is None
+        # A device that labels 8 rows at once needs no more memory for them.
+        light = replace(large, memory_bytes=gib, micro_batch=8)
+        made = plan(small, replace(JOB, student={"v100": large}, teacher={"v100": light}))
+        assert made.verdict.take == "Online"
 
     def test_students_are_always_available(self) -> None:
         with pytest.raises(ValueError, match="v100 have an availability below 100 %"):
