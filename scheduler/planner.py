@@ -171,29 +171,30 @@ def plan(
         ValueError: no devices can train the job.
     """
     choices = student_kinds(cluster, job)
-    meshes = [
-        (mesh, predict(cluster, job, mesh))
-        for kind, rows in choices
-        for mesh in fleets(cluster, job, kind.name, rows, teachers)
-    ]
-    mesh, prediction = _best(cluster, job, meshes, aim) or (None, None)
-    if mesh is not None and prediction is not None:
-        student, rows = mesh.student, mesh.rows
-        mesh_estimate = _mesh_estimate(cluster, job, mesh, prediction)
-    else:
-        kind, rows = min(
-            choices, key=lambda choice: job.step_s(choice[0].name, choice[1]) / choice[1]
-        )
-        student = kind.name
-        mesh_estimate = MethodEstimate("mesh", _why_no_mesh(job, teachers))
-    estimates = _all_estimates(cluster, job, student, rows, mesh_estimate)
-    limits, size = prediction and prediction.thresholds, job.batch_bytes(rows)
+    no_mesh = MethodEstimate("mesh", _why_no_mesh(job, teachers))
+    rated: list[tuple[MethodEstimate, PlannedMesh, Prediction]] = []
+    others = []
+    for kind, rows in choices:
+        first = len(rated)
+        for each in fleets(cluster, job, kind.name, rows, teachers):
+            predicted = predict(cluster, job, each)
+            rated.append((_mesh_estimate(cluster, job, each, predicted), each, predicted))
+        its_mesh = _best(job, [no_mesh, *(entry[0] for entry in rated[first:])], aim)
+        others.append(_other_estimates(cluster, job, kind.name, rows, its_mesh))
+    estimates = tuple(
+        _best(job, of_method, aim)
+        for of_method in (*zip(*others, strict=True), [no_mesh, *(entry[0] for entry in rated)])
+    )
+    n_training, online, _, best = estimates
+    mesh, prediction = next((entry[1:] for entry in rated if entry[0] is best), (None, None))
+    students = next(one for one in (best, online, n_training) if not one.why_not)
+    limits, size = prediction and prediction.thresholds, job.batch_bytes(students.rows)
     return MeshPlan(
         job=job.name,
         currency=cluster.currency,
-        student=student,
+        student=students.student,
         students=job.students,
-        rows=rows,
+        rows=students.rows,
         mesh=mesh,
         prediction=prediction,
         needed=0 if mesh is None else _needed(job, mesh),
@@ -214,56 +215,69 @@ def cost_per_hour(cluster: Cluster, mesh: PlannedMesh) -> float:
     return total
 
 
-def _best(
-    cluster: Cluster, job: Distillation, meshes: Sequence[tuple[PlannedMesh, Prediction]], aim: Aim
-) -> tuple[PlannedMesh, Prediction] | None:
-    """Return the best mesh for the aim, within the job's limits if any mesh is; None: no meshes.
+def _best(job: Distillation, estimates: Sequence[MethodEstimate], aim: Aim) -> MethodEstimate:
+    """Return a method's best estimate for the aim, within the job's limits if any is.
 
-    Of meshes that are about equally good, the other criterion decides, then fewer teachers.
+    Of those that are about equally good, the other criterion decides, then fewer teachers. If all
+    are impossible, the result has all reasons.
     """
-    if not meshes:
-        return None
-    rated = [(_mesh_estimate(cluster, job, *entry), entry) for entry in meshes]
-    allowed = [pair for pair in rated if pair[0].within_limits(job)] or rated
-    best = min(estimate.sort_key(aim)[0] for estimate, _ in allowed)
-    tied = [(one, entry) for one, entry in allowed if one.sort_key(aim)[0] <= TIE * best]
-    return min(
-        tied, key=lambda pair: (pair[0].sort_key(aim)[1], pair[0].teachers, pair[0].sort_key(aim))
-    )[1]
+    possible = [estimate for estimate in estimates if not estimate.why_not]
+    if not possible:
+        reasons = dict.fromkeys(estimate.why_not for estimate in estimates)
+        return MethodEstimate(estimates[0].method, "; ".join(reasons))
+    allowed = [estimate for estimate in possible if estimate.within_limits(job)] or possible
+    best = min(estimate.sort_key(aim)[0] for estimate in allowed)
+    tied = [estimate for estimate in allowed if estimate.sort_key(aim)[0] <= TIE * best]
+    return min(tied, key=lambda one: (one.sort_key(aim)[1], one.teachers, one.sort_key(aim)))
 
 
 def _mesh_estimate(
     cluster: Cluster, job: Distillation, mesh: PlannedMesh, prediction: Prediction
 ) -> MethodEstimate:
-    epoch_s = job.samples / prediction.samples_per_s + prediction.first_batch_s
-    per_hour = cost_per_hour(cluster, mesh)
-    return _estimate("mesh", job, prediction.samples_per_s, epoch_s, per_hour, mesh.teachers)
+    rate = prediction.samples_per_s
+    epoch_s = job.samples / rate + prediction.first_batch_s
+    return _estimate("mesh", cluster, job, mesh, rate, epoch_s)
 
 
 def _estimate(
     method: Method,
+    cluster: Cluster,
     job: Distillation,
+    mesh: PlannedMesh,
     rate: float,
     epoch_s: float,
-    per_hour: float,
-    teachers: int = 0,
 ) -> MethodEstimate:
-    total_s = job.epochs * epoch_s
+    total_s, per_hour = job.epochs * epoch_s, cost_per_hour(cluster, mesh)
     return MethodEstimate(
-        method, "", rate, epoch_s, total_s, per_hour, per_hour * total_s / 3600, teachers
+        method,
+        samples_per_s=rate,
+        epoch_s=epoch_s,
+        total_s=total_s,
+        cost_per_hour=per_hour,
+        cost=per_hour * total_s / 3600,
+        teachers=mesh.teachers,
+        student=mesh.student,
+        rows=mesh.rows,
     )
 
 
-def _all_estimates(
+def _other_estimates(
     cluster: Cluster, job: Distillation, student: str, rows: int, mesh: MethodEstimate
 ) -> tuple[MethodEstimate, ...]:
-    """Return the estimates of all four methods, with the same students and batches."""
+    """Return the estimates of the methods other than the mesh, with these students and batches.
+
+    Args:
+        cluster: the devices.
+        job: the distillation.
+        student: kind of the students' devices.
+        rows: rows of a batch.
+        mesh: estimate of the best mesh with these students and batches.
+    """
     alone = PlannedMesh(student, job.students, (), rows)
-    per_hour = cost_per_hour(cluster, alone)
 
     def plain(method: Method, batch_s: float) -> MethodEstimate:
         rate = job.students * rows / batch_s
-        return _estimate(method, job, rate, job.samples / rate, per_hour)
+        return _estimate(method, cluster, job, alone, rate, job.samples / rate)
 
     n_training = plain("N-training", job.step_s(student, rows))
     if why_not := _why_not_online(cluster, job, student, rows):
@@ -271,7 +285,7 @@ def _all_estimates(
     else:
         online = plain("Online", job.online_s(student, rows))
     replayed = plain("offline store", job.step_s(student, rows, STUDENT_BATCH_S))
-    return n_training, online, _store_estimate(job, replayed, mesh, online), mesh
+    return n_training, online, _store_estimate(job, replayed, mesh, online)
 
 
 def _why_not_online(cluster: Cluster, job: Distillation, student: str, rows: int) -> str:

@@ -40,6 +40,8 @@ class MethodEstimate:
         cost: price of all epochs.
         teachers: number of devices that label; for the store, in the first epoch only; 0 for
             Online, whose students label themselves.
+        student: kind of the students' devices.
+        rows: rows of a student's batch.
     """
 
     method: Method
@@ -50,6 +52,8 @@ class MethodEstimate:
     cost_per_hour: float = 0.0
     cost: float = 0.0
     teachers: int = 0
+    student: str = ""
+    rows: int = 0
 
     def within_limits(self, job: Distillation) -> bool:
         """Whether it keeps the deadline and the budget."""
@@ -169,7 +173,10 @@ def _against_store(job: Distillation, by: dict[Method, MethodEstimate]) -> list[
 
 
 def _against_n_training(by: dict[Method, MethodEstimate]) -> list[str]:
-    longer = by["mesh"].total_s / by["N-training"].total_s - 1
+    alone = by["N-training"]
+    longer = by["mesh"].total_s / alone.total_s - 1
+    if longer < 1 / EQUAL - 1:
+        return [f"the mesh is faster than training without a teacher on {alone.student}"]
     if longer < EQUAL - 1:
         within = _percent(EQUAL - 1)
         return [f"the mesh is as fast as training without a teacher (within {within})"]

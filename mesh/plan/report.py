@@ -89,8 +89,11 @@ def comparison_table(plan: MeshPlan) -> Table:
         teachers = str(estimate.teachers or "-")
         if estimate.method == "offline store" and estimate.teachers:
             teachers += " in epoch 1"
+        method: str = estimate.method
+        if (estimate.student, estimate.rows) != (plan.student, plan.rows):
+            method += f" ({estimate.student}, batch {estimate.rows})"
         table.add_row(
-            estimate.method,
+            method,
             teachers,
             format_rate(estimate.samples_per_s),
             format_duration(estimate.epoch_s),

@@ -73,9 +73,8 @@ class TestCostModel:
         for cells in ((one, (1, 6.0)), (one, (4, 4.0)), (one, (4, 25.0)), ((0, 1.0), (2, 1.0))):
             with pytest.raises(ValueError, match=r"cores|Amdahl"):
                 simulations.Scaling.through(*cells)
-        assert simulations.labelling_rate(online=46.04, alone=57.14) == pytest.approx(
-            237.0, abs=0.1
-        )
+        labelling = simulations.labelling_rate(online=46.04, alone=57.14)
+        assert labelling == pytest.approx(237.0, abs=0.1)
         with pytest.raises(ValueError, match="online < alone"):
             simulations.labelling_rate(57.14, 46.04)
 
@@ -164,10 +163,7 @@ CLUSTER = Cluster((V100, P4))
 JOB = job_with(
     samples=1_000_000,
     student={"v100": DeviceRate(samples_per_s=345)},
-    teacher={
-        "p4": DeviceRate(samples_per_s=70, micro_batch=8),
-        "v100": DeviceRate(samples_per_s=800),
-    },
+    teacher={"p4": DeviceRate(70.0, micro_batch=8), "v100": DeviceRate(samples_per_s=800)},
     students=8,
     epochs=10,
 )
@@ -196,10 +192,8 @@ class TestPlanner:
         assert estimate.cost == pytest.approx(estimate.cost_per_hour * estimate.total_s / 3600)
 
     def test_labels_are_kept_where_inputs_are_fixed_and_light_teachers_need_no_mesh(self) -> None:
-        light = replace(
-            JOB, teacher={name: DeviceRate(samples_per_s=1e6) for name in ("p4", "v100")}
-        )
-        made = plan(CLUSTER, light)
+        light = dict.fromkeys(("p4", "v100"), DeviceRate(samples_per_s=1e6))
+        made = plan(CLUSTER, replace(JOB, teacher=light))
         assert not made.verdict.worth
         assert made.verdict.take == "Online"
         fixed = replace(JOB, fixed_inputs=True, epochs=90)
@@ -245,9 +239,7 @@ class TestPlanner:
 
     def test_cheap_labels_come_first(self) -> None:
         cluster = Cluster((V100, replace(P4, count=20), DeviceKind("t4", 40, price_per_hour=1.0)))
-        job = replace(
-            JOB, teacher={"p4": DeviceRate(samples_per_s=70), "t4": DeviceRate(samples_per_s=140)}
-        )
+        job = replace(JOB, teacher={"p4": DeviceRate(70.0), "t4": DeviceRate(samples_per_s=140)})
         made = plan(cluster, job)
         assert made.mesh is not None
         assert made.mesh.teacher_groups[0] == DeviceGroup("p4", 20)

@@ -17,12 +17,13 @@ from edl.mesh.files import read, write
 from edl.mesh.output import format_duration
 from edl.mesh.plan import cli
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
-from edl.mesh.plan.report import format_bytes
+from edl.mesh.plan.report import comparison_table, format_bytes
 from edl.mesh.plan.scenario import scenario_of
 from edl.mesh.plan.sweep import parse_sweep, plan_points
 from edl.runtime.errors import UsageError
 from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
 from edl.scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
+from edl.scheduler.planner import plan
 from edl.scheduler.simulator import Scenario, simulate
 from edl.tests.cli_output import output_of, refusal_of
 
@@ -152,10 +153,8 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_profile_says_what_the_job_does_not(tmp_path: Path) -> None:
-    student, teacher = (
-        {"here": DeviceRate(seconds_per_sample=0.01)},
-        {"here": DeviceRate(50.0, micro_batch=8)},
-    )
+    student = {"here": DeviceRate(seconds_per_sample=0.01)}
+    teacher = {"here": DeviceRate(50.0, micro_batch=8)}
     profile = Profile(student, teacher, 16, 1000, 64.0, 40.0, 500.0)
     write(tmp_path / "profile.yaml", profile)
     own = JobFile("x", (Path("profile.yaml"),), samples=2000, teacher={"p4": DeviceRate(10.0)})
@@ -237,3 +236,17 @@ def test_a_prediction_is_within_a_twentieth_of_the_simulation(
     scenario = replace(scenario, batches=None, duration_s=lasts_s, warm_up_s=lasts_s / 3)
     found = simulate(scenario, random.Random).samples_per_s
     assert predicted.samples_per_s == pytest.approx(found, rel=0.05)
+
+
+def test_each_method_has_the_devices_that_are_best_for_it() -> None:
+    cluster = Cluster((DeviceKind("v100", 1, 2.48), DeviceKind(P4, 1, 0.22)))
+    teacher = {"v100": DeviceRate(3000.0), P4: DeviceRate(72.0)}
+    job = replace(JOB, student={"v100": DeviceRate(340.0), P4: DeviceRate(300.0)}, teacher=teacher)
+    made = plan(cluster, job)
+    assert (made.student, made.verdict.take) == (P4, "Online")
+    names = ["N-training (v100, batch 32)", "Online (v100, batch 32)", "mesh"]
+    assert list(comparison_table(made).columns[0].cells) == names
+    slow = replace(job, student={**job.student, P4: DeviceRate(30.0)})
+    cheap = Cluster((DeviceKind("v100", 1, 2.48), DeviceKind(P4, 1, 0.02)))
+    reason = plan(cheap, slow, aim="cheapest").verdict.reasons[-1]
+    assert reason == "the mesh is faster than training without a teacher on p4"
