@@ -13,8 +13,8 @@ from ...scheduler.pipeline_model import (
 )
 from ...scheduler.simulator.scenario import NetworkLink, Scenario, StudentGroup, TeacherGroup
 
-#: Number of simulated batches per student, enough for a steady rate. About the first `WARM_UP` do
-#: not count.
+#: Number of simulated batches per student, enough for a steady rate: on average, as students may
+#: differ in speed. About the first `WARM_UP` do not count.
 BATCHES, WARM_UP = 2000, 50
 
 
@@ -59,7 +59,7 @@ def scenario_of(
         name=job.name,
         students=(students,),
         teachers=tuple(teachers),
-        batches=BATCHES,
+        duration_s=BATCHES * batch_s,
         warm_up_s=WARM_UP * batch_s,
         window=job.window,
         window_max=job.window_max,

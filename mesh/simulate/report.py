@@ -87,7 +87,6 @@ def as_json(report: SimulationReport) -> dict[str, Any]:
         "scenario": asdict(report.scenario),
         "wall_s": report.wall_s,
         **totals,
-        "samples_per_s": result.samples_per_s,
         "cost": result.cost,
         "cost_per_million_samples": cost_per_million(result),
         **{key: [asdict(one) for one in values] for key, values in lists.items()},

@@ -344,7 +344,28 @@ def _result(control: SimulatedControl) -> SimulationResult:
         steps=tuple(trace.steps),
         trace_hash=trace.digest,
         events=control.clock.events,
+        samples_per_s=_total_rate(control),
     )
+
+
+def _total_rate(control: SimulatedControl) -> float:
+    """Return the samples per second of all students together."""
+    present = [student for student in control.students if student.began_s is not None]
+    times = [_measured_time(student, control) for student in present]
+    span_s = max((end for _, end in times), default=0.0) - min(
+        (begin for begin, _ in times), default=0.0
+    )
+    samples = sum(student.measured * student.group.batch for student in present)
+    return samples / span_s if span_s > 0 else 0.0
+
+
+def _measured_time(student: SimulatedStudent, control: SimulatedControl) -> tuple[float, float]:
+    """Return between which moments the rate of a student is measured."""
+    now = control.clock.now
+    began_s = now if student.began_s is None else student.began_s
+    is_done = student.limit is not None and student.batches >= student.limit
+    until_s = student.last_s if is_done else now if student.ended_s is None else student.ended_s
+    return max(began_s, control.scenario.warm_up_s), until_s
 
 
 def _student_result(student: SimulatedStudent, control: SimulatedControl) -> StudentResult:
@@ -352,9 +373,8 @@ def _student_result(student: SimulatedStudent, control: SimulatedControl) -> Stu
     has_come = student.began_s is not None
     began_s = now if student.began_s is None else student.began_s
     ended_s = student.ended_s if has_come and student.ended_s is not None else now
-    is_done = student.limit is not None and student.batches >= student.limit
-    until_s = student.last_s if is_done else ended_s
-    measured_s = until_s - max(began_s, control.scenario.warm_up_s)
+    measured_from_s, measured_until_s = _measured_time(student, control)
+    measured_s = measured_until_s - measured_from_s
     rate = student.measured / measured_s if measured_s > 0 else 0.0
     memory = reader.core.memory
     return StudentResult(

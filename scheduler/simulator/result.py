@@ -163,6 +163,8 @@ class SimulationResult:
         requests, steps: all answered requests and all steps, if they were kept.
         trace_hash: hash of all events in order, batches included (16 hex digits).
         events: number of actions that the virtual clock executed.
+        samples_per_s: rate of all students together, from `warm_up_s`, or from the first arrival if
+            that is later, until the last student is done or the run ends.
     """
 
     virtual_s: float
@@ -174,11 +176,7 @@ class SimulationResult:
     steps: tuple[StudentStep, ...]
     trace_hash: str
     events: int
-
-    @property
-    def samples_per_s(self) -> float:
-        """Rate of all students together."""
-        return sum(student.samples_per_s for student in self.students)
+    samples_per_s: float
 
     @property
     def cost(self) -> float:

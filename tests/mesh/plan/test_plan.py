@@ -177,9 +177,9 @@ def test_a_plan_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None:
     scenario = read(tmp_path / "mesh.yaml", Scenario)
     assert (scenario.students[0].count, scenario.teachers[0].count) == (8, 16)
     assert scenario.students[0].together
+    assert scenario.duration_s is not None  # until then, students of any speed are all there
     short = replace(scenario, batches=30, warm_up_s=0.0)
-    found = simulate(short, random.Random)
-    assert {student.batches for student in found.students} == {30}
+    assert {student.batches for student in simulate(short, random.Random).students} == {30}
 
 
 P4 = "p4"
@@ -233,7 +233,7 @@ def test_a_prediction_is_within_a_twentieth_of_the_simulation(
     predicted = predict(cluster, job, mesh)
     scenario = scenario_of(cluster, job, mesh, predicted)
     lasts_s = case.get("batches", 200) * 32 * students / predicted.samples_per_s
-    scenario = replace(scenario, batches=None, duration_s=lasts_s, warm_up_s=lasts_s / 3)
+    scenario = replace(scenario, duration_s=lasts_s, warm_up_s=lasts_s / 3)
     found = simulate(scenario, random.Random).samples_per_s
     assert predicted.samples_per_s == pytest.approx(found, rel=0.05)
 

@@ -37,6 +37,7 @@ class TestScenario:
         [
             ({"students": ()}, "at least one group of students"),
             ({"batches": None}, "would never end"),
+            ({"students": (students(batches=3), students(name="o")), "batches": None}, "never end"),
             ({"teachers": (teachers(name="s"),)}, "two groups are called 's'"),
             ({"duration_s": 5.0, "warm_up_s": 5.0}, "warm_up_s < duration_s"),
             (
@@ -51,6 +52,7 @@ class TestScenario:
             "students": (students(),), "teachers": (teachers(),), "batches": 5,
         }  # fmt: skip
         Scenario(**settings)
+        Scenario((students(batches=3), students(name="o", leave_s=9.0)))
         with pytest.raises(ValueError, match=why):
             Scenario(**settings | changed)
 
@@ -58,11 +60,6 @@ class TestScenario:
     def test_faults_that_end_a_member_have_no_duration(self, kind: FaultKind) -> None:
         with pytest.raises(ValueError, match=f"leave it out with kind {kind}"):
             ScenarioFault(1.0, "t", kind, for_s=5.0)
-
-    def test_any_group_may_say_when_it_ends(self) -> None:
-        Scenario((students(batches=3), students(name="other", leave_s=9.0)))
-        with pytest.raises(ValueError, match="would never end"):
-            Scenario((students(batches=3), students(name="other")))
 
     def test_changes_take_effect_at_their_time(self) -> None:
         changes = (SpeedChange(1.0, 0.5), SpeedChange(2.0, 0.25))
@@ -119,11 +116,7 @@ class TestRates:
         ],
     )
     def test_duration_by_hand(
-        self,
-        student: dict[str, Any],
-        teacher: TeacherGroup | None,
-        changed: dict[str, Any],
-        virtual_s: float,
+        self, student: Any, teacher: TeacherGroup | None, changed: dict[str, Any], virtual_s: float
     ) -> None:
         result = run(students(**student), teacher, keep_batches=True, **changed)
         assert result.virtual_s == pytest.approx(virtual_s)
@@ -159,6 +152,9 @@ class TestChanges:
         assert measured.batches_per_s == pytest.approx(2 / STEP_S, rel=0.03)
         (whole,) = run(student, None, batches=60).students
         assert whole.batches_per_s == pytest.approx(60 / 4.0, rel=0.01)
+        student = students(2, needs_labels=False, join_every_s=3.0)
+        result = run(student, None, warm_up_s=1.0)  # one for 2 s, then the other from 3 to 5 s
+        assert result.samples_per_s == pytest.approx(8 * (11 + 20) / (5.0 - 1.0), rel=0.04)
 
 
 def test_shares_of_teachers_follow_their_speeds() -> None:
