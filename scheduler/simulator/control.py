@@ -262,11 +262,13 @@ class SimulatedControl:
     def _check_progress(self) -> None:
         """Raise ValueError if a run without a duration is stuck.
 
-        It is not stuck while a teacher starts or planned events are due.
+        It is not stuck while a teacher starts, or while planned events or replacements are due.
         """
         if self.scenario.duration_s is not None:
             return
-        teachers_start = any(self.fleet.count(service, "starting") for service in self._leaders)
+        teachers_start = self.fleet.replacements_due > 0 or any(
+            self.fleet.count(service, "starting") for service in self._leaders
+        )
         batches, now = self._batches, self.clock.now
         if batches != self._progress[0] or teachers_start or now < self.scenario.quiet_from_s:
             self._progress = (batches, now)

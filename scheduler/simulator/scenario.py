@@ -173,7 +173,7 @@ class TeacherGroup:
             spot machines do; 0: none.
         leaves_by: how these teachers end.
         back_after_s: a replacement is ordered this long after a teacher crashed, hung for good or
-            began to drain; None: never. Drains by autoscaling have no replacement.
+            began to drain; None: never. With `autoscale`, never: autoscaling orders replacements.
         price_per_hour: price of each teacher from serving until gone, in any currency. A hung
             teacher costs until its lease expires.
         changes: changes of `t_t_s`, in the order of time.

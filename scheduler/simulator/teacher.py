@@ -231,6 +231,7 @@ class TeacherFleet:
         teachers: every teacher that was ever ordered, by name.
         started, lost: number of teachers that began to serve, and of expired leases, by group.
         draining: draining teachers, by name.
+        replacements_due: number of replacements that will be ordered.
     """
 
     def __init__(
@@ -243,6 +244,7 @@ class TeacherFleet:
         self.started: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
         self.draining: dict[str, SimulatedTeacher] = {}
+        self.replacements_due = 0
         self._run, self._scenario = run, run.scenario
         self._clock, self._trace = run.clock, run.trace
         self._on_disconnect = on_disconnect
@@ -387,8 +389,14 @@ class TeacherFleet:
             case "drain":
                 self.drain(teacher)
         group = teacher.group
-        if group.back_after_s is not None and for_s is None:
-            self._clock.after(group.back_after_s, partial(self.order, group, group.start_s))
+        back_after_s = group.back_after_s if self._scenario.autoscale is None else None
+        if back_after_s is not None and for_s is None:
+            self.replacements_due += 1
+            self._clock.after(back_after_s, partial(self._replace, group))
+
+    def _replace(self, group: TeacherGroup) -> None:
+        self.replacements_due -= 1
+        self.order(group, group.start_s)
 
     def _stop(self, teacher: SimulatedTeacher) -> None:
         """End a teacher's process without notice: its lease remains until it expires."""

@@ -99,7 +99,9 @@ class TestTeachers:
             with_fault("crash", 1, there=1)
         step = run(students(t_s_s=10.0, needs_labels=False), None, batches=1)
         label = run(students(), teachers(t_t_s=10.0), batches=1)
-        assert [one.students[0].batches for one in (step, label)] == [1, 1]
+        crash = ScenarioFault(0.1, "t")
+        back = run(students(), teachers(back_after_s=700.0), batches=1, faults=(crash,))
+        assert [one.students[0].batches for one in (step, label, back)] == [1, 1, 1]
 
 
 class TestStudents:
@@ -168,36 +170,26 @@ class TestAutoscale:
         assert result.teachers[0].cost == pytest.approx(result.teachers[0].there_s / 1000)
 
     @pytest.mark.parametrize(
-        ("kind", "earliest_s", "latest_s"),
+        ("kind", "from_s", "to_s"),
         [("crash", 31.0, 31.0), ("hang", 30.1 + TTL_S - BEAT_S, 31.1 + TTL_S)],
     )
-    def test_lost_teachers_are_replaced(
-        self, kind: Any, earliest_s: float, latest_s: float
-    ) -> None:
+    def test_lost_teachers_are_replaced(self, kind: Any, from_s: float, to_s: float) -> None:
         """A crash at once, a hang when the lease is over."""
-        result = run(
-            students(),
-            teachers(3, start_s=1.0),
-            batches=None,
-            duration_s=50.0,
-            autoscale=AutoscaleConfig(max=3),
-            faults=(ScenarioFault(30.1, "t", kind),),
-        )
+        teacher, fault = teachers(3, start_s=1.0, back_after_s=10.0), ScenarioFault(30.1, "t", kind)
+        changed: dict[str, Any] = {"autoscale": AutoscaleConfig(max=3), "faults": (fault,)}
+        result = run(students(), teacher, batches=None, duration_s=50.0, **changed)
         assert {point.desired for point in result.points[2:]} == {3}
         assert result.points[-1].serving == 3
         ordered_s = min(at for at, _ in kinds(result, "serve") if at > 30) - 1.0
-        assert earliest_s - 1e-6 <= ordered_s <= latest_s + 1e-6
+        assert from_s - 1e-6 <= ordered_s <= to_s + 1e-6
+        assert not kinds(result, "drain")  # autoscaling alone ordered a replacement
 
     def test_a_student_that_is_cut_off_scales_nothing(self) -> None:
         """As in a live mesh: it wants replacements, and more teachers may be unreachable too."""
-        result = run(
-            students(),
-            teachers(3, start_s=5.0),
-            batches=None,
-            duration_s=40.0,
-            autoscale=AutoscaleConfig(max=12, freeze_s=1.0, up_after_s=1.0),
-            faults=(ScenarioFault(20.0, "t", "crash", 3),),
-        )
+        config = AutoscaleConfig(max=12, freeze_s=1.0, up_after_s=1.0)
+        teacher, fault = teachers(3, start_s=5.0), ScenarioFault(20.0, "t", "crash", 3)
+        changed: dict[str, Any] = {"autoscale": config, "faults": (fault,)}
+        result = run(students(), teacher, batches=None, duration_s=40.0, **changed)
         served_s = min(at for at, _ in kinds(result, "serve") if at > 20)
         assert {point.desired for point in result.points if 10 <= point.at_s < served_s} == {3}
 
