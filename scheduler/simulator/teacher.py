@@ -78,6 +78,7 @@ class SimulatedTeacher:
         present_from: since when it has been in the mesh, which costs money; None: it is not in it.
         earlier_s: seconds of its earlier stays in the mesh.
         drain_is_known: students know that it takes nothing new.
+        is_due: its lifetime is over.
         batches: number of batches that it labelled and students used; a part of a batch is a
             fraction.
     """
@@ -93,7 +94,7 @@ class SimulatedTeacher:
         self.group = group
         self.state: TeacherState = "starting"
         self.slowdown = 1.0
-        self.leased = self.drain_is_known = False
+        self.leased = self.drain_is_known = self.is_due = False
         self.lease_number = 0
         self.registered_at = self.beats_from = self.earlier_s = self.batches = 0.0
         self.present_from: float | None = None
@@ -366,6 +367,8 @@ class TeacherFleet:
     # -- ends
 
     def _leave(self, teacher: SimulatedTeacher) -> None:
+        """End a teacher whose lifetime is over; one that hangs ends when it wakes."""
+        teacher.is_due = True
         if teacher.state == "serving":
             self.end(teacher, teacher.group.leaves_by)
 
@@ -422,6 +425,8 @@ class TeacherFleet:
             teacher.lease_number += 1  # it sends heartbeats again: the lease does not expire
         else:
             self._register(teacher)
+        if teacher.is_due:
+            self._leave(teacher)
 
     def _plan_expiry(self, teacher: SimulatedTeacher) -> None:
         """Let the lease expire one TTL after the teacher's last heartbeat."""

@@ -93,6 +93,10 @@ class TestTeachers:
         assert 4 <= len(crashes) <= 20  # about ln 2 x 6 a minute
         assert result.teachers[0].started == 6 + sum(at + 3 <= 150 for at, _ in crashes)
         assert result.students[0].batches_per_s > 0.8 / STEP_S
+        teacher = teachers(20, leave_per_minute=0.99)
+        hang = ScenarioFault(1.0, "t", "hang", 20, for_s=200.0)
+        result = run(students(), teacher, batches=None, duration_s=300.0, faults=(hang,))
+        assert [result.points[at].serving for at in (0, -1)] == [20, 0]
 
     def test_slow_runs_are_awaited_and_hopeless_ones_end(self) -> None:
         with pytest.raises(ValueError, match="no student has trained anything"):
