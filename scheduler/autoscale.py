@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from .debounce import DeviationRun, extend_run
 from .rates import rounded_up
+from .units import NotNegative, SecondsOrZero
 
 #: Default and largest `max`: in effect no limit.
 NO_BOUND = 100_000
@@ -59,12 +60,12 @@ class AutoscaleConfig:
 
     min: int = 1
     max: int = NO_BOUND
-    freeze_s: float = 30.0
-    up_after_s: float = 10.0
-    down_after_s: float = 60.0
-    idle_to_zero_s: float = 120.0
-    price_per_teacher_hour: float = 0.0
-    cost_ceiling_per_hour: float | None = None
+    freeze_s: SecondsOrZero = 30.0
+    up_after_s: SecondsOrZero = 10.0
+    down_after_s: SecondsOrZero = 60.0
+    idle_to_zero_s: SecondsOrZero = 120.0
+    price_per_teacher_hour: NotNegative = 0.0
+    cost_ceiling_per_hour: NotNegative | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.min <= self.max <= NO_BOUND:
