@@ -76,6 +76,7 @@ def link_of(member: Any, name: str) -> TeacherLink:
 
 class EngineWorld(RuleBasedStateMachine):
     engine: Engine
+    now: float
 
     @initialize(
         ordered=st.booleans(),
