@@ -160,7 +160,7 @@ def test_a_teacher_is_assigned_once_its_probe_went_well() -> None:
     good, bad = (identity for identity, _ in todo.probes)
     answers = [ProbeAnswer(good, "ok"), ProbeAnswer(bad, "never", "an impostor")]
     todo, write = step(state, ServiceEvents(answers=answers), NOW_S + 1)
-    assert (todo.refused, write.admitted) == (1, {"t0": 1})
+    assert (todo.refused, write.admitted) == (1, {"t0": 1, "t1": "refused: an impostor"})
     assert teachers_of(write) == ("t0",)
     assert [e.text for e in write.entries if e.kind == "refused"] == ["refused: an impostor"]
 
