@@ -283,13 +283,16 @@ class RateLimited(RetryableError):
 class DeviceOutOfMemory(RetryableError):
     """The device had too little memory for a run; a run of fewer rows may succeed.
 
-    Remedy: Nothing for now: the teacher halves its micro-batch. Before its next start, lower
-    `--micro-batch`.
+    Remedy: Nothing for now: the teacher reduces its micro-batch, unless it is `--deterministic`.
+    Before its next start, lower `--micro-batch`.
     """
 
 
 class PredictorCrashed(RetryableError):
-    """The process that runs the model died while it computed the request."""
+    """The process that runs the model died while it computed the request, or lacked a resource.
+
+    In the second case an example then ran well, so the request is to blame.
+    """
 
 
 class WrongInstance(TeacherError):

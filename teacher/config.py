@@ -161,6 +161,7 @@ class PredictorConfig:
         self_test: check the model's answers (`self_test.py`) before serving.
         canary: file with known good answers for the self-test; None for none.
         output_kinds: pairs (output, kind) that override the self-test's findings.
+        keep_micro_batch: keep it even if memory runs out.
     """
 
     model: str
@@ -178,6 +179,7 @@ class PredictorConfig:
     self_test: bool = True
     canary: str | None = None
     output_kinds: tuple[tuple[str, OutputKind], ...] = ()
+    keep_micro_batch: bool = False
 
     def __post_init__(self) -> None:
         if self.canary is not None and not self.self_test:
@@ -334,7 +336,8 @@ class TeacherConfig:
     @property
     def predictors(self) -> tuple[PredictorConfig, ...]:
         """The settings of the predictor of each device."""
-        return tuple(self.predictor.on(device) for device in self.devices)
+        predictor = replace(self.predictor, keep_micro_batch=self.deterministic)
+        return tuple(predictor.on(device) for device in self.devices)
 
     def _check_deterministic(self) -> None:
         if self.predictor.micro_batch is None:

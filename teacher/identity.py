@@ -88,7 +88,7 @@ class TeacherView:
         t_t_s: seconds per sample of one device.
         accepting: whether the model accepts requests.
         restarts: number of restarts of predictor processes.
-        micro_batch_reductions: how often a device ran out of memory, which halved its micro-batch.
+        micro_batch_reductions: how often a device ran out of memory, which reduced its micro-batch.
         registry_answers: whether the registry answered the last heartbeat; None before the
             registration and without a registry.
         samples_per_second: labelled samples per second, over the last seconds.
@@ -125,7 +125,7 @@ class TeacherView:
         )
         yield CounterMetricFamily(
             "edl_teacher_micro_batch_reductions",
-            "Times that a device ran out of memory and halved its micro-batch.",
+            "Times that a device ran out of memory and reduced its micro-batch.",
             self.micro_batch_reductions,
         )
         gauges: tuple[tuple[str, str, float | None], ...] = (

@@ -181,7 +181,7 @@ def submit_parts(
             samples += part.samples
     if not live:
         return lambda: results
-    inputs_by_part = _split_rows(inputs, parts)
+    inputs_by_part = split_rows(inputs, parts)
     try:
         running = submit(
             inputs if len(live) == len(parts) else _concatenate([inputs_by_part[i] for i in live])
@@ -204,7 +204,7 @@ def submit_parts(
                 (results[i],) = run()
             return results
         for i, part_outputs in zip(
-            live, _split_rows(outputs, [parts[i] for i in live]), strict=True
+            live, split_rows(outputs, [parts[i] for i in live]), strict=True
         ):
             results[i] = _checked(part_outputs, parts[i], device_s * parts[i].samples / samples)
         return results
@@ -224,7 +224,7 @@ def _checked(outputs: Mapping[str, Array], part: JobRequest, device_seconds: flo
         return error.with_traceback(None)
 
 
-def _split_rows(
+def split_rows(
     arrays: Mapping[str, Array], parts: Sequence[JobRequest]
 ) -> list[Mapping[str, Array]]:
     """Return the rows of each part, as views."""

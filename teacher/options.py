@@ -70,7 +70,7 @@ Deterministic = Annotated[
     _model(
         "EDL_DETERMINISTIC",
         "Equal requests get bit-identical labels, whatever else is requested: no settings are "
-        "measured, and no requests are merged.",
+        "measured, no requests are merged, and the micro-batch stays even if memory runs out.",
         "--deterministic",
     ),
 ]

@@ -220,7 +220,7 @@ class PredictorProcess:
             start.
         failure: why it was given up, or how it refused the model; None if neither happened.
         restarts: number of restarts.
-        micro_batch_reductions: how often its micro-batch was halved for lack of memory.
+        micro_batch_reductions: how often its micro-batch was reduced for lack of memory.
     """
 
     def __init__(

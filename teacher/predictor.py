@@ -12,13 +12,14 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from ..proto.arena import Arena, tune_allocator
+from ..proto.arena import Arena, Array, tune_allocator
 from ..proto.channel import Channel, Message
 from ..proto.dataclass_json import from_plain, to_plain
 from ..runtime import supervise
@@ -27,6 +28,7 @@ from ..runtime.errors import (
     DeviceOutOfMemory,
     EdlError,
     ModelError,
+    PredictorCrashed,
     RequestRefused,
     RetryableError,
 )
@@ -49,10 +51,12 @@ class LoadedModel:
     Attributes:
         backend: the model.
         ready: the report to the server; its spec has the micro-batch and the kinds of outputs.
+        keep_micro_batch: keep it even if memory runs out.
     """
 
     backend: Backend
     ready: PredictorReady
+    keep_micro_batch: bool = False
 
 
 def prepare_process(cores: Sequence[int]) -> None:
@@ -87,7 +91,7 @@ def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> LoadedM
     _check_outputs(config.output_kinds, backend.spec)
     kinds = self_test(backend, canary, rows, on_progress) if config.self_test else {}
     spec = backend.spec.in_micro_batches(rows).with_kinds({**kinds, **dict(config.output_kinds)})
-    return LoadedModel(backend, PredictorReady(spec, t_t_s, rows))
+    return LoadedModel(backend, PredictorReady(spec, t_t_s, rows), config.keep_micro_batch)
 
 
 def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
@@ -129,9 +133,11 @@ class PredictorLoop:
     A device with a queue gets the next job before it has finished the previous one; a second thread
     then waits for results and sends them.
 
-    A run that fails for lack of memory halves the micro-batch; the requests that failed may be
-    retried. A lost device can fail every run until the process ends. So after a job that failed for
-    lack of any resource, an example is run to find out whether the device still works.
+    A lost device can fail every run until the process ends. So after a request that failed for lack
+    of a resource, an example is run to find out whether the device still works. If it does, the
+    request is to blame, and fails with PredictorCrashed. But if memory ran out, the request is
+    tried with smaller and smaller micro-batches. One that suffices is kept, and the caller may send
+    the request again.
     """
 
     def __init__(
@@ -140,6 +146,7 @@ class PredictorLoop:
         self._backend = loaded.backend
         self._submit = submit_to(loaded.backend)
         self._ready = loaded.ready
+        self._keep_micro_batch = loaded.keep_micro_batch
         self._channel = channel
         self._inputs = inputs
         self._outputs = outputs
@@ -185,9 +192,10 @@ class PredictorLoop:
             JobRequest(samples, outputs_from_text(outputs), deadline_s)
             for samples, outputs, deadline_s in job["parts"]
         ]
-        rows = self._ready.micro_batch
         if isinstance(self._backend, PacedBackend):
             self._backend.arrive(job["at_s"])
+        inputs: Mapping[str, Array] = {}
+        rows = self._ready.micro_batch
         try:
             inputs = jobs.arrays_at(job["inputs"], self._inputs)
             submit = partial(submit_in_micro_batches, self._submit, micro_batch=rows)
@@ -195,28 +203,40 @@ class PredictorLoop:
         except Exception as error:  # such as no memory: the model can still run other jobs
             lost = _job_lost_error(error)
             labels = partial(list, [lost] * len(parts))
-        return partial(self._finish, job["id"], len(parts), rows, labels)
+        return partial(self._finish, job["id"], inputs, parts, rows, labels)
 
     def _finish(
-        self, number: int, parts: int, rows: int, labels: Callable[[], Sequence[Result]]
+        self,
+        number: int,
+        inputs: Mapping[str, Array],
+        parts: Sequence[JobRequest],
+        rows: int,
+        labels: Callable[[], Sequence[Result]],
     ) -> None:
         try:
             results = labels()
         except Exception as error:  # as above
-            results = [_job_lost_error(error)] * parts
-        messages, failures = list[Message](), set[type[EdlError]]()
-        for result in results:
-            messages.append(self._result_message(result))
-            if isinstance(result, RetryableError):
-                failures.add(type(result))
-        if rows == self._ready.micro_batch and DeviceOutOfMemory in failures:
-            self._halve_micro_batch()
-        self._channel.send("done", id=number, results=messages)
-        if failures:
-            self._try_example()
+            results = [_job_lost_error(error)] * len(parts)
+        if any(isinstance(result, RetryableError) for result in results):
+            results = [
+                self._with_blame(result, part_inputs, rows)
+                for result, part_inputs in zip(results, jobs.split_rows(inputs, parts), strict=True)
+            ]
+        self._channel.send("done", id=number, results=[*map(self._result_message, results)])
 
-    def _try_example(self) -> None:
-        """Run an example; if that fails too, the device is lost."""
+    def _with_blame(self, result: Result, inputs: Mapping[str, Array], rows: int) -> Result:
+        """Return the result of a request, as PredictorCrashed if the request is to blame for it."""
+        if not isinstance(result, RetryableError):
+            return result
+        result.__cause__ = result.__context__ = None  # their frames refer to memory of the device
+        if not self._device_works():
+            return result
+        if isinstance(result, DeviceOutOfMemory) and self._find_fitting_size(inputs, rows):
+            return result
+        return PredictorCrashed(str(result))
+
+    def _device_works(self) -> bool:
+        """Whether an example runs; if not, the device is lost."""
         spec = self._backend.spec
         try:
             batch = example_batch(spec.inputs, spec.rows_per_run(1))
@@ -227,15 +247,32 @@ class PredictorLoop:
             self._device_error = error
         except Exception as error:  # such as no memory: the thread must not end unnoticed
             self._device_error = RetryableError(f"{type(error).__name__}: {error}")
+        return self._device_error is None
 
-    def _halve_micro_batch(self) -> None:
-        """Halve the micro-batch from the next job on, and report it."""
-        rows = max(1, self._ready.micro_batch // 2)
-        if rows == self._ready.micro_batch or self._backend.spec.rows_per_run(rows) != rows:
-            return  # it cannot be smaller
-        spec = self._ready.spec.in_micro_batches(rows)
-        self._ready = replace(self._ready, micro_batch=rows, spec=spec)
-        self._channel.send("ready", **to_plain(self._ready))
+    def _find_fitting_size(self, inputs: Mapping[str, Array], rows: int) -> bool:
+        """Find a micro-batch with which memory suffices for a request, and use it from now on.
+
+        Args:
+            inputs: of the request.
+            rows: the micro-batch with which memory ran out.
+
+        Returns:
+            Whether there is one; the request may then be sent again.
+        """
+        samples, current = len(next(iter(inputs.values()))), self._ready.micro_batch
+        sizes = [rows >> n for n in range(1, rows.bit_length())]
+        if self._keep_micro_batch or self._backend.spec.rows_per_run(1) != 1:
+            sizes = []
+        # Those from `samples` on would change nothing. At last as now: memory may be free again.
+        for size in (*(size for size in sizes if size <= current and size < samples), current):
+            with suppress(Exception):
+                submit_in_micro_batches(self._submit, inputs, size)()
+                if size != current:
+                    spec = self._ready.spec.in_micro_batches(size)
+                    self._ready = replace(self._ready, micro_batch=size, spec=spec)
+                    self._channel.send("ready", **to_plain(self._ready))
+                return True
+        return False
 
     def _result_message(self, result: Result) -> Message:
         """Return the message for a result, after copying its labels to shared memory."""

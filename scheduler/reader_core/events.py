@@ -29,7 +29,7 @@ from ..stream_stats import StreamProfile
 #: * "refused": the teacher will never answer this request.
 #: * "full": the teacher has no room for a request now.
 #: * "shut out": the teacher rejects the reader's credentials.
-#: * "crashed": the request crashed a predictor.
+#: * "crashed": the request crashed a predictor, or a resource was missing for it alone.
 #: * "failed": another failure that a retry may solve; the connection holds.
 #: * "bad answer": the answer fails its checks, or does not fit other labels of the batch.
 #: * "lost": the connection broke or is no longer usable, or no answer came in time.

@@ -18,7 +18,7 @@ from edl.proto.arena import Array
 
 HOLD_VARIABLE = "EDL_TEST_HOLD"
 MEMORY_FULL_VARIABLE = "EDL_TEST_MEMORY_FULL"
-KILL, HOLD, NAN = 1001.0, 1002.0, 1003.0
+KILL, HOLD, NAN, LARGE = 1001.0, 1002.0, 1003.0, 1004.0
 
 Function = Callable[[Mapping[str, Array]], dict[str, Array]]
 
@@ -66,6 +66,8 @@ def _steered(inputs: Mapping[str, Array]) -> dict[str, Array]:
     orders = set(x[:, 0].tolist())
     if KILL in orders:
         os.kill(os.getpid(), signal.SIGKILL)
+    if LARGE in orders and len(x) > 2:
+        raise MemoryError
     if HOLD in orders:
         go = Path(os.environ[HOLD_VARIABLE])
         go.with_suffix(f".{os.getpid()}").touch()

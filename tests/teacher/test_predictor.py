@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +24,7 @@ from edl.runtime.errors import (
     BadAnswer,
     DeadlineExceeded,
     DeviceOutOfMemory,
+    PredictorCrashed,
     RequestRefused,
     RetryableError,
 )
@@ -46,14 +48,14 @@ from edl.tests.waiting import wait_until
 class Bench:
     """The socket side's end, by hand; the predictor serves in a thread."""
 
-    def __init__(self, backend: FakeBackend) -> None:
+    def __init__(self, backend: FakeBackend, *, kept: bool = False) -> None:
         self.channel, theirs = Channel.pair()
         self.inputs, self.outputs = Arena.create(), Arena.create()
         self._their_channel = Channel.attach(theirs)
         self.their_inputs = Arena.attach(os.dup(self.inputs.fd))
         self.their_outputs = Arena.attach(os.dup(self.outputs.fd))
         predictor = PredictorLoop(
-            LoadedModel(backend, PredictorReady(backend.spec, 0.001, 8)),
+            LoadedModel(backend, PredictorReady(backend.spec, 0.001, 8), kept),
             self._their_channel,
             self.their_inputs,
             self.their_outputs,
@@ -126,9 +128,9 @@ def bench(backend: FakeBackend) -> Iterator[Bench]:
     ("error", "expected"),
     [
         (RequestRefused("no such word"), RequestRefused),
-        (RetryableError("device lost"), RetryableError),
-        (MemoryError("no room"), RetryableError),
-        (KeyError("a bug of ours"), RetryableError),
+        (RetryableError("cannot identify image file"), PredictorCrashed),
+        (MemoryError("no room"), PredictorCrashed),
+        (KeyError("a bug of ours"), PredictorCrashed),
     ],
 )
 def test_a_failed_job_costs_no_other(
@@ -148,17 +150,21 @@ def test_a_failed_job_costs_no_other(
     assert bench.their_outputs.used_bytes == 64  # nothing of the failed job
 
 
-def launch_fails(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    raise RetryableError("unspecified launch failure")
-
-
-@pytest.mark.parametrize("backend", [FakeBackend(launch_fails), FakeQueue(launch_fails)])
-def test_a_device_that_fails_on_an_example_is_lost(bench: Bench) -> None:
+@pytest.mark.parametrize("backend_class", [FakeBackend, FakeQueue])
+@pytest.mark.parametrize("error", [RetryableError("launch failure"), MemoryError("none is left")])
+def test_a_device_that_fails_on_an_example_is_lost(
+    backend_class: type[FakeBackend], error: Exception
+) -> None:
     """As CUDA is after some errors: the process has to start anew."""
-    with pytest.raises(RetryableError, match="launch failure"):
-        raise jobs.error_of(bench.ask(1, array(2, 4), "sum"))
-    wait_until(lambda: bench.lost is not None)
-    assert "launch failure" in str(bench.lost)
+
+    def fail(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        raise error
+
+    with closing(Bench(backend_class(fail))) as bench:
+        told = bench.ask(1, array(2, 4), "sum")
+        assert told["error"] == "RetryableError"
+        assert told["message"].endswith(str(error))
+        wait_until(lambda: str(bench.lost).endswith(str(error)))
 
 
 def test_outputs_are_encoded_in_the_process(bench: Bench) -> None:
@@ -217,36 +223,17 @@ def with_room_for(rows: int) -> Callable[[Mapping[str, Array]], dict[str, Array]
     return label
 
 
-def test_a_job_without_memory_halves_the_micro_batch(bench: Bench, backend: FakeBackend) -> None:
+def test_a_job_without_memory_reduces_the_micro_batch(bench: Bench, backend: FakeBackend) -> None:
     backend.function = with_room_for(3)
     x = array(11, 4)
-    for number, rows in ((1, 4), (2, 2)):
-        with pytest.raises(DeviceOutOfMemory):
-            raise jobs.error_of(bench.ask(number, x, "double"))
-        assert bench.ready is not None
-        assert bench.ready["micro_batch"] == rows
-        assert bench.ready["spec"]["numerics"] == [*SPEC.numerics, f"micro-batch={rows}"]
+    with pytest.raises(DeviceOutOfMemory):
+        raise jobs.error_of(bench.ask(1, x, "double"))
+    assert bench.ready is not None
+    assert bench.ready["micro_batch"] == 2
+    assert bench.ready["spec"]["numerics"] == [*SPEC.numerics, "micro-batch=2"]
     bench.ready = None
-    labels = bench.labels(bench.ask(3, x, "double"))
-    np.testing.assert_array_equal(labels["double"], x * 2)
+    np.testing.assert_array_equal(bench.labels(bench.ask(2, x, "double"))["double"], x * 2)
     assert bench.ready is None
-
-
-def test_a_micro_batch_of_one_row_stays(bench: Bench, backend: FakeBackend) -> None:
-    backend.function = works_on_an_example
-    told: list[int | None] = []
-    for number in range(6):
-        bench.ready = None
-        assert bench.ask(number, array(9, 4), "sum")["error"] == "DeviceOutOfMemory"
-        told.append(bench.ready["micro_batch"] if bench.ready else None)
-    assert told == [4, 2, 1, None, None, None]
-
-
-def test_a_model_of_a_fixed_batch_keeps_it() -> None:
-    spec = replace(SPEC, inputs=(TensorSpec("x", "FP32", (8, 4)),))
-    with closing(Bench(FakeBackend(works_on_an_example, spec))) as bench:
-        assert bench.ask(1, array(8, 4), "sum")["error"] == "DeviceOutOfMemory"
-        assert bench.ready is None
 
 
 def works_on_an_example(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -254,6 +241,26 @@ def works_on_an_example(inputs: Mapping[str, Array]) -> dict[str, Array]:
     if not np.array_equal(x, example_batch(SPEC.inputs, len(x))["x"]):
         raise DeviceOutOfMemory("CUDA out of memory")
     return double_and_sum(inputs)
+
+
+FIXED = replace(SPEC, inputs=(TensorSpec("x", "FP32", (8, 4)),))
+
+
+@pytest.mark.parametrize(
+    ("backend", "kept", "error"),
+    [
+        (FakeBackend(works_on_an_example), False, "PredictorCrashed"),
+        (FakeBackend(works_on_an_example, FIXED), False, "PredictorCrashed"),
+        (FakeBackend(with_room_for(3)), True, "PredictorCrashed"),
+        (FakeBackend(Mock(side_effect=[DeviceOutOfMemory, {}, {}])), True, "DeviceOutOfMemory"),
+    ],
+)
+def test_a_job_is_to_blame_unless_memory_is_free_again(
+    backend: FakeBackend, kept: bool, error: str
+) -> None:
+    with closing(Bench(backend, kept=kept)) as bench:
+        assert bench.ask(1, array(8, 4), "sum")["error"] == error
+        assert bench.ready is None
 
 
 @pytest.fixture
@@ -290,20 +297,7 @@ def test_two_queued_jobs_without_memory_halve_once(queued: Bench, queue: FakeQue
     assert "error" not in queued.done(1)[0]
     for number in (2, 3):
         assert queued.done(number)[0]["error"] == "DeviceOutOfMemory"
-    assert queued.ready is not None
-    assert queued.ready["micro_batch"] == 4
-
-
-def test_a_device_with_a_queue_is_lost_without_memory_for_an_example(
-    queued: Bench, queue: FakeQueue
-) -> None:
-    def no_memory(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        raise MemoryError("none is left")
-
-    queue.function = no_memory
-    assert queued.ask(1, array(2, 4), "double")["error"] == "RetryableError"
-    wait_until(lambda: queued.lost is not None)
-    assert str(queued.lost) == "MemoryError: none is left"
+    assert (queued.ready or {})["micro_batch"] == 4
 
 
 # --- the labels of a batch
