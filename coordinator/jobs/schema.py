@@ -153,7 +153,7 @@ class NodeInfo(NodeState):
         state = {
             state_field.name: getattr(self, state_field.name) for state_field in fields(NodeState)
         }
-        return LiveNode(node.node_id, node.joined, **state)
+        return LiveNode(node.node_id, node.joined, ranks=len(self.endpoints), **state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ world is recalled at a safe point. `failures.py` decides what to do about a fail
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final, Literal
@@ -39,7 +39,7 @@ class WorldLimits:
         min_nodes: smallest number of nodes of a world.
         max_nodes: largest number of nodes of a world.
         gather_s: see `GATHER_S`.
-        ranks: ranks of each node.
+        ranks: ranks of the leading node, and of nodes that have not come.
         rows: rows of a step, of all ranks; 0: unknown, or each rank reads its own.
         hang_s: see `failures.py`.
     """
@@ -53,10 +53,25 @@ class WorldLimits:
 
     @property
     def capacity(self) -> int:
-        """Largest number of nodes of a world: each of its ranks needs a row of every step."""
+        """Largest number of nodes of a world if all have `ranks` ranks."""
         with_rows = self.rows // self.ranks if self.rows else self.max_nodes
-        # With too few rows for `min_nodes`, the ranks fail.
         return max(self.min_nodes, min(self.max_nodes, with_rows))
+
+    def choose(self, nodes: Sequence[LiveNode]) -> list[LiveNode]:
+        """Return the first of `nodes` for which there is room: each rank needs a row of every step.
+
+        If a step has too few rows for `min_nodes`, return so many all the same: their ranks fail.
+        """
+        chosen: list[LiveNode] = []
+        for node in nodes:
+            if len(chosen) < self.max_nodes and _ranks([*chosen, node]) <= (self.rows or inf):
+                chosen.append(node)
+        return chosen if len(chosen) >= self.min_nodes else list(nodes[: self.min_nodes])
+
+    def is_full(self, nodes: Sequence[LiveNode]) -> bool:
+        """Whether a world of `nodes` has no room for a further node of `ranks` ranks."""
+        has_rows = not self.rows or _ranks(nodes) + self.ranks <= self.rows
+        return len(nodes) >= self.max_nodes or not has_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +105,17 @@ class LiveNode(NodeState):
         node: its id.
         joined: grows with each node that joins.
         seen_s: seconds since the leader first saw it.
+        ranks: number of its ranks.
     """
 
     node: str
     joined: int = 0
     seen_s: float = 0.0
+    ranks: int = 1
+
+
+def _ranks(nodes: Iterable[LiveNode]) -> int:
+    return sum(node.ranks for node in nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,19 +318,24 @@ def _grow(
     limits: WorldLimits, world: World, members: Sequence[LiveNode], progress: WorldProgress
 ) -> WorldDecision:
     """Decide whether to recall a running world for new nodes."""
-    new = [member for member in _candidates(world, members) if member.node not in world.nodes]
-    if not new:
+    others = [member for member in _candidates(world, members) if member.node not in world.nodes]
+    if not others:
         return KeepWorld()
-    names = ", ".join(member.node for member in new)
-    room = limits.capacity - len(world.nodes)
-    if room <= 0:
-        why = f", as a step has {limits.rows} rows" if limits.capacity < limits.max_nodes else ""
-        return KeepWorld(f"{names} in reserve: the world is full with {limits.capacity} nodes{why}")
+    own = [member for member in members if member.node in world.nodes]
+    chosen = limits.choose([*own, *others])
+    new = [member for member in others if member in chosen]
+    names = ", ".join(member.node for member in new or others)
+    if not new:
+        why = f"the world is full with {len(own)} nodes"
+        if len(own) < limits.max_nodes:
+            ranks = _ranks([*own, others[0]])
+            why = f"a step has {limits.rows} rows, too few for {ranks} ranks"
+        return KeepWorld(f"{names} in reserve: {why}")
     if progress.near_end:
         return KeepWorld(f"{names} in reserve: the job is near its end")
     if not progress.stepped:
         return KeepWorld(f"{names} may join once generation {world.number} has made a step")
-    if len(new) < room and any(member.seen_s < limits.gather_s for member in new):
+    if not limits.is_full(chosen) and any(member.seen_s < limits.gather_s for member in new):
         return KeepWorld(f"{names} may join; further nodes may come")
     return RecallWorld(world.number, False, f"{names} came")
 
@@ -368,14 +394,13 @@ def _form(
         (member for member in candidates if member.node not in ended.nodes),
         key=lambda member: member.joined,
     )
-    chosen = [*stayed, *new][: limits.capacity]
+    chosen = limits.choose([*stayed, *new])
     if len(chosen) < limits.min_nodes:
         return KeepWorld(
             f"{len(chosen)} of at least {limits.min_nodes} nodes: waiting without a limit; start"
             " the same command on another node"
         )
-    is_full = len(chosen) == limits.capacity
-    is_early = not is_full and any(member.seen_s < limits.gather_s for member in new)
+    is_early = not limits.is_full(chosen) and any(member.seen_s < limits.gather_s for member in new)
     if is_early and not any(member.failures for member in stayed):
         return KeepWorld(f"{len(chosen)} nodes; further nodes, up to {limits.capacity}, may come")
     origin, keeper = _origin(ended, members, saved)

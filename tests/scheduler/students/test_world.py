@@ -97,15 +97,20 @@ class TestWorld:
     def test_rows_limit_the_world(self) -> None:
         limits = WorldLimits(1, 4, ranks=2, rows=5)
         assert limits.capacity == 2
-        assert formed(decide(limits, None, waiting("a", "b", "c"), WorldProgress(), 0)).nodes == (
-            "a",
-            "b",
-        )
-        full = [*running(3, "a", "b"), *waiting("c")]
+        pairs = [replace(one, ranks=2) for one in waiting("a", "b", "c")]
+        assert formed(decide(limits, None, pairs, WorldProgress(), 0)).nodes == ("a", "b")
+        full = [replace(one, ranks=2) for one in [*running(3, "a", "b"), *waiting("c")]]
         says = decide(limits, World(3, ("a", "b")), full, STEPPING, 0)
-        assert says == KeepWorld(
-            "c in reserve: the world is full with 2 nodes, as a step has 5 rows"
-        )
+        assert says == KeepWorld("c in reserve: a step has 5 rows, too few for 6 ranks")
+        a, b, c = *running(3, "a"), *waiting("b", "c")
+        b, world = replace(b, ranks=5), World(3, ("a",))
+        says = decide(WorldLimits(1, 4, rows=5), world, [a, b], STEPPING, 0)
+        assert says == KeepWorld("b in reserve: a step has 5 rows, too few for 6 ranks")
+        says = decide(WorldLimits(1, 4, rows=5), world, [a, b, c], STEPPING, 0)
+        assert says == RecallWorld(3, False, "c came")
+        (over,) = ended(3, "a")
+        following = decide(WorldLimits(1, 4, rows=5), world, [over, b, c], STEPPING, 0)
+        assert formed(following).nodes == ("a", "c")
         assert WorldLimits(3, 4, ranks=2, rows=5).capacity == 3  # its ranks say what is wrong
         assert WorldLimits(1, 4).capacity == 4
 

@@ -299,12 +299,13 @@ def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
 
 def test_a_node_that_the_world_has_no_use_for_waits_in_reserve(fleet: Fleet) -> None:
     """The ranks tell the batch: the settings do not."""
-    fleet.job = BEFORE_THE_END | {"batch": 2}
+    fleet.job = BEFORE_THE_END | {"batch": 3}
     fleet.settings = {"nodes": (2, 4), "total_batch": None}
     fleet.start("a", "b")
     fleet.reach(1)
+    fleet.settings |= {"ranks_per_node": 2}
     c = fleet.start("c")
-    reserve = "c in reserve: the world is full with 2 nodes, as a step has 2 rows"
+    reserve = "c in reserve: a step has 3 rows, too few for 4 ranks"
     wait_until(lambda: any(reserve in line for line in c.lines))
     fleet.open_gate()
     fleet.finished()
