@@ -131,7 +131,7 @@ class World:
         barred: nodes that are excluded from all later worlds.
         reason: why it was formed.
         fingerprint: fingerprint of all its nodes; empty: unknown.
-        untried: nodes that joined a running job and have not made a step in it.
+        untried: nodes that joined a running job and had not made a step in it before this world.
         data_order: see `fingerprint.data_order`; empty: unknown, as an older version formed the
             world.
     """
@@ -151,6 +151,14 @@ class World:
     def restored_step(self) -> int:
         """Step of the checkpoint that it starts from; 0: there is none."""
         return 0 if self.origin is None else self.origin.step
+
+    def spares_others(self, failure: RankFailure) -> bool:
+        """Whether the job goes on without the node of a failure that must not be retried.
+
+        The node joined a running job and failed before its first step: no evidence against the job.
+        """
+        is_first = failure.step in (0, failure.restored + 1)
+        return failure.is_final and failure.node in self.untried and is_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,10 +360,7 @@ def _next(
     if not has_members(world, members):
         fresh = World(world.number, ())
         return _form(limits, fresh, members, saved, "the job goes on with other nodes")
-    # A final failure of a node that joined a healthy job is no evidence against the job.
-    counted = tuple(
-        failure for failure in failures if not (failure.is_final and failure.node in world.untried)
-    )
+    counted = tuple(failure for failure in failures if not world.spares_others(failure))
     past = (*world.failures, *counted)
     candidates = {member.node for member in _candidates(world, members)}
     reason, barred = failures[0].in_words() if failures else "", world.barred

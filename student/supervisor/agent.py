@@ -416,9 +416,10 @@ class Supervisor:
             self._reporter.failed(failure)
         self._ended_since_s = time.monotonic()
         self._finished = result.ending == "finished"
-        final = [failure for failure in result.failures if failure.is_final]
-        if final and self._generation and self._node in self._generation.world.untried:
-            self._final_failure, self._leaving_since_s = final[0], self._ended_since_s
+        world = self._generation.world if self._generation else None
+        spared = [failure for failure in result.failures if world and world.spares_others(failure)]
+        if spared:
+            self._final_failure, self._leaving_since_s = spared[0], self._ended_since_s
         self._session.update_facts(
             leaving=bool(self._leaving_since_s),
             phase="ended",

@@ -161,7 +161,7 @@ class TestWorld:
         world = World(1, ("a",))
         came = formed(decide(ANY, world, [*ended(1, "a"), *waiting("b")], STEPPING, 5))
         assert (came.nodes, came.untried) == (("a", "b"), ("b",))
-        wrong = RankFailure(2, "b", 1, "crash", usage=True, error="no such data")
+        wrong = RankFailure(2, "b", 1, "crash", 6, usage=True, error="no such data", restored=5)
         alone = RankFailure(2, "b", 1, "crash", gave_up=True, error="no teacher")
         tried = replace(came, untried=())  # it has made a step, so it is the job that cannot work
         for failure, stop in (
@@ -174,6 +174,8 @@ class TestWorld:
             assert (following.nodes, following.failures) == (("a",), ())
             assert failure.error in following.reason
             assert decide(ANY, tried, both, WorldProgress(), 5) == stop
+            later = [a, replace(b, failures=(replace(failure, step=7, restored=5),))]
+            assert isinstance(decide(ANY, came, later, STEPPING, 5), StopJob)
         assert "gave up while it started: no teacher" in alone.in_words()
 
     def test_a_node_is_tried_once_its_world_has_made_a_step(self) -> None:
