@@ -342,8 +342,6 @@ def _record(rank: RankProcess, message: FromRank | int) -> None:
 _OTHERS_AFTER_SAFE_END_S: Final = 60.0
 #: Seconds after which they are killed if one rank has ended in another way.
 _OTHERS_AFTER_LOSS_S: Final = 2.0
-#: Seconds without a message after which a rank counts as silent; waiting ranks report each second.
-_SILENT_S: Final = 4.0
 #: Limit of the positions in a reported failure: all remembered failures must fit on the board.
 _MAX_POSITIONS: Final = 1024
 
@@ -442,8 +440,12 @@ class WorkerRun:
             return
         another_failed = any(r.code not in (None, 0, EXIT_AGAIN) for r in self.workers.ranks)
         for rank in running:
-            silent = rank.suspended or now_s - rank.heard_s > _SILENT_S
-            self.workers.kill("hang" if silent and not another_failed else "peers", [rank.number])
+            suspended = rank.suspended
+            # A rank that computes may be in a long step, which is no hang yet: it notices the loss
+            # itself, or `hung` finds it.
+            if safe or another_failed or suspended or rank.waiting_for:
+                hangs = suspended and not another_failed
+                self.workers.kill("hang" if hangs else "peers", [rank.number])
 
     def _result(self) -> RunResult:
         self.shard_server.close()

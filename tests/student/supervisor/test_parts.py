@@ -39,7 +39,7 @@ from edl.student.checkpoint.storage import unique_name_of
 from edl.student.frameworks.groups import SingleRankGroup
 from edl.student.launch import LOOPBACK, free_endpoints, nodes_of, own_address, read_launcher
 from edl.student.link import ShardServer
-from edl.student.messages import Ask, Order, Progress, Ready
+from edl.student.messages import EXIT_AGAIN, Ask, Left, Order, Progress, Ready
 from edl.student.rank import reporting
 from edl.student.rank.learner import CompletedStep, TrainingPosition
 from edl.student.settings import TrainSettings
@@ -256,6 +256,31 @@ def test_an_evaluation_that_takes_longer_than_a_step_may_is_no_hang(
     assert rank.progress is not None
     assert rank.progress.metrics == {"score": 0.5}
     assert hung([rank.liveness()], hang_s, clock[0] + hang_s) == (0,)
+
+
+def test_a_rank_in_a_long_step_is_not_blamed_for_the_loss_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, orders = (
+        [100.0],
+        [Order(TrainSettings("/job.py", JOB, epochs=1), rank=n) for n in (0, 1)],
+    )
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    ranks = [
+        RankProcess(order, Mock(), Mock(), Ready(), at_s=99.0, heard_s=99.0) for order in orders
+    ]
+    busy, adrift = ranks
+    adrift.code, adrift.last = EXIT_AGAIN, Left(5, False, "a rank is gone")
+    group: Any = Mock(ranks=ranks, running=[busy], shard_server=Mock(waiting=""))
+    group.receive.side_effect = [[(adrift, EXIT_AGAIN)], [], []]
+    run = workers.WorkerRun(group, 0, Mock())
+    assert run.poll(0.0) is None
+    clock[0] += 30.0
+    assert run.poll(0.0) is None
+    group.kill.assert_not_called()
+    busy.waiting_for, busy.heard_s = "the other ranks", clock[0]
+    assert run.poll(0.0) is None
+    group.kill.assert_called_once_with("peers", [0])
 
 
 # --- what ranks ask
