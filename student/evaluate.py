@@ -188,12 +188,16 @@ class RankEvaluation:
         settings: settings of the job.
         precision: precision of the forward pass.
 
+    Attributes:
+        waits: whether it waits for `feed("eval")`.
+
     Raises:
         JobError: `metrics()` of the job fails.
     """
 
     def __init__(self, spec: JobSpec, settings: TrainSettings, precision: Precision) -> None:
         self._spec = spec
+        self.waits = False
         #: Rows of a batch, if the feed is a data set.
         self._batch = settings.micro_batch or settings.total_batch or 64
         self._scores = Scores(spec)
@@ -231,9 +235,7 @@ class RankEvaluation:
         self._scores.clear()
         rows = 0
         with framework.evaluating(model):
-            for fields in _batches_of_rank(
-                feed_of(self._spec, "eval", self._batch), group, self._only_rank_0
-            ):
+            for fields in self._batches(group):
                 batch = split_batch(fields, tensor=framework.tensor)
                 with self._precision.forward(), self._spec.job_errors("model"):
                     outputs = batch.forward(model)
@@ -241,6 +243,17 @@ class RankEvaluation:
                 rows += batch.rows
                 report(rows)
         return [rows, self._scores.values()]
+
+    def _batches(self, group: Group) -> Iterator[Any]:
+        self.waits = True
+        try:
+            feed = feed_of(self._spec, "eval", self._batch)
+            for fields in _batches_of_rank(feed, group, self._only_rank_0):
+                self.waits = False
+                yield fields
+                self.waits = True
+        finally:
+            self.waits = False
 
 
 def _batches_of_rank(feed: Any, group: Group, all_batches: bool) -> Iterator[Any]:

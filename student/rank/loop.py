@@ -80,6 +80,8 @@ class Loop:
             self.reporter.waits_for("the other ranks")
         elif self.waits:
             self.reporter.waits_for(self.prefetcher.waiting_for())
+        elif self.reporter.evaluation.waits:
+            self.reporter.waits_for("the next batch of its evaluation")
 
     def close(self) -> None:
         """Stop reading batches."""

@@ -1,7 +1,7 @@
 """Reports of a rank to its supervisor, its log of sample ids, and its snapshots.
 
-While a rank waits for its batch or for other ranks, it reports this every second. While it
-evaluates, it reports after batches, at most once a second. While it computes a step, it reports
+While a rank waits for a batch or for other ranks, it reports this every second. While it evaluates,
+it also reports after batches, at most once a second. While it computes a step, it reports
 nothing. So if a world makes no progress, the rank that reports nothing is the one that hangs. At
 safe points, a `Saver` copies the state of all ranks into memory that outlives them.
 """

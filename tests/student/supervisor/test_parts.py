@@ -42,6 +42,7 @@ from edl.student.link import ShardServer
 from edl.student.messages import EXIT_AGAIN, Ask, Left, Order, Progress, Ready
 from edl.student.rank import reporting
 from edl.student.rank.learner import CompletedStep, TrainingPosition
+from edl.student.rank.loop import Loop
 from edl.student.settings import TrainSettings
 from edl.student.show.displays import Plain
 from edl.student.show.status import TrainingStatus
@@ -240,7 +241,15 @@ def test_an_evaluation_that_takes_longer_than_a_step_may_is_no_hang(
 
     job, link, saver, prefetcher = (Mock() for _ in range(4))
     job.metrics.return_value = {"score": metric}
-    job.feed.return_value = [(np.ones((2, 2)), np.ones(2))] * 3
+
+    def feed(part: str) -> Iterator[Any]:
+        for _ in range(3):  # its start takes longer than a step may, too
+            clock[0] += 40.0
+            loop.report_wait()
+            assert not hung([rank.liveness()], hang_s, clock[0])
+        yield from [(np.ones((2, 2)), np.ones(2))] * 3
+
+    job.feed.side_effect = feed
     job.framework.tensor = lambda leaf: leaf
     job.framework.evaluating = job.job_errors = saver.forward = MagicMock()
     link.send.side_effect = lambda message: workers._record(rank, message)  # noqa: SLF001 - no process
@@ -249,6 +258,7 @@ def test_an_evaluation_that_takes_longer_than_a_step_may_is_no_hang(
     evaluation = evaluate.RankEvaluation(job, order.settings, saver)
     position = TrainingPosition()
     reporter = reporting.RankReporter(order, link, saver, evaluation, prefetcher, position, {})
+    loop = Loop(saver.learner, prefetcher, Mock(), reporter, Mock(), Mock())
     reporter.step_done(CompletedStep(1, 0, [], 4, 4, {}, 0.1, 0.0))
     assert reporter.epoch_done()
     assert not hung([rank.liveness()], hang_s, clock[0])
