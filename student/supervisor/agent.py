@@ -20,6 +20,7 @@ from ...scheduler.students.fingerprint import (
     optimizer_changes,
     since_checkpoint,
 )
+from ...scheduler.students.saving import CheckpointHistory
 from ...scheduler.students.world import (
     GATHER_S,
     RecallWorld,
@@ -49,8 +50,8 @@ _POLL_S: Final = 0.05
 _LEAVE_S: Final = 15.0
 #: Seconds for which ranks may still run after the job is done.
 _FINISH_S: Final = 60.0
-#: Seconds for which a leaving node tries to write the last snapshot, and for which a starting node
-#: waits for its checkpoint.
+#: Seconds for which a leaving node tries to write the last snapshot, a starting node waits for its
+#: checkpoint, and a leader tries to read the newest one.
 CHECKPOINT_TIMEOUT_S: Final = 60.0
 
 
@@ -123,7 +124,7 @@ class Supervisor:
             self._checkpoints, self._dependencies.checkpoint_timeout_s
         )
         self._leader = RendezvousLeader(
-            board, settings.job, limits, self._checkpoints.verifier.newest, self._publish_facts
+            board, settings.job, limits, self._newest_for_leader, self._publish_facts
         )
         self._session = RendezvousSession(
             board, settings.job, node, self._leader.step, self._dependencies.ttl_s
@@ -133,6 +134,8 @@ class Supervisor:
         self._worker_run: WorkerRun | None = None
         self._starting_since_s = 0.0  # when this node began to wait for a checkpoint; 0: no wait
         self._leaving_since_s = 0.0  # when this node began to leave; 0: it does not
+        self._unreadable_since_s = 0.0  # when this node, as the leader, failed to read checkpoints
+        self._unreadable: CheckpointUnavailable | None = None  # why, if it has failed for too long
         self._ended_since_s = 0.0  # when its ranks, or the job, ended; 0: not yet
         self._finished = False  # the ranks of this node have finished the job
         self._fingerprint: Fingerprint = {}
@@ -146,8 +149,8 @@ class Supervisor:
         Raises:
             UsageError: the job file or a setting is wrong, or differs from the job's.
             NoTeacherAvailable: no teacher came in the time that the job allows.
-            CheckpointUnavailable: checkpoints cannot be read at the start, or a snapshot cannot be
-                written.
+            CheckpointUnavailable: checkpoints cannot be read when the node or a generation starts,
+                or a snapshot cannot be written.
             EdlError: the job failed or continues without this node, or the job board does not
                 answer at the start.
         """
@@ -218,6 +221,22 @@ class Supervisor:
         number = view.generation.number if view.generation else 0
         return self._checkpoints.verifier.newest(number, view.history)
 
+    def _newest_for_leader(
+        self, number: int, history: CheckpointHistory
+    ) -> NewestCheckpoint | None:
+        """Return the newest checkpoint; if it stays unavailable, `_poll` raises the error."""
+        try:
+            newest = self._checkpoints.verifier.newest(number, history)
+        except CheckpointUnavailable as error:
+            self._unreadable_since_s = self._unreadable_since_s or time.monotonic()
+            failing_s = time.monotonic() - self._unreadable_since_s
+            if failing_s > self._dependencies.checkpoint_timeout_s:
+                self._unreadable = error
+            raise
+        if newest is not None:
+            self._unreadable_since_s = 0.0
+        return newest
+
     def _check_fits_checkpoint(self, newest: Checkpoint) -> None:
         saved, accepted = newest.provenance.fingerprint, self._settings.accept_changes
         if not saved:
@@ -267,6 +286,8 @@ class Supervisor:
         else:
             time.sleep(_POLL_S)
         view = self._session.view
+        if self._unreadable is not None:
+            raise self._unreadable
         self._show(view)
         if view.outcome is not None:
             return self._job_ended(view.outcome)
@@ -311,7 +332,7 @@ class Supervisor:
             )
             self._worker_run.close()
             self._worker_run = None
-        self._starting_since_s = 0.0
+        self._starting_since_s = self._unreadable_since_s = 0.0
         world = generation.world
         if self._node in world.barred:
             raise EdlError(f"the job goes on without node {self._node}: {world.reason}")
@@ -339,6 +360,7 @@ class Supervisor:
         If it stays unavailable, raise an error, or report that the start failed.
         """
         checkpoint: Checkpoint | None = None
+        unreadable: CheckpointUnavailable | None = None
         step, is_missing = generation.world.restored_step, False
         if generation.world.origin is not None:
             if not self._checkpoints.search_due:
@@ -349,6 +371,7 @@ class Supervisor:
                 is_missing = checkpoint is None and not generation.world.keeper
             except CheckpointUnavailable as error:
                 log.warning("%s; the next attempt follows", error)
+                unreadable = error
             if checkpoint is None:
                 waited_s = time.monotonic() - self._starting_since_s
                 if waited_s > self._dependencies.checkpoint_timeout_s:
@@ -357,8 +380,11 @@ class Supervisor:
                         node
                         for node, info in facts
                         if info.generation == generation.number and info.saved >= step
+                        if unreadable is None
                     ]
                     raise_if_unreachable(self._checkpoints, step, waited_s, self._node, nodes)
+                    if unreadable is not None:
+                        raise unreadable
                     if is_missing:  # it was removed or damaged after the leader had verified it
                         place = self._checkpoints.url
                         why = f"no node sees the checkpoint of step {step} at {place} any more"

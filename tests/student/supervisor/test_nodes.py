@@ -196,6 +196,18 @@ def test_a_job_goes_on_if_the_checkpoint_of_its_generation_is_removed_before_it_
     assert [one["restored"] for one in fleet.events("generation")] == [0, 20, 20], "from memory"
 
 
+@pytest.mark.parametrize("search", ["find", "newest_for_next_generation"])
+def test_a_node_whose_checkpoints_stay_unreadable_ends(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, search: str
+) -> None:
+    fleet.job, fleet.means = {"gate": 25}, replace(MEANS, checkpoint_timeout_s=2.0)
+    node = fleet.start("a")
+    wait_until(lambda: newest_step(fleet.folder / "checkpoints") == 20)
+    monkeypatch.setattr(Repository, search, Mock(side_effect=CheckpointUnavailable("expired key")))
+    node.kill(0)
+    assert "expired key" in node.error(CheckpointUnavailable)
+
+
 def test_three_crashes_on_one_step_end_the_job_even_if_no_checkpoint_can_be_written(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
