@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
+import fcntl
 import ipaddress
 import socket
+import struct
+from pathlib import Path
 
 from .errors import AddressInUse, UsageError
 
 _LOOPBACK = "127.0.0.1"
+#: Linux: the request for the IPv4 addresses of all interfaces, and the size of each entry.
+_SIOCGIFCONF, _IFREQ_BYTES = 0x8912, 40
 
 
 def split_listen(listen: str) -> tuple[str, int]:
@@ -121,6 +127,29 @@ def advertised_host(host: str) -> str:
         f"--advertise {host} needs an address of this machine, but its name {host_name} has none "
         "that others can reach: advertise a name or an address that they can reach"
     )
+
+
+def interface_of(host: str) -> str:
+    """Return the name of the network interface with this address; empty: unknown."""
+    with contextlib.suppress(OSError):
+        info = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)[0]
+        address = ipaddress.ip_address(str(info[4][0]).partition("%")[0])
+        if address.is_loopback:  # other machines may resolve the name to another address
+            return "lo" if is_loopback(host) else ""
+        if address.version == 6:
+            for line in Path("/proc/net/if_inet6").read_text().splitlines():
+                if line.startswith(address.packed.hex()):
+                    return line.split()[-1]
+            return ""
+        entries = array.array("B", bytes(_IFREQ_BYTES * 1024))
+        request = struct.pack("iP", len(entries), entries.buffer_info()[0])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            nbytes, _ = struct.unpack("iP", fcntl.ioctl(probe, _SIOCGIFCONF, request))
+        for start in range(0, nbytes, _IFREQ_BYTES):
+            name, packed = struct.unpack_from("16s4x4s", entries, start)
+            if packed == address.packed:
+                return str(name.rstrip(b"\0").decode())
+    return ""
 
 
 def join_address(host: str, port: int) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...proto.arena import Array
+from ...runtime.addresses import interface_of
 from ...runtime.errors import PeerLost
 
 #: Limit of the bytes of a bucket of several parameters. Large buckets need fewer collectives; with
@@ -83,6 +85,9 @@ class DistributedGroup(ABC):
         self._meetings = 0
         self._parameters: Sequence[Any] | None = None
         self._buckets: list[list[Any]] = []
+        # Else gloo would take the address of the host's name, which may be loopback.
+        if interface := interface_of(endpoints[rank].rpartition(":")[0]):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         try:
             self._store = self._open_store(endpoints)
             self._meet()

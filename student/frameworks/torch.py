@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ...distill_reader.structure import map_leaves
 from ...proto.arena import Array, dtype_named
-from ...runtime.addresses import is_loopback
 from ...runtime.errors import CheckpointMismatch, UsageError
 from ..settings import Amp
 from . import Framework, FrameworkName, LearningRate, Precision, check_has_gpu, from_json, to_json
@@ -44,11 +42,13 @@ class TorchGroup(DistributedGroup):
 
     def _open_store(self, endpoints: Sequence[str]) -> Any:
         host, _, port = endpoints[0].rpartition(":")
-        host = host.strip("[]")
-        if is_loopback(host):  # else gloo would resolve the host's name
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         return dist.TCPStore(
-            host, int(port), self.world, self.rank == 0, _TIMEOUT, wait_for_workers=False
+            host.strip("[]"),
+            int(port),
+            self.world,
+            self.rank == 0,
+            _TIMEOUT,
+            wait_for_workers=False,
         )
 
     def _form_group(self) -> None:

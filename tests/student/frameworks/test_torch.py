@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,8 +13,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import psutil
 import pytest
 
+from edl.runtime.addresses import join_address
 from edl.runtime.errors import CheckpointMismatch, JobError, UsageError
 from edl.student import load_job
 from edl.student.checkpoint.capture import TrainingObjects, capture, restore
@@ -275,11 +279,25 @@ class TwoRanks:
     def wait(self) -> None: ...
 
 
-def join(ranks: TwoRanks, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> Group:
+def join(
+    ranks: TwoRanks, monkeypatch: pytest.MonkeyPatch, rank: int = 0, host: str = "127.0.0.1"
+) -> Group:
     monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: ranks)
     monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **__: None)
     monkeypatch.setattr("torch.distributed.all_reduce", ranks.all_reduce)
-    return TORCH.join(rank, ["127.0.0.1:1", "127.0.0.1:2"], "cpu")
+    return TORCH.join(rank, [join_address(host, 1), join_address(host, 2)], "cpu")
+
+
+def test_gloo_takes_the_interface_of_the_ranks_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "chosen")
+    join(TwoRanks(same_as_ours=True), monkeypatch)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "chosen", "by the user"
+    for name, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            if entry.family in (socket.AF_INET, socket.AF_INET6):
+                monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+                join(TwoRanks(same_as_ours=True), monkeypatch, host=entry.address)
+                assert os.environ["GLOO_SOCKET_IFNAME"] == name
 
 
 def test_buffers_that_are_equal_on_all_ranks_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
