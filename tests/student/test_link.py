@@ -57,10 +57,8 @@ def test_messages_arrive_as_they_were_sent(ends: tuple[Channel, RankLink]) -> No
     for word in SAID:
         assert link.send(word)
     assert tuple(map(messages.from_rank, islice(channel, len(SAID)))) == SAID
-    assert messages.from_supervisor(messages.Leave().to_json()) == messages.Leave()
-    assert messages.from_supervisor(messages.Answer(3, [1, 2]).to_json()) == messages.Answer(
-        3, [1, 2]
-    )
+    for answer in (messages.Leave(), messages.Answer(3, [1, 2])):
+        assert messages.from_supervisor(answer.to_json()) == answer
 
 
 def test_concurrent_requests_get_their_own_answers(ends: tuple[Channel, RankLink]) -> None:

@@ -79,12 +79,8 @@ def formed(decision: WorldDecision) -> World:
 class TestWorld:
     def test_job_begins_with_the_first_nodes_there_is_room_for(self) -> None:
         world = formed(decide(ANY, None, waiting("a", "b"), WorldProgress(), saved=7))
-        assert (world.number, world.nodes, world.restored_step, world.keeper) == (
-            1,
-            ("a", "b"),
-            7,
-            "",
-        )
+        assert (world.number, world.nodes) == (1, ("a", "b"))
+        assert (world.restored_step, world.keeper) == (7, "")
         too_few = decide(WorldLimits(2, 4), None, waiting("a"), WorldProgress(), 0)
         assert isinstance(too_few, KeepWorld)
         assert "1 of at least 2" in too_few.reason
@@ -177,9 +173,6 @@ class TestWorld:
             later = [a, replace(b, failures=(replace(failure, step=7, restored=5),))]
             assert isinstance(decide(ANY, came, later, STEPPING, 5), StopJob)
         assert "gave up while it started: no teacher" in alone.in_words()
-
-    def test_a_node_is_tried_once_its_world_has_made_a_step(self) -> None:
-        came = World(2, ("a", "b"), untried=("b",))
         both = ended(2, "a", "b")
         assert formed(decide(ANY, came, both, WorldProgress(), 5)).untried == ("b",)
         assert formed(decide(ANY, came, both, STEPPING, 5)).untried == ()
@@ -189,10 +182,8 @@ class TestWorld:
         a, b = running(3, "a", "b")
         failure = RankFailure(3, "b", 1, "killed", 17, error="ended by SIGKILL")
         failed = replace(b, phase="ended", ending="failed", failures=(failure,), snapshot=15)
-        recall = decide(ANY, world, [a, failed], STEPPING, 0)
-        assert isinstance(recall, RecallWorld)
-        assert recall.at_once
-        assert "rank 1 on node b died on step 17" in recall.reason
+        reason = "rank 1 on node b died on step 17 of epoch 0: ended by SIGKILL"
+        assert decide(ANY, world, [a, failed], STEPPING, 0) == RecallWorld(3, True, reason)
         following = formed(decide(ANY, world, [*ended(3, "a"), failed], STEPPING, saved=10))
         assert following.nodes == ("a", "b")
         assert (following.restored_step, following.keeper) == (15, "b")
@@ -200,14 +191,11 @@ class TestWorld:
 
     def test_lost_nodes(self) -> None:
         world = World(3, ("a", "b"))
-        recall = decide(ANY, world, running(3, "a"), STEPPING, 0)
-        assert isinstance(recall, RecallWorld)
-        assert recall.at_once
-        assert "node b was lost" in recall.reason
+        recall = RecallWorld(3, True, "node b was lost: its lease ran out")
+        assert decide(ANY, world, running(3, "a"), STEPPING, 0) == recall
         following = formed(decide(ANY, world, ended(3, "a"), STEPPING, saved=4))
         assert following.nodes == ("a",)
         assert following.restored_step == 4
-        world = World(3, ("a", "b"))
         waits = decide(ANY, world, running(3, "a"), STEPPING, 0, settled=False)
         assert waits == KeepWorld("waiting for b: the job board was unavailable")
         there = running(3, "a", "b")
@@ -327,6 +315,12 @@ def failed_at(
     ]
 
 
+def stopped(reaction: ExcludeNode | StopJob | None) -> str:
+    assert isinstance(reaction, StopJob)
+    assert not reaction.usage
+    return reaction.report
+
+
 class TestLadder:
     def test_restart_then_without_the_node(self) -> None:
         assert react_to_failures(failed_at(7), BOTH, 1) is None
@@ -341,11 +335,9 @@ class TestLadder:
 
     def test_third_failure_on_one_step_gives_up(self) -> None:
         told = failed_at(7, 7, 7, epoch=2, positions=(3, 4, 5, 9))
-        reaction = react_to_failures(told, BOTH, 2)
-        assert isinstance(reaction, StopJob)
-        assert not reaction.usage
-        assert "step 7 of epoch 2 (positions 3-5, 9): ValueError: x" in reaction.report
-        assert "3 times" in reaction.report
+        report = stopped(react_to_failures(told, BOTH, 2))
+        assert "step 7 of epoch 2 (positions 3-5, 9): ValueError: x" in report
+        assert "3 times" in report
         told = [
             RankFailure(n, "ab"[n % 2], n, "crash", 7, error="x") for n in range(1, SAME_STEP + 1)
         ]
@@ -383,16 +375,12 @@ class TestLadder:
     def test_a_restored_checkpoint_is_progress_once(self) -> None:
         told = failed_at(*[0] * NO_PROGRESS, how="lost", restored=40)
         assert react_to_failures(told[:-1], BOTH, 1) is None
-        reaction = react_to_failures(told, BOTH, 1)
-        assert isinstance(reaction, StopJob)
-        assert "came no further than step 40" in reaction.report
+        assert "came no further than step 40" in stopped(react_to_failures(told, BOTH, 1))
 
     def test_the_report_names_the_furthest_step_of_several_ranks(self) -> None:
         told = failed_at(9, 5, 4, 3, 2, 1)
         told += [replace(told[-1], rank=rank) for rank in range(NO_PROGRESS)]
-        reaction = react_to_failures(told, BOTH, 2)
-        assert isinstance(reaction, StopJob)
-        assert "came no further than step 9" in reaction.report
+        assert "came no further than step 9" in stopped(react_to_failures(told, BOTH, 2))
 
     def test_a_lost_node_does_not_exclude_the_one_that_failed_before(self) -> None:
         told = [*failed_at(7, 7), RankFailure(3, "b", how="lost")]

@@ -159,9 +159,8 @@ def test_a_disk_without_enough_room(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     older = repository.save(contents_of(1))
     small = SimpleNamespace(f_bavail=10, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: small)
-    with pytest.raises(
-        CheckpointUnavailable, match=r"40\.0 KiB are free, \d+\.\d KiB are needed"
-    ) as e:
+    full = r"40\.0 KiB are free, \d+\.\d KiB are needed"
+    with pytest.raises(CheckpointUnavailable, match=full) as e:
         repository.save(contents_of(2))
     assert e.value.full
     assert [path.name for path in tmp_path.iterdir()] == [older.name]

@@ -16,12 +16,7 @@ import safetensors.numpy as library
 from typer.testing import CliRunner
 
 from edl.runtime.errors import CheckpointDamaged, UsageError
-from edl.student.checkpoint import (
-    Checkpoint,
-    Contents,
-    Repository,
-    open_checkpoint,
-)
+from edl.student.checkpoint import Checkpoint, Contents, Repository, open_checkpoint
 from edl.student.checkpoint.checkpoint import Provenance, pack_manifest
 from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.file_format import read_arrays
@@ -72,8 +67,6 @@ def test_the_newest_are_kept(url: str) -> None:
         repository.save(contents_of(step))
     assert [one.step for one in repository.list()] == [40, 40]
     check(open_checkpoint(url))
-    with pytest.raises(UsageError, match="at least one"):
-        Repository(url, keep=0)
     check(Repository(url).load(repository.save(contents_of(2))))  # never pruned by its own save
 
 
@@ -108,9 +101,7 @@ def test_a_damaged_newest_checkpoint_evicts_no_valid_one(url: str) -> None:
     older = Repository(url).save(contents_of(1))
     newer = Repository(url).save(contents_of(9))
     damage(newer, "model.safetensors", flip)
-    assert [one.step for one in Repository(url, keep=1).prune()] == [], (
-        "step 1 is all that there is"
-    )
+    assert not Repository(url, keep=1).prune(), "step 1 is all that there is"
     assert Repository(url, keep=2).save(contents_of(2)).step == 2
     assert [one.step for one in Repository(url).list()] == [9, 2, 1]
     assert Repository(url, keep=1).save(contents_of(2)).step == 2

@@ -189,13 +189,7 @@ def test_a_checkpoint_does_not_grow_with_the_number_of_epochs() -> None:
     board, feed, saved = JobBoard(MemoryStore()), batched(12, 4), None
     for generation, epochs in ((1, (0, 1, 2)), (2, (3, 4))):
         ranks = world_of(
-            board,
-            feed,
-            settings_of(),
-            generation=generation,
-            world=2,
-            saved=saved,
-            epoch=epochs[0],
+            board, feed, settings_of(), generation=generation, world=2, saved=saved, epoch=epochs[0]
         )
         base = saved
         for epoch in epochs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -183,14 +184,11 @@ def test_a_rank_hears_what_teachers_publish_of_their_outputs(teacher: ScriptedTe
     options = Distill("teachers").reader_options()
     source = batches("tuple") * 100
     reader = DistilReader(source, teachers=[teacher.address], **options)
-    prefetcher = BatchPrefetcher(reader, Mock(), loss.on_label_kinds, (), Mock())
-    try:
+    with closing(BatchPrefetcher(reader, Mock(), loss.on_label_kinds, (), Mock())) as prefetcher:
         prefetcher.begin()
         taken = iter(partial(prefetcher.take, DEADLINE_S), END_OF_EPOCH)
         with pytest.raises(UsageError, match=r"output 'logits' is neither"):
             list(taken)
-    finally:
-        prefetcher.close()
 
 
 @pytest.mark.parametrize(

@@ -167,12 +167,9 @@ def test_elsewhere_there_are_plain_lines() -> None:
 
 
 class Broken(io.StringIO):
-    """A file whose first write after each `fails` raises that error."""
+    """A file whose next write raises `error`, if it is set."""
 
     error: OSError | None = None
-
-    def fails(self, error: OSError) -> None:
-        self.error = error
 
     def write(self, text: str) -> int:
         error, self.error = self.error, None
@@ -186,7 +183,7 @@ def test_a_training_goes_on_if_a_line_cannot_be_written(error: OSError) -> None:
     file = Broken()
     display = open_display(Console(file=file), "digits")
     display.line("before")
-    file.fails(error)
+    file.error = error
     display.line("lost")
     display.line("after")
     display.close()
@@ -198,7 +195,7 @@ def test_a_training_goes_on_if_its_terminal_is_closed(monkeypatch: pytest.Monkey
     file = Broken()
     console = Console(file=file, force_terminal=True, color_system=None)
     display = open_display(console, "digits")
-    file.fails(OSError(errno.EIO, "no terminal"))
+    file.error = OSError(errno.EIO, "no terminal")
     display.line("lost")
     display.line("lost, too")
     display.close()

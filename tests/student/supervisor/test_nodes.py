@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -481,55 +482,51 @@ def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
         raise ValueError("no answer to that")
 
     order = order_in(tmp_path, asks=True)
-    crew = WorkerGroup([order], Mock(answer=answer), lambda rank, line: None, STAND_IN)
     said = list[FromRank | int]()
 
     def waits() -> bool:
         said.extend(word for _, word in crew.receive(0.05))
         return any(isinstance(word, Progress) and word.waiting_for for word in said)
 
-    try:
+    group = WorkerGroup([order], Mock(answer=answer), lambda rank, line: None, STAND_IN)
+    with closing(group) as crew:
         wait_until(waits)
         may_answer.set()
         wait_until(lambda: bool(crew.receive(0.05)) and not crew.running)
         assert "SIGKILL" in crew.ranks[0].ending()
-    finally:
-        may_answer.set()
-        crew.close()
 
 
 def test_a_rank_that_sends_an_invalid_message_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     order = order_in(tmp_path, gate=1, invalid="a word")
-    workers = WorkerGroup([order], Mock(), lambda rank, line: None, STAND_IN)
-    try:
+    with closing(WorkerGroup([order], Mock(), lambda rank, line: None, STAND_IN)) as workers:
         wait_until(lambda: bool(workers.receive(0.05)) and not workers.running)
         assert "SIGKILL" in workers.ranks[0].ending()
-    finally:
-        workers.close()
     assert "killing rank 0: a rank sent an invalid message 'saved': step: 'a word'" in caplog.text
 
 
+@contextmanager
+def run_of(order: Order) -> Iterator[WorkerRun]:
+    workers = WorkerGroup([order], Mock(waiting=""), lambda rank, line: None, STAND_IN)
+    with closing(WorkerRun(workers, 0, lambda rank, message: None)) as run:
+        yield run
+
+
 def test_a_rank_that_hung_because_it_was_suspended_is_reported_as_such(tmp_path: Path) -> None:
-    order, server = order_in(tmp_path, gate=1), Mock(waiting="")
-    workers = WorkerGroup([order], server, lambda rank, line: None, STAND_IN)
-    run = WorkerRun(workers, 0, lambda rank, message: None)
-    (rank,) = workers.ranks
     found: list[RunResult] = []
 
     def ended() -> bool:
         found.extend(filter(None, [run.poll(0.05)]))
         return bool(found)
 
-    try:
+    with run_of(order_in(tmp_path, gate=1)) as run:
+        (rank,) = run.workers.ranks
         wait_until(lambda: ended() or rank.ready is not None)
         rank.process.send_signal(signal.SIGSTOP)
         wait_until(lambda: rank.suspended)
-        workers.kill("hang", [0])
+        run.workers.kill("hang", [0])
         wait_until(ended)
-    finally:
-        run.close()
     (failure,) = found[0].failures
     assert failure.how == "hang"
     assert failure.error.endswith("it was suspended")
@@ -541,11 +538,9 @@ def test_a_rank_does_not_hang_because_its_supervisor_was_suspended(
     pauses = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(pauses))
     monkeypatch.setattr("edl.student.supervisor.workers.time", clock)
-    order, server = order_in(tmp_path, step_s=2 * DEADLINE_S), Mock(waiting="")
-    workers = WorkerGroup([order], server, lambda rank, line: None, STAND_IN)
-    run = WorkerRun(workers, 0, lambda rank, message: None)
-    (rank,) = workers.ranks
-    try:
+    order = order_in(tmp_path, step_s=2 * DEADLINE_S)
+    with run_of(order) as run:
+        (rank,) = run.workers.ranks
         wait_until(lambda: run.poll(0.05) is None and rank.ready is not None)
         pauses.append(10 * order.settings.hang_s)
         run.poll(0.0)
@@ -553,9 +548,7 @@ def test_a_rank_does_not_hang_because_its_supervisor_was_suspended(
         for _ in range(4 * round(order.settings.hang_s)):
             pauses.append(0.5)
             run.poll(0.0)
-        assert [one.killed_for for one in workers.ranks] == ["hang"]
-    finally:
-        run.close()
+        assert [one.killed_for for one in run.workers.ranks] == ["hang"]
 
 
 def test_the_plan_names_the_rows_of_a_rank_at_both_limits(tmp_path: Path) -> None:
@@ -572,31 +565,33 @@ def test_the_plan_names_the_rows_of_a_rank_at_both_limits(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def test_a_plan_without_teachers_fails_before_the_model_is_made(tmp_path: Path) -> None:
-    job = tmp_path / "job.py"
-    job.write_text(
-        "from edl.student import Distill\n"
-        'FRAMEWORK = "paddle"\n'
-        "def model(): raise AssertionError\n"
-        "loss = optimizer = feed = lambda *given: None\n"
-        'def distill(): return Distill("s")\n'
-    )
-    lines = plan(rank_settings(job_file=str(job), epochs=1))
-    with pytest.raises(UsageError, match="the job distils: give --redis"):
-        next(lines)
+DISTILS = """
+from edl.student import Distill
+FRAMEWORK = "paddle"
+def model(): raise AssertionError  # the plan fails before
+loss = optimizer = feed = lambda *given: None
+def distill(): return Distill("s")
+"""
+UNKNOWN_BATCH = """
+from edl.distill_reader import Batched
+FRAMEWORK = "paddle"
+model = loss = optimizer = lambda *given: None
+def feed(split):
+    batches = Batched(range(8), 4)
+    batches.batch_sampler = [[0, 1], [2]]
+    return batches
+"""
 
 
-def test_a_plan_refuses_a_feed_of_unknown_batch_size(tmp_path: Path) -> None:
-    job = tmp_path / "job.py"
-    job.write_text(
-        "from edl.distill_reader import Batched\n"
-        'FRAMEWORK = "paddle"\n'
-        "model = loss = optimizer = lambda *given: None\n"
-        "def feed(split):\n"
-        "    batches = Batched(range(8), 4)\n"
-        "    batches.batch_sampler = [[0, 1], [2]]\n"
-        "    return batches\n"
-    )
-    lines = plan(rank_settings(job_file=str(job), epochs=1))
-    with pytest.raises(UsageError, match="no batch size: give --total-batch ROWS"):
-        list(lines)
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        (DISTILS, "the job distils: give --redis"),
+        (UNKNOWN_BATCH, "no batch size: give --total-batch ROWS"),
+    ],
+)
+def test_a_plan_refuses_what_the_training_refuses(
+    write_job: Callable[..., Path], job: str, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        list(plan(rank_settings(job_file=str(write_job(job)), epochs=1)))

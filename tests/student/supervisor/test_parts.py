@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -268,9 +269,8 @@ def test_an_evaluation_that_takes_longer_than_a_step_may_is_no_hang(
     assert hung([rank.liveness()], hang_s, clock[0] + hang_s) == (0,)
 
 
-def test_a_rank_in_a_long_step_is_not_blamed_for_the_loss_of_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_in_a_long_step_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank of its node has lost a rank of another node."""
     clock, orders = (
         [100.0],
         [Order(TrainSettings("/job.py", JOB, epochs=1), rank=n) for n in (0, 1)],
@@ -368,9 +368,7 @@ def test_a_long_verification_is_not_waited_for(tmp_path: Path) -> None:
     judge = CheckpointVerifier(gated, patience_s=0.01)
     assert judge.newest(1, CheckpointHistory()) is None
     wait_until(lambda: gated.verified)
-    assert (
-        judge.newest(2, CheckpointHistory()) is None
-    )  # what is being read is of the generation before
+    assert judge.newest(2, CheckpointHistory()) is None, "what is read is of generation 1"
     gated.gate.set()
     assert newest(judge, 2) == 7
 
@@ -440,8 +438,7 @@ def test_a_slow_place_is_searched_with_pauses(
     monkeypatch.setattr(Repository, "find", find_slowly)
     monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     board, origin = JobBoard(FaultyStore()), CheckpointEntry(unique_name_of(5, 1), 5)
-    keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
-    try:
+    with closing(CheckpointManager(str(tmp_path), 3, board, JOB)) as keeping:
         keeping.find(origin, CheckpointHistory())
         clock[0] += 0.9
         assert not keeping.search_due
@@ -450,8 +447,6 @@ def test_a_slow_place_is_searched_with_pauses(
         keeping.find(origin, CheckpointHistory())
         keeping.begin(published(board, World(1, ("a",), origin)), writes=False)
         assert keeping.search_due, "a generation does not begin with a pause"
-    finally:
-        keeping.close()
 
 
 def test_a_node_that_leaves_survives_an_outage_of_the_place(
@@ -459,10 +454,9 @@ def test_a_node_that_leaves_survives_an_outage_of_the_place(
 ) -> None:
     """It waits for the checkpoint of another node, and cannot see it for a moment."""
     board = JobBoard(FaultyStore())
-    keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
     refused = Mock(side_effect=CheckpointUnavailable("no answer"))
     monkeypatch.setattr(checkpoints, "_MOST_PAUSE_S", 0.0)
-    try:
+    with closing(CheckpointManager(str(tmp_path), 3, board, JOB)) as keeping:
         keeping.begin(published(board, World(1, ("a",))), writes=False)
         write_snapshot(keeping, 9)
         last = FinalSnapshotWriter(keeping, 60.0)
@@ -475,8 +469,6 @@ def test_a_node_that_leaves_survives_an_outage_of_the_place(
         repository.join(repository.write(contents(9), fence), fence)
         assert last.may_leave(writer_is_there=True, follows_generations=True)
         assert not last.is_writing
-    finally:
-        keeping.close()
 
 
 def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: Path) -> None:
@@ -486,8 +478,7 @@ def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: P
     repository = Repository(str(tmp_path))
     written = repository.write(contents(5), HistoryFence(board, JOB, 1, ""))
     assert repository.newest_valid() is None
-    keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
-    try:
+    with closing(CheckpointManager(str(tmp_path), 3, board, JOB)) as keeping:
         origin = replace(written.entry, sequence=1)
         keeping.begin(published(board, World(2, ("a",), origin)), writes=False)
         nothing = CheckpointHistory()
@@ -500,11 +491,18 @@ def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: P
         assert keeping.find(unwritten, nothing) is not None, "joined, as its folder says"
         with pytest.raises(UsageError, match=", not with 00"):
             keeping.find(unwritten, CheckpointHistory(replace(origin, digest="0" * 64)))
-    finally:
-        keeping.close()
     newest = repository.newest_valid()
     assert newest is not None
     assert (newest.name, newest.sequence) == (origin.name, 1)
+
+
+def supervisor_in(folder: Path, board: JobBoard) -> Supervisor:
+    """Node a; its checkpoints are in `folder / "saved"`."""
+    (folder / "job.json").write_text("{}")
+    spec, place = str(folder / "job.json"), str(folder / "saved")
+    settings = TrainSettings(spec, JOB, (1, 2), coordinator="redis://x", epochs=1, checkpoint=place)
+    teller, means = NodeReporter(Plain(lambda line: None)), NodeDependencies(STAND_IN)
+    return Supervisor(settings, board, "a", LOOPBACK, teller, means)
 
 
 @pytest.mark.system
@@ -516,11 +514,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
 ) -> None:
     """A newer snapshot than the generation begins with is void; the keeper writes its own."""
     board = JobBoard(FaultyStore())
-    (tmp_path / "job.json").write_text("{}")
-    spec, place = str(tmp_path / "job.json"), str(tmp_path / "checkpoints")
-    settings = TrainSettings(spec, JOB, (1, 2), coordinator="redis://x", epochs=1, checkpoint=place)
-    teller, means = NodeReporter(Plain(lambda line: None)), NodeDependencies(STAND_IN)
-    supervisor = Supervisor(settings, board, "a", LOOPBACK, teller, means)
+    supervisor = supervisor_in(tmp_path, board)
     write_snapshot(supervisor._checkpoints, 100)  # noqa: SLF001 - else a rank has to train
     for number in (1, 2, 3):
         origin = CheckpointEntry(unique_name_of(restored, number), restored)
@@ -533,7 +527,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
         return next((dict(one.facts) for one in board.nodes(JOB) if one.node_id == "a"), {})
 
     try:
-        wait_until(lambda: facts().get("generation") == 3 and steps(place) == saved)
+        wait_until(lambda: facts().get("generation") == 3 and steps(tmp_path / "saved") == saved)
         assert facts()["snapshot"] == offered
     finally:
         stop.request()
@@ -553,16 +547,12 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
 def test_a_node_refuses_a_generation_that_it_cannot_train(
     tmp_path: Path, origin: str, data_order: dict[str, Any], says: str
 ) -> None:
-    (tmp_path / "job.json").write_text("{}")
-    spec, place = str(tmp_path / "job.json"), str(tmp_path / "saved")
     board = JobBoard(FaultyStore())
-    saved = Repository(place).save(contents(5)).entry
+    saved = Repository(str(tmp_path / "saved")).save(contents(5)).entry
     begun = World(1, ("b", "a"), replace(saved, digest=origin or saved.digest))
     published(board, replace(begun, data_order=data_order))
-    settings = TrainSettings(spec, JOB, (1, 2), coordinator="redis://x", epochs=1, checkpoint=place)
-    teller, means = NodeReporter(Plain(lambda line: None)), NodeDependencies(STAND_IN)
     with pytest.raises(UsageError, match=says):
-        Supervisor(settings, board, "a", LOOPBACK, teller, means).run(Stop())
+        supervisor_in(tmp_path, board).run(Stop())
     assert [one.node_id for one in board.nodes(JOB)] == ["b"]
 
 
