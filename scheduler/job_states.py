@@ -1,9 +1,9 @@
 """The state of an elastic job: how its nodes end, when it is over, and when a node is retried.
 
-A job has succeeded when a node has finished and no node runs any more. It has failed when its nodes
-failed more often than may be retried, or when a node failed in a way that a retry would repeat. The
-end of a node that was asked to leave counts neither as a success nor as a failure, except that an
-`edl student train` that exits with 0 has always finished.
+A job has succeeded when a node has finished and no node runs any more, even if others failed after
+that. It has failed when its nodes failed more often than may be retried, or when a node failed in a
+way that a retry would repeat. The end of a node that was asked to leave counts neither as a success
+nor as a failure, except that an `edl student train` that exits with 0 has always finished.
 """
 
 from __future__ import annotations
@@ -68,11 +68,9 @@ class NodeEndings:
                 together count once: they mostly have one cause, and this cause must not use up all
                 retries of a large job.
         """
+        if ending == "left" or self.done or (ending == "failed" and pausing):
+            return self
         match ending:
-            case "failed" if pausing:
-                return self
-            case "left":
-                return self
             case "done":
                 return replace(self, done=True)
             case "failed":
