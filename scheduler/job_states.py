@@ -18,8 +18,8 @@ from .backoff import ceiling_s
 #: starting or leaving, also if the job stops or has failed. The other states are final.
 ElasticJobState = Literal["creating", "running", "scaling", "succeeded", "failed", "stopped"]
 #: How a node ended. "left": it was asked to leave; "done": the job is finished; "failed": a retry
-#: may work; "hopeless": a retry would fail too.
-NodeEnding = Literal["left", "done", "failed", "hopeless"]
+#: may work; "hopeless": a retry would fail too; "refused": the same, but the job goes on.
+NodeEnding = Literal["left", "done", "failed", "hopeless", "refused"]
 
 #: Exit code of an `edl` command that got wrong options or files: a retry would fail too.
 USAGE_CODE: Final = 2
@@ -27,7 +27,7 @@ _FIRST_DELAY_S: Final = 0.5
 _LONGEST_DELAY_S: Final = 30.0
 
 
-def ending_of(code: int, leaving: bool, is_edl: bool) -> NodeEnding:
+def ending_of(code: int, leaving: bool, is_edl: bool, others_suffice: bool = False) -> NodeEnding:
     """Classify the end of a node.
 
     Args:
@@ -35,12 +35,15 @@ def ending_of(code: int, leaving: bool, is_edl: bool) -> NodeEnding:
         leaving: it was asked to leave.
         is_edl: it is an `edl student train`, with known exit codes: -N if it left after signal N,
             0 if the training is finished, `USAGE_CODE` if it can never work.
+        others_suffice: the job has its minimum of nodes without it.
     """
     if leaving and not (is_edl and code == 0):
         return "left"
     if code == 0:
         return "done"
-    return "hopeless" if is_edl and code == USAGE_CODE else "failed"
+    if not is_edl or code != USAGE_CODE:
+        return "failed"
+    return "refused" if others_suffice else "hopeless"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,14 @@ class NodeEndings:
         failures: number of failed nodes; nodes that fail together count once.
         done: a node has finished.
         hopeless: a node has failed in a way that a retry would repeat.
+        refused: the same, but the job had enough other nodes.
     """
 
     retries: int = 0
     failures: int = 0
     done: bool = False
     hopeless: bool = False
+    refused: bool = False
 
     def after(self, ending: NodeEnding, *, pausing: bool = False) -> NodeEndings:
         """Add the end of one more node.
@@ -75,6 +80,8 @@ class NodeEndings:
                 return replace(self, done=True)
             case "failed":
                 return replace(self, failures=self.failures + 1)
+            case "refused":
+                return replace(self, refused=True)
             case "hopeless":
                 return replace(self, failures=self.failures + 1, hopeless=True)
 
@@ -110,6 +117,8 @@ def limits_of(
         return min(min_nodes, max_nodes), max_nodes
     if node_limit is not None:  # a limit reduces the nodes, but not below the minimum
         max_nodes = max(min_nodes, min(node_limit, max_nodes))
+    if endings.refused and nodes >= min_nodes:  # further nodes would be refused, too
+        max_nodes = min(max_nodes, nodes)
     return min_nodes, max_nodes
 
 

@@ -276,6 +276,7 @@ class JobRun:
         self.reported: JobProgress | None = None
         self.replaced = False
         self._first_ms = before.first_ms
+        self._refusal = ""
         self._why_failed = before.reason.removeprefix(_LEAVING) if self.endings.broken else ""
 
     @property
@@ -320,7 +321,8 @@ class JobRun:
     def record_end(self, node: NodeProcess, now_s: float) -> str:
         """Record the end of a node; return a description."""
         code = node.process.returncode or 0
-        ending = ending_of(code, node.leaving, self.spec.trains)
+        others_suffice = len(self.nodes.staying) >= self.spec.min_nodes
+        ending = ending_of(code, node.leaving, self.spec.trains, others_suffice)
         self.endings = self.endings.after(ending, pausing=now_s < self.not_before_s)
         ended = f"node {node.number} {describe_exit(code)}"
         if ending == "left":
@@ -330,6 +332,8 @@ class JobRun:
         self.not_before_s = now_s + self.endings.delay_s
         last = _last_lines(node.process.tail(20))
         self._why_failed = f"{ended}; {f'its last lines: {last}' if last else 'it printed nothing'}"
+        if ending == "refused":
+            self._refusal = f"no node is added: {self._why_failed}"
         return self._why_failed
 
     def record_failed_start(self, why: str, now_s: float) -> None:
@@ -388,7 +392,7 @@ class JobRun:
             return "a node has finished; waiting for the others"
         if self.endings.failures and len(self.nodes.staying) < self.target:
             return f"a node is started again: {self._why_failed}"[:_REASON_CHARS]
-        return self.reason[:_REASON_CHARS]
+        return (self._refusal or self.reason)[:_REASON_CHARS]
 
 
 def _last_lines(lines: Sequence[str]) -> str:

@@ -207,12 +207,7 @@ class TestJobStates:
         [
             (NodeEndings(), None, 0, (2, 4)),
             (NodeEndings(), 3, 4, (2, 3)),
-            (
-                NodeEndings(),
-                1,
-                4,
-                (2, 2),
-            ),  # anybody may write to the queue: never below the minimum
+            (NodeEndings(), 1, 4, (2, 2)),  # anybody may write to it: never below the minimum
             (NodeEndings(), 9, 4, (2, 4)),
             (NodeEndings(done=True), None, 3, (2, 3)),
             (NodeEndings(done=True), 4, 1, (1, 1)),
@@ -258,7 +253,7 @@ class TestJobStates:
             life = life.after(ending)
             assert could_start or not life.may_start_nodes, "what is over stays over"
         counted = endings[: endings.index("done")] if "done" in endings else endings
-        bad = sum(ending != "left" for ending in counted)
+        bad = sum(ending in ("failed", "hopeless") for ending in counted)
         assert life.failures == bad
         found = state(life, stop=stop, nodes=count, leaving=leaving, begun=begun)
         ended = found in ("succeeded", "failed", "stopped")

@@ -143,7 +143,7 @@ class World:
             progress = one.progress(0)
             assert progress.running == len(one.nodes.all)
             assert not (progress.ended and progress.running)
-            assert taken_over(one).endings == one.endings
+            assert taken_over(one).endings == replace(one.endings, refused=False)
 
     def nodes(self) -> list[FakeProcess]:
         return [node.process for one in self.jobs for node in one.nodes.all]  # type: ignore[misc]
@@ -252,7 +252,7 @@ def test_a_node_that_ends_for_good_ends_the_job_though_its_fleet_ends(
     monkeypatch: pytest.MonkeyPatch, code: int, reason: str, state: str
 ) -> None:
     world, run = world_with_nodes(monkeypatch, 2)
-    run.spec = replace(run.spec, command="", train="job.py")
+    run.spec = replace(run.spec, command="", train="job.py", min_nodes=2)
     world.nodes()[1].returncode = code
     world.turn()
     assert run.progress(0).reason.startswith(reason)
@@ -263,6 +263,18 @@ def test_a_node_that_ends_for_good_ends_the_job_though_its_fleet_ends(
     assert ended.state == state
     assert killed.view() is None, "it starts no node"
     assert (after.state, after.reason) == (ended.state, ended.reason)
+
+
+def test_a_training_goes_on_without_a_node_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job file was edited after the first nodes had started."""
+    world, run = world_with_nodes(monkeypatch, 3)
+    run.spec = replace(run.spec, command="", train="job.py")
+    for code, nodes, state in ((2, 2, "running"), (1, 1, "running"), (2, 0, "failed")):
+        world.nodes()[-1].returncode = code
+        for _ in range(9):
+            world.turn()
+        assert (len(world.nodes()), run.progress(0).state) == (nodes, state)
+        assert run.progress(0).reason.startswith("no node is added: node 3 ended") == (nodes > 0)
 
 
 def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> JobBoard:
