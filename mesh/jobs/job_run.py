@@ -187,8 +187,8 @@ class TrainingProgress:
 
     Attributes:
         progress: share of completed steps, 0 to 1; None: unknown.
-        steady: whether the training's generation has as many nodes as run on this machine, and has
-            completed a step.
+        steady: whether the training's generation has completed a step, and has as many nodes as run
+            on this machine, or as many as a step has rows for: then the others wait in reserve.
     """
 
     progress: float | None = None
@@ -217,18 +217,22 @@ def read_progress(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
     """
     reports = [one.facts for one in board.reports(job)]
     generation = board.generation(job)
-    with_steps = [facts for facts in reports if _step_count(facts.get("step"))]
+    with_steps = [facts for facts in reports if _count(facts.get("step"))]
     if not with_steps or generation is None:
         return TrainingProgress()
-    step = max(_step_count(facts.get("step")) for facts in with_steps)
-    steps = max(_step_count(facts.get("steps")) for facts in with_steps)
+    step, steps, rows = (
+        max(_count(facts.get(key)) for facts in with_steps)
+        for key in ("step", "steps", "total_batch")
+    )
     members = generation.body.get("nodes")
-    steady = isinstance(members, list) and len(members) == nodes
+    steady = isinstance(members, list) and (
+        len(members) == nodes or 0 < rows < len(reports) + len(reports) / max(len(members), 1)
+    )
     return TrainingProgress(min(step, steps) / steps if steps else None, steady)
 
 
-def _step_count(value: object) -> int:
-    """Return a number of steps from Redis; 0 if it is missing or invalid."""
+def _count(value: object) -> int:
+    """Return a number of steps or rows from Redis; 0 if it is missing or invalid."""
     return value if isinstance(value, int) and value > 0 else 0
 
 

@@ -294,6 +294,9 @@ def test_the_rank_that_is_furthest_counts_and_odd_reports_spoil_nothing() -> Non
     assert found == TrainingProgress(0.5, True)
     found = progress_or_unknown(board_with({"nodes": []}, {"step": 30}), "ctr", 1)
     assert found == TrainingProgress(None, False)
+    for rows, full in ((4, False), (3, True)):  # with two ranks on each node
+        board = board_with({"nodes": ["n1"]}, *[one | {"total_batch": rows} for one in ranks])
+        assert progress_or_unknown(board, "ctr", 3) == TrainingProgress(0.5, full)
     odds: tuple[Any, ...] = ("x", -1, None, [], {}, 1.5, float("nan"), float("inf"), 10**400)
     for odd in odds:
         found = progress_or_unknown(board_with({"nodes": odd}, rank), "ctr", 1)
