@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from ...coordinator.job_queue import QueueBoard, QueuedJob, Reservation
+from ...coordinator.job_queue import ENDED_KEPT, JobProgress, QueueBoard, QueuedJob, Reservation
 from ...coordinator.jobs import JobBoard
 from ...coordinator.store.records import Facts, Leads
 from ...runtime.errors import EdlError, LeaseSuperseded, UsageError
@@ -44,6 +44,8 @@ class JobRunner:
         self._queue, self._config = queue, config
         self._scaler = NodeScaler(config, board, self._log)
         self._jobs: dict[str, JobRun] = {}
+        # How jobs have ended, by name and time of submission: Redis may come back with older data.
+        self._ended: dict[tuple[str, int], JobProgress] = {}
         self._reservations: Sequence[Reservation] = ()
         self._redis_down = False
         self._clock_offset_ms = 0.0  # the queue's clock minus the monotonic clock
@@ -169,7 +171,7 @@ class JobRunner:
         }
 
     def _read_queue(self) -> None:
-        """Read reservations and jobs; submit jobs again that Redis has lost."""
+        """Read reservations and jobs; submit jobs, or report ends, that Redis has lost."""
         self._reservations = self._queue.reservations()
         jobs = {job.name: job for job in self._queue.jobs()}
         current = [run for run in self._jobs.values() if not run.replaced]
@@ -179,7 +181,11 @@ class JobRunner:
         for job in jobs.values():
             run = self._jobs.get(job.name)
             if run is None:
-                if not job.progress.ended:
+                ended = self._ended.get((job.name, job.submitted_ms))
+                if ended is not None and not job.progress.ended:
+                    log.warning("the queue has lost that job %s is %s", job.name, ended.state)
+                    self._queue.write_progress(self._fence, job.name, job.number, ended)
+                elif not job.progress.ended:
                     self._add(job)
             elif job.spec != run.job.spec and job.submitted_ms > run.job.submitted_ms:
                 run.replaced = True  # Redis had lost this job, and a new job was submitted
@@ -248,6 +254,9 @@ class JobRunner:
         run.reported = progress
         if progress.ended:
             del self._jobs[run.name]
+            self._ended[run.name, run.job.submitted_ms] = progress
+            if len(self._ended) > ENDED_KEPT:
+                del self._ended[next(iter(self._ended))]
 
     def _log(self, run: JobRun, what: str) -> None:
         log.info("job %s: %s", run.name, what)

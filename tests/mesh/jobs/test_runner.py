@@ -141,6 +141,15 @@ def test_a_newer_job_of_the_name_begins_when_the_nodes_have_left_and_an_older_on
     assert outputs(tmp_path) == ["up\n", *(["another\n"] if newer else [])]
 
 
+def test_an_ended_job_stays_so_if_redis_comes_back_with_older_data(tmp_path: Path) -> None:
+    queue = QueueBoard(FaultyStore())
+    submit(queue, tmp_path, "a", ANOTHER)
+    with running(queue, tmp_path):
+        ended = reaches(queue, "a", "succeeded")
+        assert not queue.store.commit([], [Put(queue_key("main", "progress"), {"a": None})])
+        assert reaches(queue, "a", "succeeded") == ended
+
+
 def test_nodes_that_crash_together_use_one_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
