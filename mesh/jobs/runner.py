@@ -218,9 +218,12 @@ class JobRunner:
             submitted_s = (job.submitted_ms - self._clock_offset_ms) / 1000
             run = JobRun(job, spec, folder, submitted_s, next_node(folder))
         self._jobs[job.name] = run
-        self._log(
-            run, "was taken over from a former runner" if job.progress.first_ms else "was submitted"
-        )
+        what = "was taken over from a former runner" if job.progress.first_ms else "was submitted"
+        checkpoints = folder / "checkpoints"
+        earlier = sorted(self._config.folder.glob(f"{job.name}-{'[0-9]' * 13}/checkpoints"))
+        if earlier and not checkpoints.exists() and str(checkpoints) in run.spec.arguments(folder):
+            what += f"; with --checkpoint {earlier[-1]} in train it would go on from the last job"
+        self._log(run, what)
 
     # --- reports
 

@@ -292,8 +292,8 @@ class Repository:
             self._missing.add(newest.name)
             log.warning(
                 "the newest checkpoint of this job, %s of step %d, is not in %s: training goes on"
-                " from an older one, or from the beginning. If nobody has removed it, other nodes"
-                " have saved elsewhere: all need a --checkpoint that they share",
+                " from an older one, or from the beginning. If nobody has removed it, it was saved"
+                " elsewhere: all nodes, and later runs, need a --checkpoint that they share",
                 *(newest.name, newest.step, self.url),
             )
 

@@ -7,7 +7,6 @@ import os
 import threading
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,8 @@ def running(
     return in_thread(JobRunner(queue, JobBoard(FaultyStore()), config).run)
 
 
-def submit(queue: QueueBoard, folder: Path, name: str, command: str, **more: int) -> None:
-    spec = replace(QueuedJobSpec(name, command=command, folder=folder, grace_s=DEADLINE_S), **more)  # type: ignore[arg-type]
+def submit(queue: QueueBoard, folder: Path, name: str, command: str, **more: Any) -> None:
+    spec = QueuedJobSpec(name, command=command, folder=folder, **{"grace_s": DEADLINE_S, **more})
     assert queue.submit(name, spec.to_json())
 
 
@@ -316,12 +315,17 @@ def test_nodes_get_one_signal_and_their_own_time_when_the_fleet_ends(tmp_path: P
 def test_numbers_of_nodes_are_not_used_again_if_old_logs_were_deleted(tmp_path: Path) -> None:
     queue = QueueBoard(FaultyStore())
     submit(queue, tmp_path, "a", "sh -c 'echo $EDL_JOB_NODE'")
+    submit(queue, tmp_path, "b", "", train="x.py", min_nodes=3, max_nodes=3)
+    earlier = tmp_path / "fleet/b-1234567890123/checkpoints"
+    earlier.mkdir(parents=True)
     folder = tmp_path / "fleet" / f"a-{job(queue, 'a').submitted_ms}"
     folder.mkdir(parents=True)
     (folder / "node-7.log").write_text("of a former runner\n")
     with running(queue, tmp_path):
         reaches(queue, "a", "succeeded")
+        events = str([one.body for one in queue.events()])
     assert (folder / "node-8.log").read_text() == "8\n"
+    assert events.count(f"with --checkpoint {earlier} in train") == 1
 
 
 def test_numbers_of_nodes_that_did_not_start_are_used_again(tmp_path: Path) -> None:
