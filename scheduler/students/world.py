@@ -235,8 +235,8 @@ def decide(
         world: the current generation; None: there is none yet.
         members: the living nodes, in the order of joining.
         progress: of the current generation.
-        saved: the newest valid checkpoint on disk; None: there is none, or the world is not
-            over (see `is_over`).
+        saved: the newest valid checkpoint on disk; None: there is none, or it is not known yet, as
+            it is needed only to form a world.
         forgotten: the job board has lost its data of this generation.
         settled: the job board has answered for so long that missing nodes are gone. If False,
             leases may have expired because nodes could not renew them.
@@ -272,14 +272,6 @@ def decide(
     if any(_has_ended(member, world.number) for member in own):
         return KeepWorld(f"waiting until the ranks of {', '.join(busy)} have ended")
     return _grow(limits, world, members, progress)
-
-
-def is_over(world: World | None, members: Sequence[LiveNode]) -> bool:
-    """Whether no living node has ranks of this world, so that the next one can be formed."""
-    if world is None:
-        return True
-    own = [member for member in members if member.node in world.nodes]
-    return all(_has_ended(member, world.number) for member in own)
 
 
 def has_members(world: World, members: Sequence[LiveNode]) -> bool:

@@ -22,7 +22,7 @@ from ...runtime.errors import CheckpointUnavailable, EdlError, WireError
 from ...scheduler.students import failures
 from ...scheduler.students.failures import StopJob
 from ...scheduler.students.fingerprint import data_order
-from ...scheduler.students.saving import CheckpointHistory
+from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from ...scheduler.students.world import (
     FinishJob,
     FormWorld,
@@ -34,7 +34,6 @@ from ...scheduler.students.world import (
     WorldLimits,
     WorldProgress,
     decide,
-    is_over,
 )
 from ..checkpoint.storage import unique_name_of
 from .checkpoints import NewestCheckpoint
@@ -320,9 +319,20 @@ class RendezvousLeader:
         members = [
             replace(one, seen_s=now_s - self._first_seen_s[one.node]) for one in view.members
         ]
+        forgotten = view.generation is None and generation is not None
+        self._learn_rows(view)
+
+        def decision_with(saved: CheckpointEntry | None) -> WorldDecision:
+            return decide(
+                *(self._limits, world, members, progress, saved),
+                forgotten=forgotten,
+                settled=view.settled,
+            )
+
+        decision = decision_with(None)
         newest: NewestCheckpoint | None = None
-        why = "the newest checkpoint is being verified"
-        if is_over(world, members):
+        if isinstance(decision, FormWorld):  # else the search would be repeated for nothing
+            why = "the newest checkpoint is being verified"
             try:
                 newest = self._newest_saved(0 if world is None else world.number, view.history)
             except CheckpointUnavailable as error:
@@ -330,12 +340,7 @@ class RendezvousLeader:
             if newest is None:
                 self._publish_recall(self._recall, why)
                 return
-        forgotten = view.generation is None and generation is not None
-        self._learn_rows(view)
-        saved = newest.entry if newest else None
-        decision = decide(
-            self._limits, world, members, progress, saved, forgotten=forgotten, settled=view.settled
-        )
+            decision = decision_with(newest.entry)
         self._execute(decision, view, view.fence, generation, newest)
 
     def _generation(self, view: RendezvousView) -> Generation | None:
@@ -393,7 +398,7 @@ class RendezvousLeader:
                     )
                 self._publish_recall(decision, decision.reason)
             case FormWorld():
-                assert newest is not None  # `step` has set it, as the last world is over
+                assert newest is not None  # `step` has set it
                 self._form(decision.world, view, fence, generation, newest)
             case FinishJob():
                 self._end(fence, "finished", _result(view))

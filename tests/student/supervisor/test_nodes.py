@@ -336,7 +336,9 @@ def test_a_board_that_forgot_all_gets_a_new_generation(fleet: Fleet) -> None:
     fleet.finished()
 
 
-def test_what_a_former_leader_said_hides_nothing_of_the_next_one(fleet: Fleet) -> None:
+def test_what_a_former_leader_said_hides_nothing_of_the_next_one(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fleet.settings = {"nodes": (2, 2)}
     node, board = fleet.start("a"), fleet.board
 
@@ -344,6 +346,7 @@ def test_what_a_former_leader_said_hides_nothing_of_the_next_one(fleet: Fleet) -
         return str(next(one.facts["says"] for one in board.nodes(JOB) if one.node_id == "a"))
 
     wait_until(lambda: board.nodes(JOB) and said())
+    monkeypatch.setattr(Repository, "newest_for_next_generation", searched := Mock())
 
     def overtaken() -> bool:
         board.resign(JOB, "a")
@@ -356,6 +359,7 @@ def test_what_a_former_leader_said_hides_nothing_of_the_next_one(fleet: Fleet) -
     assert said() == ""
     board.leave(JOB, "b")
     wait_until(said)
+    assert not searched.called, "it waits for a second node, which may take for ever"
 
 
 def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> None:
