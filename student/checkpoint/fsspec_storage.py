@@ -17,6 +17,7 @@ from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from .checkpoint import MANIFEST
 from .storage import (
+    CLAIM,
     LEFTOVER_S,
     Draft,
     FileDigest,
@@ -61,8 +62,7 @@ class FsspecStorage:
             )
 
     def names(self) -> list[str]:
-        with _translated(f"cannot look for checkpoints at {self.url}"):
-            return [name for name in self._listed() if step_of(name) is not None]
+        return [name for name in self._listed() if step_of(name) is not None]
 
     def draft(self, step: int, nbytes: int, name: str = "") -> Draft:
         return _FsspecDraft(self._fs, self._root, self.url, step, name)
@@ -100,16 +100,30 @@ class FsspecStorage:
                 if self.size(name, MANIFEST) is None:
                     _remove(self._fs, f"{self._root}/{name}")
 
-    def lock(self) -> BinaryIO | None:
+    def claims(self) -> list[str]:
+        return [name.removeprefix(CLAIM) for name in self._listed() if name.startswith(CLAIM)]
+
+    def claim(self, job: str) -> None:
+        with _translated(f"cannot write to {self.url}"):
+            self._fs.makedirs(self._root, exist_ok=True)
+            with self._fs.open(f"{self._root}/{CLAIM}{job}", "wb") as opened:
+                opened.write(b"\n")  # some stores have no empty files
+
+    def unclaim(self, job: str) -> None:
+        with contextlib.suppress(Exception):
+            self._fs.rm(f"{self._root}/{CLAIM}{job}")
+
+    def lock(self, shared: bool) -> BinaryIO | None:
         return None
 
     def location(self, name: str) -> str:
         return f"{self.url}/{name}"
 
     def _listed(self) -> list[str]:
-        self._fs.invalidate_cache()  # other processes write here, too
         paths: list[str] = []
-        with contextlib.suppress(FileNotFoundError):
+        message = f"cannot look for checkpoints at {self.url}"
+        with _translated(message), contextlib.suppress(FileNotFoundError):
+            self._fs.invalidate_cache()  # other processes write here, too
             paths = self._fs.ls(self._root, detail=False)
         return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
 

@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 from ...runtime.errors import CheckpointDamaged
 from .checkpoint import MANIFEST
 from .storage import (
+    CLAIM,
     LEFTOVER_S,
     Draft,
     FileDigest,
@@ -43,10 +44,7 @@ class LocalStorage:
         self._root = root
 
     def names(self) -> list[str]:
-        message = f"cannot look for checkpoints in {self.url}"
-        with raise_unavailable(message), contextlib.suppress(FileNotFoundError):
-            return [name for name in os.listdir(self._root) if step_of(name) is not None]
-        return []
+        return [name for name in self._listed() if step_of(name) is not None]
 
     def draft(self, step: int, nbytes: int, name: str = "") -> Draft:
         with raise_unavailable(f"cannot write checkpoints to {self.url}"):
@@ -100,7 +98,19 @@ class LocalStorage:
             for folder in self._root.glob(f"{_ASIDE}*"):
                 _remove_leftover(folder)
 
-    def lock(self) -> BinaryIO | None:
+    def claims(self) -> list[str]:
+        return [name.removeprefix(CLAIM) for name in self._listed() if name.startswith(CLAIM)]
+
+    def claim(self, job: str) -> None:
+        with raise_unavailable(f"cannot write to {self.url}"):
+            self._root.mkdir(parents=True, exist_ok=True)
+            (self._root / f"{CLAIM}{job}").touch()
+
+    def unclaim(self, job: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._root / f"{CLAIM}{job}").unlink()
+
+    def lock(self, shared: bool) -> BinaryIO | None:
         with contextlib.suppress(OSError):
             self._root.mkdir(parents=True, exist_ok=True)
         try:
@@ -108,7 +118,7 @@ class LocalStorage:
         except OSError:  # a save will report it
             return None
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
             if isinstance(error, BlockingIOError):
@@ -118,6 +128,12 @@ class LocalStorage:
 
     def location(self, name: str) -> str:
         return str(self._root / name)
+
+    def _listed(self) -> list[str]:
+        message = f"cannot look for checkpoints in {self.url}"
+        with raise_unavailable(message), contextlib.suppress(FileNotFoundError):
+            return os.listdir(self._root)
+        return []
 
 
 class _LocalDraft:

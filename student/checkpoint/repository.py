@@ -1,7 +1,8 @@
 """A repository of the checkpoints of one training; the newest whole one can always be loaded.
 
 ```
-PLACE/step-000000000100/model.safetensors      the arrays, a file for each group
+PLACE/JOB-digits                               elastic trainings: the job that saves here
+      step-000000000100/model.safetensors      the arrays, a file for each group
                         optimizer.safetensors
                         state.json             everything else
                         MANIFEST.json          lengths and checksums of these; written after them
@@ -26,7 +27,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from ...runtime.errors import CheckpointDamaged, EdlError, GenerationSuperseded, UsageError
+from ...runtime.errors import (
+    CheckpointDamaged,
+    CheckpointUnavailable,
+    EdlError,
+    GenerationSuperseded,
+    UsageError,
+)
 from ...scheduler.students.saving import (
     DEFAULT_KEEP,
     CheckpointEntry,
@@ -49,7 +56,16 @@ from .checkpoint import (
     read_manifest,
 )
 from .contents import Contents
-from .storage import LEFTOVER_S, MOST_STEPS, Storage, begun_s, open_storage, step_of, unique_name_of
+from .storage import (
+    CLAIM,
+    LEFTOVER_S,
+    MOST_STEPS,
+    Storage,
+    begun_s,
+    open_storage,
+    step_of,
+    unique_name_of,
+)
 
 if TYPE_CHECKING:
     from ...coordinator.jobs import JobBoard
@@ -393,8 +409,33 @@ class Repository:
         # Listing the names avoids stale data from the cache of fsspec.
         return self._inspect(name) if name in self._storage.names() else None
 
-    def lock(self) -> BinaryIO | None:
+    def claim(self, job: str) -> None:
+        """Claim the place for a job with a coordinator; it keeps the claim after its end.
+
+        Without effect if the place cannot be read or written now, which a save will report.
+
+        Raises:
+            UsageError: another job claims it, or has done so at the same time.
+        """
+        with contextlib.suppress(CheckpointUnavailable):
+            is_new = not (claims := self._storage.claims())
+            if is_new:
+                self._storage.claim(job)
+                claims = self._storage.claims()
+            if others := sorted({*claims} - {job}):
+                if is_new:
+                    self._storage.unclaim(job)
+                raise UsageError(
+                    f"the checkpoints at {self.url} are those of job {others[0]}. Give job {job}"
+                    f" another --checkpoint; or, if {job} should go on from them and {others[0]}"
+                    f" never runs again, remove the file {CLAIM}{others[0]} there"
+                )
+
+    def lock(self, shared: bool = False) -> BinaryIO | None:
         """Lock the place, so that no other training without a coordinator saves here.
+
+        Args:
+            shared: other holders may share it: the nodes of a job with a coordinator.
 
         Returns:
             A file, which holds the lock until it is closed; None if the place cannot be locked.
@@ -403,7 +444,7 @@ class Repository:
             UsageError: another training has the lock.
         """
         try:
-            return self._storage.lock()
+            return self._storage.lock(shared)
         except BlockingIOError as error:
             raise UsageError(
                 f"another training saves its checkpoints to {self.url}. Give this one another"

@@ -31,6 +31,8 @@ PIECE_BYTES: Final = 8 << 20
 #: A save removes the folders of unfinished saves that are older than this, in seconds. Where locks
 #: work, it removes those of dead writers at any age.
 LEFTOVER_S: Final = 24 * 3600.0
+#: Prefix of the file by which a job claims a place.
+CLAIM: Final = "JOB-"
 #: errno of writes: the disk or a quota is full, or the process's limit of file sizes is reached.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -62,7 +64,7 @@ class Draft(Protocol):
 class Storage(Protocol):
     """Storage of checkpoints at one place; each checkpoint is a folder.
 
-    All methods but `tidy`, `lock` and `location` raise CheckpointUnavailable.
+    All methods but `tidy`, `unclaim`, `lock` and `location` raise CheckpointUnavailable.
 
     Attributes:
         url: the place, as messages name it.
@@ -96,13 +98,22 @@ class Storage(Protocol):
     def tidy(self) -> None:
         """Remove the folders of saves that a dead writer left unfinished; never raises."""
 
-    def lock(self) -> BinaryIO | None:
+    def claims(self) -> list[str]:
+        """Return the names of the jobs that claim the place."""
+
+    def claim(self, job: str) -> None:
+        """Claim the place for a job, by the file `JOB-NAME`."""
+
+    def unclaim(self, job: str) -> None:
+        """Remove the claim of a job; never raises."""
+
+    def lock(self, shared: bool) -> BinaryIO | None:
         """Lock the place until the returned file is closed, or the process ends.
 
         Returns None if the place cannot be locked.
 
         Raises:
-            BlockingIOError: another process has the lock.
+            BlockingIOError: another process has the lock, which is not `shared` by both.
         """
 
     def location(self, name: str) -> str:

@@ -129,7 +129,8 @@ class CheckpointManager:
         keep: number of checkpoints that a save keeps.
         board: job board with the history.
         job: name of the job.
-        alone: no other node uses this board, so lock the place against other trainings.
+        alone: no other node uses this board, so lock the place against other trainings. False: the
+            nodes of a job share the lock, and claim the place for the job.
 
     Attributes:
         url: folder or URL of the checkpoints.
@@ -137,8 +138,7 @@ class CheckpointManager:
         persister: writes the snapshots; a new one replaces it when snapshots become void.
 
     Raises:
-        UsageError: no installed package can open the URL, or another training without a coordinator
-            saves there.
+        UsageError: no installed package can open the URL, or another training saves there.
         CheckpointUnavailable: the file system behind the URL cannot be opened.
     """
 
@@ -150,7 +150,13 @@ class CheckpointManager:
         self._board, self._job = board, job
         # A repository for each thread: the supervisor's, the verifier's, the persister's.
         self._search_repository = Repository(self.url, keep)
-        self._lock = self._search_repository.lock() if alone else None
+        self._lock = self._search_repository.lock(shared=not alone)
+        try:
+            if not alone:
+                self._search_repository.claim(job)
+        except UsageError:
+            self._unlock()
+            raise
         self.verifier = CheckpointVerifier(Repository(self.url, keep))
         self._provenance = Provenance()
         self._generation = 0
@@ -274,10 +280,13 @@ class CheckpointManager:
     def close(self) -> None:
         """Stop writing, free the memory, and delete the temporary folder."""
         self.persister.stop(LAST_WRITE_S)
-        if self._lock is not None:
-            self._lock.close()
+        self._unlock()
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
 
 #: Seconds to wait for the node that writes checkpoints.

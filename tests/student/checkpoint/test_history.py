@@ -115,10 +115,9 @@ def test_who_dies_as_it_begins_a_generation_loses_nothing(training: Training) ->
     written = training.repository().write(contents(10), fence)
     history, newest = training.look()
     assert newest is not None
-    following = CheckpointHistory(newest.entry)
-    assert training.board.publish(
-        JOB, of_job(training.board, JOB, "leader"), 2, {}, (history.to_json(), following.to_json())
-    )
+    histories = history.to_json(), CheckpointHistory(newest.entry).to_json()
+    leader = of_job(training.board, JOB, "leader")
+    assert training.board.publish(JOB, leader, 2, {}, histories)
     training.generation = 2
     assert training.newest() == 0
     assert training.begin().after == written.name
@@ -315,16 +314,20 @@ def test_what_is_known_to_be_whole_is_read_once(training: Training, saved: Check
 
 
 def test_what_is_known_to_be_whole_is_no_other(training: Training, saved: Checkpoint) -> None:
-    known = None
     history, _ = training.look()
     damage(saved, "model.safetensors", flip)
-    for expected in (10, 10, 0):
-        if not expected:
-            for one in training.repository().list():
-                damage(one, "state.json", lambda data: None)
-        repository = training.repository()
-        known = repository.newest_for_next_generation(history, training.generation, known)
-        assert (known.step if known else 0) == expected
+
+    def found(known: Checkpoint | None = None) -> Checkpoint | None:
+        return training.repository().newest_for_next_generation(history, training.generation, known)
+
+    newest = found()
+    for _ in range(2):
+        assert newest is not None
+        assert newest.step == 10
+        newest = found(newest)
+    for one in training.repository().list():
+        damage(one, "state.json", lambda data: None)
+    assert found(newest) is None
 
 
 def test_a_save_that_is_about_to_join_is_not_removed(training: Training) -> None:
@@ -542,13 +545,22 @@ def test_one_training_without_a_coordinator_has_the_place(tmp_path: Path) -> Non
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(UsageError, match="another training saves its checkpoints to"):
-            CheckpointManager(url, 3, JobBoard(MemoryStore()), JOB, alone=True)
+        for alone in (True, False):
+            with pytest.raises(UsageError, match="another training saves its checkpoints to"):
+                CheckpointManager(url, 3, JobBoard(MemoryStore()), JOB, alone)
         other.kill()
         other.wait(DEADLINE_S)
         lock = Repository(url).lock()
         assert lock is not None
         lock.close()
+
+
+def test_one_job_with_a_coordinator_has_the_place(training: Training) -> None:
+    nodes = [CheckpointManager(training.url, 3, training.board, JOB) for _ in range(2)]
+    for node in nodes:
+        node.close()
+    with pytest.raises(UsageError, match=f"those of job {JOB}. Give .* remove the file JOB-{JOB}"):
+        CheckpointManager(training.url, 3, training.board, "b")
 
 
 def test_a_place_that_cannot_be_locked_is_used_all_the_same(tmp_path: Path) -> None:
