@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -239,13 +239,7 @@ class TestJobStates:
 
     @given(ENDED, COUNTS, st.booleans(), COUNTS, COUNTS, st.booleans())
     def test_job_ends_with_its_last_node(
-        self,
-        endings: list[NodeEnding],
-        retries: int,
-        stop: bool,
-        count: int,
-        leaving: int,
-        begun: bool,
+        self, endings: Any, retries: int, stop: bool, count: int, leaving: int, begun: bool
     ) -> None:
         life = NodeEndings(retries)
         for ending in endings:

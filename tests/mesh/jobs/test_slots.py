@@ -237,8 +237,7 @@ def test_a_node_that_ends_meanwhile_is_found_and_has_not_left(
     world.now_s += 10.0  # it may be changed again
     world.scaler.rescale(world.jobs, [], world.now_s)
     world.turn()
-    assert run.endings.failures == 1
-    assert len(run.nodes.all) == 1
+    assert (run.endings.failures, len(run.nodes.all)) == (1, 1)
     asked = iter([True, False, False])  # it ends while it is looked for
     monkeypatch.setattr(FakeProcess, "alive", property(lambda process: next(asked)))
     assert len(run.nodes.poll(0.0)) + len(run.nodes.all) == 1

@@ -49,15 +49,9 @@ def test_a_training_gets_what_the_fleet_says(tmp_path: Path) -> None:
 
 def test_a_spec_travels_as_json(tmp_path: Path) -> None:
     spec = QueuedJobSpec(
-        "a",
-        command="x",
-        max_nodes=3,
-        priority=-2,
-        env={"A": "1"},
-        folder=tmp_path,
-        image="i:1",
-        resources={"cpu": 2},
-    )
+        "a", command="x", max_nodes=3, priority=-2, env={"A": "1"}, folder=tmp_path,
+        image="i:1", resources={"cpu": 2},
+    )  # fmt: skip
     alone = QueuedJobSpec.from_json(json.loads(json.dumps(spec.to_json())))
     numbers: dict[str, Any] = {"gpus": 3, "max_nodes": 2.5, "min_nodes": True, "retries": None}
     others = {**numbers, "train": "y", "priority": "high", "env": {"A": ["x"]}, "grace_s": math.nan}
@@ -105,9 +99,8 @@ def test_the_page_tells_of_every_key() -> None:
     table = page.partition("| key | default |")[2].partition("\n\n")[0]
     first_column = "".join(re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE))
     keys = re.findall(r"`(\w+)`", first_column)
-    assert sorted(keys) == sorted(
-        ["kind", *(one.name for one in dataclasses.fields(QueuedJobSpec))]
-    )
+    names = [one.name for one in dataclasses.fields(QueuedJobSpec)]
+    assert sorted(keys) == sorted(["kind", *names])
 
 
 def test_numbers_and_texts_are_the_same(tmp_path: Path) -> None:
