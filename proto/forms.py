@@ -199,15 +199,16 @@ def kind_of(arrays: Sequence[Array]) -> OutputKind:
     """Classify the numbers of an output.
 
     Args:
-        arrays: finite outputs for different batches, [N, ..., C] with the same C.
+        arrays: finite outputs for different batches, [N, ..., C].
 
     Returns:
         "probabilities" if all numbers are from 0 to 1 and each row sums to 1; "log-probabilities"
         if this is true of the exponentials; "other" for integers, without rows, for fewer than two
-        classes, and if all numbers are from 0 to 1 but rows do not sum to 1 (as of a sigmoid); else
-        "logits".
+        classes, if C differs, and if all numbers are from 0 to 1 but rows do not sum to 1 (as of a
+        sigmoid); else "logits".
     """
-    if not all(a.ndim > 1 and a.shape[-1] > 1 and a.dtype.kind in "fV" for a in arrays):
+    has_rows = all(a.ndim > 1 and a.shape[-1] > 1 and a.dtype.kind in "fV" for a in arrays)
+    if not has_rows or len({a.shape[-1] for a in arrays}) > 1:
         return "other"
     rows = np.concatenate([a.reshape(-1, a.shape[-1]).astype(np.float64) for a in arrays])
     if not len(rows):

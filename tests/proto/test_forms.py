@@ -223,6 +223,7 @@ def test_probabilities_that_were_rounded_to_16_bits_are_recognised_in_any_dtype(
     p = softmax(4 * np.random.default_rng(5).normal(size=(64, 1000)).astype(np.float32), 1.0)
     rounded = p.astype(ml_dtypes.bfloat16)
     assert kind_of([rounded]) == kind_of([rounded.astype(np.float32)]) == "probabilities"
+    assert kind_of([p, p[:, :5]]) == "other", "its last dimension varies"
 
 
 def test_a_softmax_of_great_logits_is_finite() -> None:
