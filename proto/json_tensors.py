@@ -38,7 +38,7 @@ from .datatypes import (
     to_bytes,
 )
 from .shared_buffer import BufferRef
-from .tensors import BufferReader, InferRequest, SlowToDecode, array_in_buffer
+from .tensors import BufferReader, InferRequest, SlowToDecode, array_in_buffer, check_parameters
 
 JsonObject = Mapping[str, Any]
 
@@ -228,6 +228,8 @@ def decode_request(
     outputs = {
         text_in(output, "name"): parameters_of(output) for output in objects_in(message, "outputs")
     }
+    for tensor in (*objects_in(message, "inputs"), *objects_in(message, "outputs")):
+        check_parameters(text_in(tensor, "name"), parameters_of(tensor), read)
     if len(outputs) < len(objects_in(message, "outputs")):
         raise WireError("an output is asked for twice")
     return InferRequest(

@@ -12,7 +12,7 @@ small multiple of the size of the message is allocated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -158,7 +158,7 @@ def decode_request(
     ):
         raise SlowToDecode
     for output in message.outputs:
-        _check_parameters(output.name, output.parameters, read)
+        check_parameters(output.name, output.parameters, read)
     return InferRequest(
         model_name=message.model_name,
         model_version=message.model_version,
@@ -234,7 +234,7 @@ def _arrays(
     tensors: Sequence[_Tensor], raws: Sequence[memoryview], read: BufferReader | None = None
 ) -> dict[str, Array]:
     for tensor in tensors:
-        _check_parameters(tensor.name, tensor.parameters, read)
+        check_parameters(tensor.name, tensor.parameters, read)
     inline = [tensor for tensor in tensors if REGION not in tensor.parameters]
     if raws and len(raws) != len(inline):
         raise WireError(f"{len(inline)} tensors are named, but there are {len(raws)} raw contents")
@@ -296,9 +296,10 @@ def _from_contents(tensor: _Tensor) -> Array:
     return from_elements(elements, tensor.datatype, tensor.shape)
 
 
-def _check_parameters(
-    tensor: str, parameters: Mapping[str, pb.InferParameter], read: BufferReader | None = None
+def check_parameters(
+    tensor: str, parameters: Container[str], read: BufferReader | None = None
 ) -> None:
+    """Raise WireError for a parameter of an extension that is not supported."""
     for name in _REFUSED_EXTENSIONS if read is not None else (*_REFUSED_EXTENSIONS, REGION):
         if name in parameters:
             raise WireError(f"tensor {quoted(tensor)}: the extension {name} is not supported")

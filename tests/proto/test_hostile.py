@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.datatypes import datatype_of
+from edl.proto.shared_buffer import REGION
 from edl.runtime.errors import WireError
 
 from .strategies import EDITS, PARAMETERS, TENSORS, as_parameters, bend, raw_request
@@ -70,7 +71,7 @@ def typed(datatype: str = "FP32", **contents: Any) -> bytes:
     return request(datatype, raw=[], contents=Contents(**contents))
 
 
-TENSOR = request(raw=())
+TENSOR, CLASSES = request(raw=()), as_parameters({"classification": 3})
 BAD = {
     "length beyond the end": (b"\x3a\xff\xff\xff\xff\x07", "truncated"),
     "length of eleven bytes": (b"\x3a" + b"\x80" * 10 + b"\x01", "more than 10 bytes"),
@@ -101,14 +102,9 @@ BAD = {
     "contents of FP16": (typed("FP16", fp32_contents=[1, 2]), "belong in raw bytes"),
     "UINT8 of 256": (typed("UINT8", uint_contents=[0, 256]), "0..255"),
     "INT8 of -129": (typed("INT8", int_contents=[0, -129]), "-128"),
-    "shared memory": (
-        request(parameters=as_parameters({"shared_memory_region": "r"})),
-        "is not supported",
-    ),
+    "shared memory": (request(parameters=as_parameters({REGION: "r"})), "is not supported"),
     "classification": (
-        pb.ModelInferRequest(
-            outputs=[{"name": "y", "parameters": as_parameters({"classification": 3})}]
-        ).SerializeToString(),
+        pb.ModelInferRequest(outputs=[{"parameters": CLASSES}]).SerializeToString(),
         "is not supported",
     ),
 }

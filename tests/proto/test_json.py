@@ -110,6 +110,8 @@ BAD: dict[str, tuple[Any, ...]] = {
         NO_ROOM,
     ),
     "an output twice": ({"outputs": [{"name": "y"}, {"name": "y"}]}, "asked for twice"),
+    "classes for an input": (tensor([1, 2], parameters={"classification": 2}), "not supported"),
+    "classes": ({"outputs": [{"parameters": {"classification": 2}}]}, "is not supported"),
     "an id that is no text": ({"id": 3}, "'id' is no string"),
     "an input twice": ({"inputs": tensor([1, 2])["inputs"] * 2}, "'x' is given twice"),
 }
