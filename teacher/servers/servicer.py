@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future
@@ -20,7 +21,7 @@ from ...proto.arena import Array
 from ...proto.clients import LabelResponse
 from ...proto.datatypes import Parameter
 from ...proto.tensors import BufferReader, InferRequest, SlowToDecode
-from ...runtime.errors import EdlError
+from ...runtime.errors import DeadlineExceeded, EdlError
 from ..backends import ModelSpec
 from ..batcher import Labeller
 from ..config import ServerConfig
@@ -371,7 +372,7 @@ class InferenceServicer:
         timing: RequestTiming,
         buffers: InputBuffers | None = None,
     ) -> RequestLabels:
-        """Label one batch; if the caller is cancelled, the labels are released.
+        """Label one batch; if the caller is cancelled or late, the labels are released.
 
         Args:
             spec: the result of `spec_of`.
@@ -382,6 +383,9 @@ class InferenceServicer:
 
         Returns:
             The labels, which the caller must release.
+
+        Raises:
+            DeadlineExceeded: the deadline passed before the model answered.
         """
         check_inputs(inputs, spec.model)
         timing.inputs_read()
@@ -389,10 +393,14 @@ class InferenceServicer:
         labels = self.labeller.submit(BatchRequest(inputs, spec.outputs, deadline_s, refs))
         if buffers is not None:
             buffers.free_after(labels)
+        left_s = None if deadline_s == math.inf else deadline_s - time.monotonic()
         try:
-            return labels.result() if labels.done() else await asyncio.wrap_future(labels)
-        except asyncio.CancelledError:
+            async with asyncio.timeout(left_s):
+                return labels.result() if labels.done() else await asyncio.wrap_future(labels)
+        except (asyncio.CancelledError, TimeoutError) as error:
             labels.add_done_callback(_release_labels)
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded("the deadline passed before the model answered") from None
             raise
         finally:
             # An exception refers to this frame, and the future to the exception. Breaking the

@@ -186,6 +186,11 @@ def test_errors_of_the_model_become_statuses(bench: Bench) -> None:
         assert refused(answer, status) == str(error)
         # Whole seconds: there is no room yet after two.
         assert answer.headers.get("retry-after") == ("3" if status == 429 else None)
+    held = bench.hold()
+    late = infer(bench, {**rows(), "parameters": {"timeout": 1000}})
+    assert "before the model answered" in refused(late, 504)
+    held.release()
+    wait_until(lambda: bench.labeller.released == 1)
 
 
 def test_a_port_in_use_is_named_by_its_option(bench: Bench, make: Make) -> None:

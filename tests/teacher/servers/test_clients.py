@@ -173,7 +173,7 @@ def test_a_late_request_ends_alone(by: Transport) -> None:
             client.double(0.3)
         held.release()
         assert beside.result(WAIT_S) == (X * 2).tobytes()
-    wait_until(lambda: bench.open_calls == by.connections and bench.recorder.in_flight == 0)
+    wait_until(lambda: bench.open_calls == bench.idle_calls and bench.recorder.in_flight == 0)
     assert client.is_answered()
 
 
