@@ -13,6 +13,9 @@ its next request, which it may send at any moment. If memory is short, an idle s
 for another call, and so may a call that has not sent its request within a second.
 
 A request that has arrived takes one of the slots for requests that wait for the model or run in it.
+
+Over gRPC and HTTP, the answer counts instead of the request until the caller has read nearly all of
+it. HTTP cuts off a caller that does not read; gRPC cannot end such a call.
 """
 
 from __future__ import annotations
@@ -96,7 +99,8 @@ class AdmittedCall:
         table: the table that holds it.
         owner: `CallerIdentity.owner` of its caller.
         nbytes: memory reserved for its request, or a stream's requests.
-        bytes_in_work: size of the requests of a stream that are read and not answered yet.
+        bytes_in_work: size of the requests of a stream that are read, or of their answers, until
+            these are written.
         is_stream: whether it may send many requests, at any time.
         since_s: its start, on the table's clock.
         is_idle: whether it has sent no request yet, or its last request is answered; an idle call
@@ -180,6 +184,12 @@ class AdmittedCall:
             nbytes: the largest size of the next request.
         """
         self.table.set_reserved(self, min(self.nbytes, self.bytes_in_work + nbytes))
+
+    def answer_ready(self, request_bytes: int, answer_bytes: int) -> None:
+        """Replace the memory of a request by that of its answer, which may wait for its reader."""
+        more = answer_bytes - request_bytes
+        self.bytes_in_work += more
+        self.table.set_reserved(self, self.nbytes + more)
 
     def mark_idle(self) -> None:
         """Record that all requests of a stream are answered: until the next, it may be evicted."""

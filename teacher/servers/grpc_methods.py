@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -100,6 +101,8 @@ class _InferStream:
             nbytes = len(data)
             answer = await self._answer(data)
             del data  # free the memory early
+            self._call.answer_ready(nbytes, len(answer))
+            nbytes = len(answer)
             await previous_answered  # so that only one worker writes, and in order
             await self._context.write(answer)
             del answer  # free it before the next answer
@@ -285,11 +288,17 @@ class GrpcMethods:
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
             caller = self._admission.admit(CallCredentials.from_context(context), access)
-            with calls.begin(caller.owner) as call:
+            with ExitStack() as ending:
+                call = ending.enter_context(calls.begin(caller.owner))
                 data = await self._receive(context, call, entry)
                 call.request_received(len(data))
                 entry.received_bytes = len(data)
-                return await answer(data, caller, _deadline_s(context), entry)
+                response = await answer(data, caller, _deadline_s(context), entry)
+                call.answer_ready(len(data), len(response))
+                sent = ending.pop_all()
+                on_done: Any = lambda _: sent.close()  # noqa: E731
+                context.add_done_callback(on_done)
+                return response
 
         return serve
 

@@ -13,6 +13,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any, Final
 
@@ -49,6 +50,8 @@ from .servicer import MAX_SMALL_REQUEST_BYTES, QUICK_BYTES, ServerContext
 
 #: Key in the `state` of a request: the common name of the caller's certificate.
 COMMON_NAME: Final = "common_name"
+#: Key in the `state` of a request: a weak reference to `HttpConnection.call_when_sent`.
+CALL_WHEN_SENT: Final = "call_when_sent"
 
 
 def credentials_of(request: Request) -> CallCredentials:
@@ -370,7 +373,8 @@ class HttpApi:
     async def _infer(self, request: Request) -> Response:
         """Label a batch, given as JSON, as bytes or in shared memory."""
         caller = self._admission.admit(credentials_of(request), "student")
-        with self._admission.infer_calls.begin(caller.owner) as call:
+        with ExitStack() as ending:
+            call = ending.enter_context(self._admission.infer_calls.begin(caller.owner))
             most_bytes = self._config.max_message_bytes
             body = await read_body(request, call, most_bytes, self._config.receive_s)
             answer = self._servicer.infer(
@@ -380,7 +384,11 @@ class HttpApi:
                 entry=call_record_of(request),
                 nbytes=len(body),
             )
-            return await _unless_gone(request, answer)
+            response = await _unless_gone(request, answer)
+            call.answer_ready(len(body), len(response.body))
+            if call_when_sent := getattr(request.state, CALL_WHEN_SENT)():
+                call_when_sent(ending.pop_all().close)
+            return response
 
     async def _refuse(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, EdlError)

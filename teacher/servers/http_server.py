@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
+from weakref import WeakMethod
 
 import h11
 import uvicorn
@@ -18,7 +19,7 @@ from ...proto.security.certificates import reloading_context
 from ...proto.security.servers import Acceptor, uvicorn_config
 from ...runtime.addresses import bind_socket, is_loopback, join_address, split_listen
 from .admission import SendingDeadline
-from .http_app import COMMON_NAME, HttpApi, record_calls, refuse_browsers
+from .http_app import CALL_WHEN_SENT, COMMON_NAME, HttpApi, record_calls, refuse_browsers
 from .servicer import ServerContext
 
 #: Seconds without a running request after which a connection is closed.
@@ -44,10 +45,12 @@ class HttpConnection(H11Protocol):
         self._receive_s = receive_s
         self._on_malformed = on_malformed
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._when_sent: list[Callable[[], None]] = []
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.idle_since = self.loop.time()
+        self.app_state = {**self.app_state, CALL_WHEN_SENT: WeakMethod(self.call_when_sent)}
         if (name := _common_name(transport)) is not None:
             self.app_state = {**self.app_state, COMMON_NAME: name}
         self._send_deadline = SendingDeadline(transport, self._receive_s)
@@ -56,6 +59,7 @@ class HttpConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._send_deadline.stop()
+        self._answers_sent()
         # asyncio's TLS refers to methods of this object. Clearing these references breaks the
         # cycle, which would keep 256 KiB until the next garbage collection.
         self.transport = self.flow = self.cycle = None  # type: ignore[assignment]
@@ -73,6 +77,7 @@ class HttpConnection(H11Protocol):
         self._send_deadline.stop()
         if self.cycle is None or self.cycle.response_complete:
             self.idle_since = self.loop.time()
+            self._answers_sent()
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -82,7 +87,19 @@ class HttpConnection(H11Protocol):
     def on_response_complete(self) -> None:
         # A peer that still reads its answer is not idle; `_send_deadline` watches it.
         self.idle_since = None if self.flow.write_paused else self.loop.time()
+        if not self.flow.write_paused:
+            self._answers_sent()
         super().on_response_complete()
+
+    def call_when_sent(self, function: Callable[[], None]) -> None:
+        """Call `function` when the answer to the present request is sent, or cannot be sent."""
+        self._when_sent.append(function)
+        if self.transport is None:  # the connection was lost
+            self._answers_sent()
+
+    def _answers_sent(self) -> None:
+        while self._when_sent:
+            self._when_sent.pop()()
 
     def send_400_response(self, msg: str) -> None:
         self._on_malformed()

@@ -8,18 +8,18 @@ import struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS = 0, 1, 4
-_END_STREAM, _END_HEADERS = 1, 4
+_END_STREAM, _END_HEADERS, _INITIAL_WINDOW = 1, 4, 4
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def call(path: bytes, message: bytes) -> bytes:
-    """All that a client writes for one call, from the preface on."""
+def call(path: bytes, message: bytes, window: int = 65535) -> bytes:
+    """All that a client writes for one call, from the preface on; it reads `window` bytes of it."""
     return (
         PREFACE
-        + frame(_SETTINGS, 0, 0, b"")
+        + frame(_SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, window))
         + frame(_HEADERS, _END_HEADERS, 1, _headers(path))
         + frame(_DATA, _END_STREAM, 1, struct.pack(">BI", 0, len(message)) + message)
     )

@@ -300,7 +300,8 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(bench: Bench, count: 
     with Talk(bench) as talk:
         talk.ask(batch(X))
         fill_buffers(bench, talk, batch(numbers(count)))
-        bench.advance_until(lambda: not served(talk), IDLE_S + 1)
+        wait_until(lambda: (bench.open_calls > 0) == (count > 2000))
+        bench.advance_until(lambda: not served(talk) and not bench.open_calls, IDLE_S + 1)
 
 
 @pytest.mark.system  # takes some seconds

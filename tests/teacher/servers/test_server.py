@@ -181,6 +181,19 @@ def test_a_call_whose_request_does_not_come_is_ended(bench: Bench) -> None:
     bench.infer()
 
 
+def test_an_answer_that_is_not_read_counts_as_a_call_until_its_connection_ends(make: Make) -> None:
+    bench = make(max_calls_per_peer=1)
+    data = raw_http2.call(f"/{SERVICE}/ModelInfer".encode(), bench.request(), window=0)
+    host, port = bench.address.split(":")
+    with socket.create_connection((host, int(port)), WAIT_S) as connection:
+        connection.sendall(data)
+        wait_until(lambda: bench.requests("answered") == 1)
+        assert refusal(bench.infer)[0] is Code.RESOURCE_EXHAUSTED
+    wait_until(lambda: bench.open_calls == 0)
+    for _ in range(100):
+        bench.infer()
+
+
 def test_cancelling_before_the_request_counts_as_no_error(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
