@@ -24,7 +24,7 @@ from .. import inference_pb2 as pb
 from .. import tensors
 from ..datatypes import TensorSpec
 from ..frames import OFFER_REQUEST, TransportOffer
-from ..security.certificates import client_context
+from ..security.certificates import Reloaded, client_context
 from ..security.client_connections import open_channel, stub_of
 from ..security.credentials import ClientSecurity
 from ..shared_buffer import SharedBuffer
@@ -64,13 +64,24 @@ _MAX_CONNECT_PAUSE_S: Final = 300.0
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
+class _Channel:
+    """A channel with the methods of the protocol."""
+
+    def __init__(self, address: str, security: ClientSecurity | None) -> None:
+        self.channel = open_channel(address, security, CHANNEL_OPTIONS)
+        self.stub = stub_of(self.channel, _SERVICE)
+        # Without (de)serializers, because `tensors` encodes and decodes.
+        self.infer = self.channel.unary_unary(f"/{_SERVICE.full_name}/ModelInfer", None, None)
+
+
 class OipGrpcClient:
     """A `TeacherClient` of one model.
 
     Args:
         address: host:port of the server.
         model: name of the model at the server.
-        security: credentials for the server; None for neither TLS nor token.
+        security: credentials for the server; None for neither TLS nor token. When a file of its
+            certificates changes, a new channel is opened for the next call.
 
     Raises:
         UsageError: a file of `security` cannot be used.
@@ -80,24 +91,28 @@ class OipGrpcClient:
         self._model = model
         self._host, _, self._port = address.rpartition(":")
         self._security = security
-        self._channel = open_channel(address, security, CHANNEL_OPTIONS)
-        self._stub = stub_of(self._channel, _SERVICE)
-        # Without (de)serializers, because `tensors` encodes and decodes.
-        self._infer = self._channel.unary_unary(f"/{_SERVICE.full_name}/ModelInfer", None, None)
+        files = None if security is None else security.tls
+        # Channels stay open until `close`, so that their calls continue.
+        self._opened: list[_Channel] = []
+        self._channels = Reloaded(
+            () if files is None else files.paths(), lambda: self._open_channel(address)
+        )
         # Failed attempts to open a transport connection, since the last success.
         self._failures = 0
         self._next_attempt_s = 0.0  # monotonic time of the next attempt
 
     def probe(self, timeout_s: float) -> ModelDescription:
         name, until_s = self._model, time.monotonic() + timeout_s
-        ready = _call(self._stub.ModelReady, pb.ModelReadyRequest(name=name), timeout_s)
+        ready = _call(
+            self._channels.current().stub.ModelReady, pb.ModelReadyRequest(name=name), timeout_s
+        )
         if not ready.ready:
             raise RetryableError(f"model {name!r} is not ready there")
         configured = MODEL_CONFIGURATION in self._extensions(_left_s(until_s))
         most_rows = self._most_rows(_left_s(until_s)) if configured else None
         try:
             query = pb.ModelMetadataRequest(name=name)
-            metadata = _call(self._stub.ModelMetadata, query, _left_s(until_s))
+            metadata = _call(self._channels.current().stub.ModelMetadata, query, _left_s(until_s))
         except RequestRefused:  # the model is ready, but the server does not describe it
             return ModelDescription(most_rows=most_rows)
         return ModelDescription(_specs(metadata.inputs), _specs(metadata.outputs), most_rows)
@@ -110,7 +125,9 @@ class OipGrpcClient:
             raise RequestRefused(f"the request cannot be sent: {error}") from None
         request.check()
         try:
-            return tensors.decode_response(_call(self._infer, message, _left_s(until_s)))
+            return tensors.decode_response(
+                _call(self._channels.current().infer, message, _left_s(until_s))
+            )
         except WireError as error:
             raise BadAnswer(str(error)) from None
 
@@ -135,7 +152,12 @@ class OipGrpcClient:
         return None
 
     def close(self) -> None:
-        self._channel.close()
+        for opened in self._opened:
+            opened.channel.close()
+
+    def _open_channel(self, address: str) -> _Channel:
+        self._opened.append(_Channel(address, self._security))
+        return self._opened[-1]
 
     def _try_connect(self, arena: SharedBuffer | None) -> TransportConnection | None:
         if (offer := self._fetch_offer()) is None:
@@ -157,7 +179,9 @@ class OipGrpcClient:
 
     def _fetch_offer(self) -> TransportOffer | None:
         """Ask the server for an offer; return None if there is no usable one."""
-        method = partial(self._stub.ModelMetadata.with_call, metadata=OFFER_REQUEST)
+        method = partial(
+            self._channels.current().stub.ModelMetadata.with_call, metadata=OFFER_REQUEST
+        )
         try:
             _, call = _call(method, pb.ModelMetadataRequest(name=self._model), _CONNECT_S)
         except EdlError as error:
@@ -180,13 +204,15 @@ class OipGrpcClient:
         """Return the extensions of the protocol that the server lists; empty if unknown."""
         try:
             query = pb.ServerMetadataRequest()
-            return frozenset(_call(self._stub.ServerMetadata, query, timeout_s).extensions)
+            return frozenset(
+                _call(self._channels.current().stub.ServerMetadata, query, timeout_s).extensions
+            )
         except (RequestRefused, RetryableError):
             return frozenset()
 
     def _most_rows(self, timeout_s: float) -> int | None:
         """Return the rows of the largest batch that the model accepts; None if unknown."""
-        method = self._channel.unary_unary(
+        method = self._channels.current().channel.unary_unary(
             f"/{_SERVICE.full_name}/ModelConfig",
             pb.ModelConfigRequest.SerializeToString,
             pb.ModelConfigResponse.FromString,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -24,8 +25,8 @@ class HttpConnector:
     Args:
         url: http://host:port or https://host:port, with an optional path that precedes the path of
             every request.
-        security: None: no token, and for https the CAs that this machine trusts. Certificates are
-            read now; the token is reloaded when its file changes.
+        security: None: no token, and for https the CAs that this machine trusts. Its files are
+            reloaded when they change; open connections keep their certificates.
 
     Attributes:
         host: value of the Host header, with the port if the URL has one.
@@ -56,9 +57,12 @@ class HttpConnector:
         bracketed = f"[{self._host}]" if ":" in self._host else self._host
         self.host = bracketed if port is None else f"{bracketed}:{port}"
         self._server_name = security.server_name or self._host
-        self._context = client_context(security) if parts.scheme == "https" else None
+        self._contexts: Reloaded[ssl.SSLContext] | None = None
         self._token = _reloaded_token(security)
-        if self._context is None:
+        if parts.scheme == "https":
+            paths = () if security.tls is None else security.tls.paths()
+            self._contexts = Reloaded(paths, lambda: client_context(security))
+        else:
             _check_plain_url(url, self._host, security)
 
     def connect(self, timeout_s: float) -> socket.socket:
@@ -70,9 +74,10 @@ class HttpConnector:
         connection = socket.create_connection((self._host, self._port), timeout_s)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._context is None:
+            if self._contexts is None:
                 return connection
-            return self._context.wrap_socket(connection, server_hostname=self._server_name)
+            context = self._contexts.current()
+            return context.wrap_socket(connection, server_hostname=self._server_name)
         except BaseException:
             connection.close()
             raise

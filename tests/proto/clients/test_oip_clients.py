@@ -362,6 +362,14 @@ def test_certificates_and_tokens(authority: Authority, tmp_path: Path) -> None:
             refused = OipHttpClient(url, "resnet", security)
             with closing(refused), pytest.raises(error):
                 refused.probe(DEADLINE_S)
+        renewed = ClientSecurity(TlsFiles(files.certificate, files.key, tmp_path / "ca"), token)
+        for address in (url, bench.address):
+            (tmp_path / "ca").write_bytes((tmp_path / "other" / "ca.pem").read_bytes())
+            with closing(open_client("oip", address, "resnet", renewed)) as client:
+                with pytest.raises(errors.TeacherLost):
+                    client.probe(DEADLINE_S)
+                (tmp_path / "ca").write_bytes(authority.ca.read_bytes())
+                assert client.probe(DEADLINE_S).inputs
 
 
 def test_nothing_secret_goes_in_the_clear(authority: Authority, tmp_path: Path) -> None:
