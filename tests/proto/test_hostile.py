@@ -71,7 +71,8 @@ def typed(datatype: str = "FP32", **contents: Any) -> bytes:
     return request(datatype, raw=[], contents=Contents(**contents))
 
 
-TENSOR, CLASSES = request(raw=()), as_parameters({"classification": 3})
+TENSOR = request(raw=())
+CLASSES = pb.ModelInferRequest(outputs=[{"parameters": as_parameters({"classification": 3})}])
 BAD = {
     "length beyond the end": (b"\x3a\xff\xff\xff\xff\x07", "truncated"),
     "length of eleven bytes": (b"\x3a" + b"\x80" * 10 + b"\x01", "more than 10 bytes"),
@@ -103,10 +104,7 @@ BAD = {
     "UINT8 of 256": (typed("UINT8", uint_contents=[0, 256]), "0..255"),
     "INT8 of -129": (typed("INT8", int_contents=[0, -129]), "-128"),
     "shared memory": (request(parameters=as_parameters({REGION: "r"})), "is not supported"),
-    "classification": (
-        pb.ModelInferRequest(outputs=[{"parameters": CLASSES}]).SerializeToString(),
-        "is not supported",
-    ),
+    "classification": (CLASSES.SerializeToString(), "is not supported"),
 }
 
 

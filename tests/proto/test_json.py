@@ -94,11 +94,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "no elements": (tensor(), "exactly once"),
     "elements twice": (tensor([1, 2], parameters={"binary_data_size": 0}), "exactly once"),
     "bytes that are not there": (tensor(parameters={"binary_data_size": 8}), "0 bytes are left"),
-    "bytes behind the last": (
-        tensor(parameters={"binary_data_size": 8}),
-        "1 bytes follow the last tensor",
-        bytes(9),
-    ),
+    "a byte more": (tensor(parameters={"binary_data_size": 8}), "1 bytes follow", bytes(9)),
     "a negative size": (tensor(parameters={"binary_data_size": -1}), "is a number of bytes"),
     "odd parameters": (tensor([1, 2], parameters={"a": []}), "'parameters' is no object"),
     "half a place": (placed(), "byte_size"),

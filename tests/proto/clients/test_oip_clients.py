@@ -63,9 +63,8 @@ def test_probe_finds_inputs_and_outputs(server: ForeignServer, client: TeacherCl
 
 def test_labels_come_back_bit_for_bit(client: TeacherClient) -> None:
     for _ in range(3):
-        asked = LabelRequest(
-            {"x": X}, (OUTPUT,), "7", {"teacher_id": "t"}, {OUTPUT: {"form": "float16"}}
-        )
+        form = {OUTPUT: {"form": "float16"}}
+        asked = LabelRequest({"x": X}, (OUTPUT,), "7", {"teacher_id": "t"}, form)
         answer = client.infer(asked, DEADLINE_S)
         assert list(answer.outputs) == [OUTPUT]
         np.testing.assert_array_equal(answer.outputs[OUTPUT], logits_of(X))

@@ -17,14 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.proto import json_tensors
-from edl.runtime.errors import (
-    AddressInUse,
-    BadAnswer,
-    DeadlineExceeded,
-    RetryableError,
-    UsageError,
-    WrongInstance,
-)
+from edl.runtime import errors
 from edl.teacher.request import TeacherOverloaded
 from edl.teacher.servers import http_app
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
@@ -85,12 +78,8 @@ def test_labels_in_json(bench: Bench) -> None:
     message = answer.json()
     assert (message["model_name"], message["model_version"], message["id"]) == ("resnet", "1", "17")
     assert message["parameters"]["teacher_id"] == "t1"
-    assert message["outputs"][1] == {
-        "name": "double",
-        "datatype": "FP32",
-        "shape": [3, 4],
-        "data": (array(3, 4) * 2).ravel().tolist(),
-    }
+    tensor = {"name": "double", "datatype": "FP32", "shape": [3, 4]}
+    assert message["outputs"][1] == {**tensor, "data": (array(3, 4) * 2).ravel().tolist()}
     assert bench.requests("answered") == 1
     assert bench.count("edl_teacher_samples_total") == 3
     assert bench.count("edl_teacher_sent_bytes_total") == len(answer.content)
@@ -161,10 +150,7 @@ def test_unknown_paths_and_models(bench: Bench) -> None:
         ("POST", "/resnet/versions/9/infer", 400, "unknown version '9'"),
         ("POST", "/resnet/infer/", 404, "Not Found"),
         ("POST", "/resnet", 405, "Method Not Allowed"),
-        *(
-            ("GET", path, 404, "unknown model 'vgg'")
-            for path in ("/vgg", "/vgg/ready", "/vgg/stats")
-        ),
+        *(("GET", f"/vgg{end}", 404, "unknown model 'vgg'") for end in ("", "/ready", "/stats")),
     ]
     for count, (method, path, status, words) in enumerate(wrong, start=1):
         body = {"json": rows()} if method == "POST" else {}
@@ -173,14 +159,14 @@ def test_unknown_paths_and_models(bench: Bench) -> None:
 
 
 def test_errors_of_the_model_become_statuses(bench: Bench) -> None:
-    errors: dict[int, Exception] = {
+    failures: dict[int, Exception] = {
         429: TeacherOverloaded("all 2 slots are taken", retry_after_s=2.1),
-        503: RetryableError("restarting"),
-        504: DeadlineExceeded("its deadline was over before its turn came"),
-        500: BadAnswer("NaN"),
-        412: WrongInstance("this is 't1'"),
+        503: errors.RetryableError("restarting"),
+        504: errors.DeadlineExceeded("its deadline was over before its turn came"),
+        500: errors.BadAnswer("NaN"),
+        412: errors.WrongInstance("this is 't1'"),
     }
-    for status, error in errors.items():
+    for status, error in failures.items():
         bench.fail(error)
         answer = infer(bench, rows())
         assert refused(answer, status) == str(error)
@@ -195,7 +181,7 @@ def test_errors_of_the_model_become_statuses(bench: Bench) -> None:
 
 def test_a_port_in_use_is_named_by_its_option(bench: Bench, make: Make) -> None:
     port = url_of(bench.server).rpartition(":")[2]
-    with pytest.raises(AddressInUse, match=f"{port}: choose another port with --http"):
+    with pytest.raises(errors.AddressInUse, match=f"{port}: choose another port with --http"):
         make(http=port)
 
 
@@ -225,7 +211,7 @@ def test_a_missing_package_is_named(make: Make, monkeypatch: pytest.MonkeyPatch)
     for name in [name for name in sys.modules if name.startswith("edl.teacher.servers.http")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(UsageError, match=r"HTTP needs uvicorn.*pip install .*\[http\]"):
+    with pytest.raises(errors.UsageError, match=r"HTTP needs uvicorn.*pip install .*\[http\]"):
         make()
 
 

@@ -162,10 +162,8 @@ def test_an_instance_proves_its_identity(bench: Bench) -> None:
     assert bench.identity.key not in repr(bench.identity)
     assert "edl-proof" not in trailing_metadata(bench)
     other = (("edl-challenge", "c7"), ("edl-instance", "t9"))
-    assert refusal(trailing_metadata, bench, *other) == (
-        Code.FAILED_PRECONDITION,
-        "teacher_id 't9' was asked for; this is 't1'",
-    )
+    words = "teacher_id 't9' was asked for; this is 't1'"
+    assert refusal(trailing_metadata, bench, *other) == (Code.FAILED_PRECONDITION, words)
     assert bench.refused("wrong_instance") == 1
 
 
@@ -173,10 +171,8 @@ def test_a_call_whose_request_does_not_come_is_ended(bench: Bench) -> None:
     with half_open(bench, 1) as (call,):
         wait_until(lambda: bench.open_calls == 1)
         bench.advance(10.0)
-        assert refusal(call.result, WAIT_S) == (
-            Code.ABORTED,
-            "the request did not arrive within 10 s of its call",
-        )
+        words = "the request did not arrive within 10 s of its call"
+        assert refusal(call.result, WAIT_S) == (Code.ABORTED, words)
     assert bench.requests("refused") == 0, "there was no request"
     bench.infer()
 
@@ -190,8 +186,6 @@ def test_an_answer_that_is_not_read_counts_as_a_call_until_its_connection_ends(m
         wait_until(lambda: bench.requests("answered") == 1)
         assert refusal(bench.infer)[0] is Code.RESOURCE_EXHAUSTED
     wait_until(lambda: bench.open_calls == 0)
-    for _ in range(100):
-        bench.infer()
 
 
 def test_cancelling_before_the_request_counts_as_no_error(
