@@ -4,8 +4,9 @@ The connection is a `Channel` with the messages of `messages.py`. `ShardServer` 
 questions about shards of an epoch.
 
 If all ranks of a world are on one node, the shards are in the supervisor's memory, and training
-goes on without Redis. Otherwise the server repeats a question until Redis answers. Questions have
-numbers, so a repeated question leases the same shard again.
+goes on without Redis. Otherwise the server repeats a question until Redis answers. It numbers the
+shards of each rank, so a repeated question leases the same shard again, and it is noticed if Redis
+has lost leases.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -160,6 +162,7 @@ class ShardServer:
         self._board, self._job, self._generation = board, job, generation
         self._closed = threading.Event()
         self._error = ""
+        self._leased = Counter[int]()  # number of shards that each rank got
         if local:
             # The clock of this store stands still, so leases and shards in it never expire.
             self._board = JobBoard(MemoryStore(clock=lambda: 0.0))
@@ -206,6 +209,10 @@ class ShardServer:
         if ask.what == "fill":
             self._board.fill(self._job, self._generation, ask.epoch, ask.shards)
             return None
-        return self._board.lease(
-            self._job, self._generation, ask.epoch, rank, ask.number, ask.most or None
+        number = self._leased[rank] + 1
+        shard = self._board.lease(
+            self._job, self._generation, ask.epoch, rank, number, ask.most or None
         )
+        if shard is not None:
+            self._leased[rank] = number
+        return shard

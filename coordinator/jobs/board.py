@@ -246,20 +246,23 @@ class JobBoard:
             generation: generation of the rank.
             epoch: number of the epoch, from 0.
             rank: the rank that gets the shard.
-            request_number: number of the rank's request, growing within a generation. A repeated
-                number returns the same shard, as the answer may have been lost. None: the request
-                is never repeated.
+            request_number: number of the shard among those that the rank gets in this generation,
+                from 1. A repeated number returns the same shard, as the answer may have been lost.
+                None: the request is never repeated.
             most: greatest number of rows. Of a larger shard the first rows are leased, and the rest
                 stays free.
 
         Raises:
-            GenerationSuperseded: `generation` is not the current one.
+            GenerationSuperseded: `generation` is not the current one. Or the board has not filled
+                the epoch, or lacks an earlier lease of the rank, so it has returned with older
+                data and might deal shards twice.
             UsageError: `epoch` is out of range.
         """
         keys = ShardKeys(
             generation=job_key(job, "generation"),
             free=job_key(job, "shards"),
             leased=job_key(job, "held"),
+            filled=job_key(job, "filled"),
         )
         epoch = _check_epoch(epoch)
         leased = self.store.lease_shard(keys, generation, epoch, rank, request_number, most, KEEP_S)
@@ -371,6 +374,8 @@ def _check_shards(shards: Sequence[Range]) -> None:
 def _superseded(job: str, generation: int, current: str) -> GenerationSuperseded:
     """Return the error for a generation that is not the current one."""
     now = f"generation {current} is the current one" if current.isdigit() else "there is none now"
+    if current == str(generation):
+        now = "the job board has returned with older data"
     return GenerationSuperseded(
         f"generation {generation} of job {job} is over ({now}): its ranks end and continue in the "
         "next generation"

@@ -10,7 +10,7 @@ All keys of one job are in one hash slot of Redis Cluster, so that scripts can u
 | `edl:{job:j}:leader` | hash, expires | the node that leads: holder, token, until_ms |
 | `edl:{job:j}:generation` | hash, expires | number, body, at_ms, history, outcome, `=write` |
 | `edl:{job:j}:shards` | zset, expires | free shards: `epoch:start:stop` -> sort key |
-| `edl:{job:j}:held` | hash, expires | `=rank` -> number and shard of its last lease request |
+| `edl:{job:j}:held` | hash, expires | `=rank` -> number of its shards, and the last one |
 | `edl:{job:j}:filled` | hash, expires | epoch -> number of its shards |
 | `edl:{job:j}:reports` | hash, expires | rank -> its report (JSON); `rank.at_ms` -> its time |
 | `edl:{job:j}:events` | stream, capped, expires | the timeline: body (JSON) |

@@ -305,12 +305,14 @@ class MemoryStore:
     ) -> tuple[int, int] | str | None:
         with self.lock:
             current: str = self.value(keys.generation).get("number", "")
-            if current != str(generation):
+            if current != str(generation) or str(epoch) not in self.peek(keys.filled):
                 return current
             free, leased = self.value(keys.free), self.value(keys.leased)
-            last_number, _, answer = leased.get(f"={rank}", "").partition(" ")
-            if request_number is not None and last_number and request_number <= int(last_number):
+            last_number, _, answer = leased.get(f"={rank}", "0").partition(" ")
+            if request_number is not None and request_number <= int(last_number):
                 return _bounds(answer)
+            if request_number is not None and request_number > int(last_number) + 1:
+                return current
             first = epoch * _EPOCH_ROWS
             end = first + _EPOCH_ROWS
             in_epoch = [shard for shard, sort_key in free.items() if first <= sort_key < end]

@@ -348,11 +348,12 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class ShardKeys:
-    """The keys of a training's shards: its generation, free shards and leased shards."""
+    """The keys of a training's shards: its generation, free and leased shards, filled epochs."""
 
     generation: str
     free: str
     leased: str
+    filled: str
 
 
 def number(text: str) -> int:

@@ -274,10 +274,12 @@ class RedisStore:
 
         Returns:
             (start, stop) of the shard; None if no shard is free. If `generation` is not the current
-            generation, the number of the current one as text instead, "" if there is none.
+            generation, or data of it is missing, the number of the current one as text instead, ""
+            if there is none.
         """
+        script_keys = [keys.generation, keys.free, keys.leased, keys.filled]
         answer = self._connection.run(
-            "lease_shard", [keys.generation, keys.free, keys.leased], generation, epoch, rank,
+            "lease_shard", script_keys, generation, epoch, rank,
             "" if request_number is None else request_number, max_rows or "", round(keep_s * 1000),
         )  # fmt: skip
         if isinstance(answer, str):

@@ -26,7 +26,7 @@ from ...distill_reader.sources.map_style import (
     with_inner,
 )
 from ...distill_reader.sources.source import changed_fields
-from ...runtime.errors import UsageError
+from ...runtime.errors import GenerationSuperseded, UsageError
 from ...scheduler.students.shards import Range, Ranges, StaticDeal, cut, shard_rows
 from ..link import RankLink
 
@@ -237,13 +237,23 @@ def merge_states(states: Sequence[State], base: State | None) -> dict[str, Any]:
     Args:
         states: `state()` of the sources of all ranks, in the order of ranks, all at one step.
         base: the feed's part of the checkpoint that the generation started from; None: none.
+
+    Raises:
+        GenerationSuperseded: two ranks have trained the same position, because the job board has
+            returned with older data.
     """
     if states[0]["kind"] != "sharded":
         return {"kind": states[0]["kind"], "ranks": [dict(state) for state in states]}
     trained = dict(trained_positions(base))
     for state in states:
         for epoch, ranges in _trained(state).items():
-            trained[epoch] = trained.get(epoch, Ranges()).union(ranges)
+            before = trained.get(epoch, Ranges())
+            trained[epoch] = before.union(ranges)
+            if trained[epoch].count < before.count + ranges.count:
+                raise GenerationSuperseded(
+                    f"a sample of epoch {epoch} was trained twice, as the job board has returned"
+                    " with older data: the ranks continue in the next generation"
+                )
     latest = max(trained, default=0)  # ranks step together: earlier epochs are complete
     return {
         "kind": "sharded",

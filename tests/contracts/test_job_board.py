@@ -313,36 +313,37 @@ def test_epochs_of_thousands_of_shards_lie_beside_each_other(begun: Boards) -> N
     assert len(shards) == 20_000
     begun.one.fill(JOB, 1, 1, shards)  # False if it is slow: the client has sent it again
     begun.one.fill(JOB, 1, 0, [(4_000_000_000, 4_000_000_009)])
-    assert begun.one.lease(JOB, 1, 2, 0) is None
     assert begun.one.lease(JOB, 1, 0, 0) == (4_000_000_000, 4_000_000_009)
     assert begun.one.lease(JOB, 1, 0, 0) is None
     assert [begun.one.lease(JOB, 1, 1, 0) for _ in range(3)] == shards[:3]
 
 
-def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(begun: Boards) -> None:
+def test_a_question_that_is_asked_again_is_answered_by_the_same_shard_or_part(
+    begun: Boards,
+) -> None:
     begun.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 12)]), 3))
-    assert begun.one.lease(JOB, 1, 0, 0, 4) == (0, 3)
-    assert begun.another.lease(JOB, 1, 0, 0, 4) == (0, 3), "its answer may have been lost"
-    assert begun.one.lease(JOB, 1, 0, 1, 4) == (3, 6), "of another rank"
-    assert begun.one.lease(JOB, 1, 0, 0, 5) == (6, 9)
-    assert begun.another.lease(JOB, 1, 0, 0, 4) == (6, 9), "it comes late, and nobody listens"
-    assert begun.one.lease(JOB, 1, 0, 1, 5) == (9, 12)
-    assert begun.one.lease(JOB, 1, 0, 1, 6) is None
-
-
-def test_lease_may_take_part_of_a_shard(begun: Boards) -> None:
+    assert begun.one.lease(JOB, 1, 0, 0, 1) == (0, 3)
+    assert begun.another.lease(JOB, 1, 0, 0, 1) == (0, 3), "its answer may have been lost"
+    assert begun.one.lease(JOB, 1, 0, 1, 1) == (3, 6), "of another rank"
+    assert begun.one.lease(JOB, 1, 0, 0, 2) == (6, 9)
+    assert begun.another.lease(JOB, 1, 0, 0, 1) == (6, 9), "it comes late, and nobody listens"
+    for epoch, rank, shard in ((0, 1, 3), (0, 2, 2), (1, 1, 2)):  # the board lost what came before
+        with pytest.raises(GenerationSuperseded, match="older data"):
+            begun.one.lease(JOB, 1, epoch, rank, shard)
+    assert begun.one.lease(JOB, 1, 0, 1, 2) == (9, 12)
+    assert begun.one.lease(JOB, 1, 0, 1, 3) is None
     begun.one.fill(JOB, 1, 2, [(0, 10), (10, 12)])
-    assert begun.one.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
-    assert begun.another.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
-    assert begun.another.lease(JOB, 1, 2, 1, 1, 5) == (4, 9)
-    assert begun.one.lease(JOB, 1, 2, 0, 2, 5) == (9, 10)
-    assert begun.one.lease(JOB, 1, 2, 0, 3) == (10, 12)
-    assert begun.one.lease(JOB, 1, 2, 0, 4, 1) is None
+    assert begun.one.lease(JOB, 1, 2, 3, 1, 4) == (0, 4)
+    assert begun.another.lease(JOB, 1, 2, 3, 1, 4) == (0, 4)
+    assert begun.another.lease(JOB, 1, 2, 4, 1, 5) == (4, 9)
+    assert begun.one.lease(JOB, 1, 2, 3, 2, 5) == (9, 10)
+    assert begun.one.lease(JOB, 1, 2, 3, 3) == (10, 12)
+    assert begun.one.lease(JOB, 1, 2, 3, 4, 1) is None
 
 
 def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None:
     begun.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
-    begun.one.lease(JOB, 1, 0, 0, 9)
+    begun.one.lease(JOB, 1, 0, 0, 1)
     begun.one.report(JOB, 1, 0, {"step": 1})
     assert begun.another.publish(JOB, of_job(begun.another, JOB, "a"), 2, {})
     for old in (lambda: begun.one.fill(JOB, 1, 0, [(0, 3)]), lambda: begun.one.lease(JOB, 1, 0, 0)):
@@ -351,7 +352,6 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(begun: Boards) -> None
     assert not begun.one.report(JOB, 1, 0, {"step": 2})
     assert begun.one.reports(JOB) == []
     # Nothing of the old one is left in the new one.
-    assert begun.one.lease(JOB, 2, 0, 0) is None
     assert begun.one.fill(JOB, 2, 0, [(0, 9)])
     assert begun.one.lease(JOB, 2, 0, 0, 1) == (0, 9), "its questions begin anew"
 

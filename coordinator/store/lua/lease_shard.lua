@@ -1,15 +1,18 @@
--- Lease the first free shard of an epoch. A repeated request gets the same shard again.
+-- Lease the first free shard of an epoch. A repeated request gets the same shard again. If the epoch has
+-- no shards, or a lease of the rank is missing, Redis has returned with older data: nothing is leased.
 --
 -- KEYS[1]  hash    the generation
 -- KEYS[2]  zset    free shards 'epoch:start:stop' -> sort key, exact as a double: epoch * 2^32 + start
--- KEYS[3]  hash    '=<rank>' -> number of its last request and the shard that it got
--- ARGV     generation, epoch, rank, request number of the rank ('': none), greatest number of rows
---          ('': any; the rest of a larger shard stays free), expiry of shards (ms)
--- Returns  {start, stop}; 0 if no shard is free; the current generation as text if it is another one.
+-- KEYS[3]  hash    '=<rank>' -> number of shards that it got, and the last one
+-- KEYS[4]  hash    epoch -> number of its shards
+-- ARGV     generation, epoch, rank, number of the shard among those of the rank, from 1 ('': unknown),
+--          greatest number of rows ('': any; the rest of a larger shard stays free), expiry of shards (ms)
+-- Returns  {start, stop}; 0 if no shard is free; the current generation as text if it is another one, or
+--          if data is missing.
 local epoch, rank, request_number, max_rows = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local current = redis.call('HGET', KEYS[1], 'number') or ''
-if current ~= ARGV[1] then
+if current ~= ARGV[1] or not redis.call('HGET', KEYS[4], epoch) then
   return current
 end
 local function parts(shard)
@@ -18,8 +21,11 @@ local function parts(shard)
 end
 if request_number then
   local last_number, answer = string.match(redis.call('HGET', KEYS[3], '=' .. rank) or '', '^(%d+) (.*)$')
-  if last_number and request_number <= tonumber(last_number) then
+  last_number = tonumber(last_number or 0)
+  if request_number <= last_number then
     return {parts(answer)}
+  elseif request_number > last_number + 1 then
+    return current
   end
 end
 local first = tonumber(epoch) * 4294967296

@@ -16,7 +16,8 @@ from edl.proto.arena import Array
 from edl.scheduler.students.shards import rows_of_rank
 from edl.student.feeding import DirectReader, ShardedSource, merge_states, source_for
 from edl.student.job.batches import POSITIONS
-from edl.student.link import RankLink
+from edl.student.link import RankLink, ShardServer
+from edl.student.messages import Ask
 from edl.student.settings import TrainSettings
 from edl.tests.stores import of_job
 
@@ -51,11 +52,15 @@ class BoardLink(RankLink):
     rank: int
     leased: list[tuple[int, int]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.server = ShardServer(self.board, JOB, self.generation, local=False)
+
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
         self.board.fill(JOB, self.generation, epoch, list(shards))
 
     def lease(self, epoch: int, most: int = 0) -> tuple[int, int] | None:
-        shard = self.board.lease(JOB, self.generation, epoch, self.rank, most=most or None)
+        ask = Ask(0, "lease", epoch, most=most)
+        shard: tuple[int, int] | None = self.server.answer(self.rank, ask, lambda: True)
         if shard is not None:
             self.leased.append(shard)
         return shard

@@ -1,21 +1,22 @@
-"""Whichever ranks die, steps are full and the surviving ones have each position once."""
+"""Whatever ranks and the job board lose, saved steps have each position once; steps are full."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.store.memory_store import MemoryStore
+from edl.coordinator.jobs.schema import job_key
 from edl.runtime.errors import GenerationSuperseded
+from edl.tests.stores import FaultyStore, memory
 from edl.tests.student.feeding.ranks import (
-    BoardLink,
+    JOB,
     Rank,
     batched,
     save,
@@ -25,13 +26,16 @@ from edl.tests.student.feeding.ranks import (
 )
 
 MOST_STEPS = 400
+T = TypeVar("T")
 
 
 class Trainings(RuleBasedStateMachine):
-    """One training: steps, saves, deaths, and a new world after each death.
+    """One training: steps, saves, deaths, losses of the board, and a new world after each.
 
     `history` has every step that the parameters contain: a death removes those not saved.
     """
+
+    lost = False  # the board has returned with older data since the world was formed
 
     @initialize(
         samples=st.integers(1, 60),
@@ -47,7 +51,7 @@ class Trainings(RuleBasedStateMachine):
         self.feed = batched(samples, batch, drop_last=drop_last)
         self.rows = samples - samples % batch if drop_last else samples
         self.settings = settings_of(deal=deal, shard_rows=shard_rows, seed=samples)
-        self.board = JobBoard(MemoryStore())
+        self.board = JobBoard(FaultyStore())
         self.history: list[tuple[int, int]] = []  # epoch, position
         self.saved: dict[str, Any] | None = None
         self.saved_at = (0, 0)  # epoch, entries of the history
@@ -59,6 +63,7 @@ class Trainings(RuleBasedStateMachine):
         for rank in self.ranks:
             rank.end()
         self.generation += 1
+        self.lost = False
         self.base = self.saved
         self.epoch, kept = self.saved_at
         del self.history[kept:]
@@ -74,19 +79,30 @@ class Trainings(RuleBasedStateMachine):
         for rank in self.ranks:
             rank.begin()
 
+    def tried(self, call: Callable[[], T]) -> T | None:
+        """What the call returns; None: the board had lost data, and a new world has begun."""
+        try:
+            return call()
+        except GenerationSuperseded:
+            assert self.lost
+            self.form(len(self.ranks))
+            return None
+
     def step_together(self) -> bool:
-        """One step; False where the epoch was over, and the next one has begun."""
-        taken = step(self.ranks, self.epoch)
+        """One step, or a new world; False where the epoch was over, and the next one has begun."""
+        if (taken := self.tried(lambda: step(self.ranks, self.epoch))) is None:
+            return True
         rows = [int(position) for positions in taken for position in positions]
         done = {position for of, position in self.history if of == self.epoch}
         left = [position for position in range(self.rows) if position not in done]
-        assert len(rows) == min(self.feed.batch_sampler.batch_size, len(left)), "it is full"
+        full = min(self.feed.batch_sampler.batch_size, len(left))
+        assert self.lost or len(rows) == full, "it is full"
         if self.settings.deal == "static":
             assert rows == left[: len(rows)], "the order is kept"
+            assert not memory(self.board).holds(job_key(JOB, "filled")), "no board is asked"
         self.history += [(self.epoch, position) for position in rows]
         if rows:
             return True
-        self.check_epoch(self.epoch)
         self.epoch += 1
         for rank in self.ranks:
             rank.begin()
@@ -103,15 +119,30 @@ class Trainings(RuleBasedStateMachine):
 
     @rule(rank=st.integers(0, 3), count=st.integers(1, 3))
     def read_ahead(self, rank: int, count: int) -> None:
-        one = self.ranks[rank % len(self.ranks)]
         for _ in range(count):
+            one = self.ranks[rank % len(self.ranks)]
             if len(one.read) < 2:  # at the end of an epoch a source waits with more
-                one.read_one()
+                self.tried(one.read_one)
 
     @rule()
     def save(self) -> None:
-        self.saved = json.loads(json.dumps(save(self.ranks, self.base)))
+        if (saved := self.tried(lambda: save(self.ranks, self.base))) is None:
+            return
+        self.saved = json.loads(json.dumps(saved))
         self.saved_at = (self.epoch, len(self.history))
+        assert len(self.saved["trained"]) <= 1, "it does not grow with the epochs"
+        assert len(self.history) == len(set(self.history)), "each position at most once"
+        for epoch in range(self.epoch):
+            self.check_epoch(epoch)
+
+    @rule(count=st.integers(0, 3), rank=st.integers(0, 3), ahead=st.integers(0, 2))
+    def board_returns_with_older_data(self, count: int, rank: int, ahead: int) -> None:
+        older, generation = memory(self.board).snapshot(), self.generation
+        self.train(count)
+        self.read_ahead(rank, ahead)
+        if self.generation == generation:
+            memory(self.board).restore(older)
+            self.lost = True
 
     @rule(world=st.integers(1, 4))
     def die(self, world: int) -> None:
@@ -122,25 +153,17 @@ class Trainings(RuleBasedStateMachine):
         self.save()
         self.form(world)
 
-    @precondition(lambda self: self.generation > 1)
-    @rule(rank=st.integers(0, 3))
-    def a_rank_of_the_generation_before_is_refused(self, rank: int) -> None:
-        late = BoardLink(self.board, self.generation - 1, rank)
-        with pytest.raises(GenerationSuperseded):
-            late.lease(self.epoch, 1)
-        with pytest.raises(GenerationSuperseded):
-            late.fill(self.epoch, [(0, 1)])
-
     def teardown(self) -> None:
         if not hasattr(self, "ranks"):
             return
         for _ in range(MOST_STEPS):
-            if not self.step_together():
+            epoch, generation = self.epoch, self.generation
+            self.step_together()
+            self.save()
+            if self.epoch > epoch and self.generation == generation:
                 break
         else:
             raise AssertionError("the epoch does not end")
-        for epoch in range(self.epoch):
-            self.check_epoch(epoch)
         for rank in self.ranks:
             rank.end()
 

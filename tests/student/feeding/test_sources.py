@@ -19,7 +19,7 @@ from edl.distill_reader import Batched
 from edl.distill_reader.sources import ResumableSource
 from edl.distill_reader.sources import source_of as reader_source
 from edl.proto.arena import Array
-from edl.runtime.errors import BatchError, GenerationSuperseded, UsageError
+from edl.runtime.errors import BatchError, UsageError
 from edl.scheduler.students.agreement import RowShares, equal_rows
 from edl.scheduler.students.shards import RankShard
 from edl.student.feeding import (
@@ -112,38 +112,10 @@ def test_steps_stay_full_while_shares_change(rng: random.Random, shard_rows: int
     assert changes
 
 
-def empty_link() -> Mock:
-    """Connects to a board that never has a shard."""
-    link = Mock()
-    link.lease.return_value = None
-    return link
-
-
 def linked(link: Any, sizes: Any = None, samples: int = 40, **options: Any) -> ShardedSource:
     source = source_of(batched(samples, 4), settings_of(4, **options), link=link, sizes=sizes)
     assert isinstance(source, ShardedSource)
     return source
-
-
-def test_errors_of_the_board_are_raised_where_batches_are_taken() -> None:
-    link = empty_link()
-    link.lease.side_effect = GenerationSuperseded("another world")
-    source = linked(link)
-    with pytest.raises(GenerationSuperseded, match="another world"):
-        next(iter(DirectReader(source)))
-    source.close()
-
-
-def test_a_static_deal_asks_no_board() -> None:
-    link = empty_link()
-    source = linked(link, deal="static")
-    read = []
-    for batch in (reader := DirectReader(source)):
-        read += positions_of(batch).tolist()
-        source.trained(0, positions_of(batch))
-    assert read == list(range(40))
-    assert link.mock_calls == []
-    reader.close()
 
 
 def test_an_epoch_does_not_end_in_single_rows_where_a_share_has_fallen() -> None:
@@ -185,27 +157,8 @@ def test_it_reads_no_further_ahead_than_allowed() -> None:
     source.close()
 
 
-def test_a_checkpoint_does_not_grow_with_the_number_of_epochs() -> None:
-    board, feed, saved = JobBoard(MemoryStore()), batched(12, 4), None
-    for generation, epochs in ((1, (0, 1, 2)), (2, (3, 4))):
-        ranks = world_of(
-            board, feed, settings_of(), generation=generation, world=2, saved=saved, epoch=epochs[0]
-        )
-        base = saved
-        for epoch in epochs:
-            for rank in ranks:
-                rank.begin()
-            while any(len(positions) for positions in step(ranks, epoch)):
-                saved = save(ranks, base)
-                assert list(trained_positions(saved)) == [epoch]
-        assert saved is not None
-        assert trained_positions(saved)[epochs[-1]].pairs == ((0, 12),)
-        for rank in ranks:
-            rank.end()
-
-
 def test_a_reader_takes_it_as_its_source() -> None:
-    source = linked(empty_link())
+    source = linked(Mock())
     assert isinstance(source, ResumableSource)
     assert reader_source(source, RankShard(), 0) is source
     with pytest.raises(UsageError, match="omit world_size"):
