@@ -23,6 +23,7 @@ from ..store.records import (
     Keep,
     Leads,
     MemberBeat,
+    NumberIs,
     Once,
     Put,
     ShardKeys,
@@ -173,18 +174,20 @@ class JobBoard:
             history: expected and new history of the checkpoints; None: the current history stays.
 
         Returns:
-            Whether it was published. The node must lead, the history must be the expected one, and
-            `number` must be that of the current generation + 1. If the board has no generation, as
-            after a loss of Redis's data, any number from 1 is accepted.
+            Whether it was published. The node must lead, and `number` must be that of the current
+            generation + 1; then the history must be the expected one. If the board has an older
+            generation or none, as after a loss of Redis's data, any history is replaced.
         """
         key = job_key(job, "generation")
         fields: dict[str, str | int | None] = {"number": number, "body": dump_facts(body)}
-        current = self.store.fields(key, ["number"])[0] or ""
-        if number < 1 or (current and current != str(number - 1)):
+        fields["outcome"] = None  # only older data can have one
+        current = self.store.fields(key, ["number"])[0] or "0"
+        if not is_number(current) or number <= int(current):
             return False
-        conditions: list[Condition] = [fence, Once(key), FieldIs(key, "number", current)]
+        conditions: list[Condition] = [fence, Once(key), NumberIs(key, "number", int(current))]
         if history is not None:
-            conditions.append(FieldIs(key, "history", _dump_history(history[0])))
+            if number == int(current) + 1:
+                conditions.append(FieldIs(key, "history", _dump_history(history[0])))
             fields["history"] = _dump_history(history[1])
         outdated = [job_key(job, name) for name in ("shards", "held", "filled", "reports")]
         changes: list[Change] = [
@@ -311,16 +314,20 @@ class JobBoard:
         """End the job in generation `number`: write its outcome.
 
         Returns:
-            Whether it was written. The node must lead, `number` must be the current generation if
-            the board has one, and there must be no outcome yet.
+            Whether it was written. The node must lead, and the board must have no newer generation
+            and no outcome yet. The outcome of an older generation is replaced.
         """
-        key, text = job_key(job, "generation"), dump_facts(outcome)
+        key = job_key(job, "generation")
+        fields: dict[str, str | int | None] = {"outcome": dump_facts(outcome)}
         current = self.store.fields(key, ["number"])[0] or ""
-        if current not in ("", str(number)):
-            return False
         conditions: list[Condition] = [fence, Once(key), FieldIs(key, "number", current)]
-        conditions.append(FieldIs(key, "outcome", ""))
-        changes: list[Change] = [Put(key, {"outcome": text}), Keep([key], KEEP_S)]
+        if is_number(current) and int(current) < number:  # older data
+            fields["number"] = number
+        elif current in ("", str(number)):
+            conditions.append(FieldIs(key, "outcome", ""))
+        else:
+            return False
+        changes: list[Change] = [Put(key, fields), Keep([key], KEEP_S)]
         return self.store.commit(conditions, changes) == 0
 
     def jobs(self) -> list[str]:

@@ -237,15 +237,18 @@ def decide(
         progress: of the current generation.
         saved: the newest valid checkpoint on disk; None: there is none, or it is not known yet, as
             it is needed only to form a world.
-        forgotten: the job board has lost its data of this generation.
+        forgotten: the job board has lost its data of this generation; `world` is from
+            `recovered_world`.
         settled: the job board has answered for so long that missing nodes are gone. If False,
             leases may have expired because nodes could not renew them.
     """
     if not settled and world is not None:
         known = {"", *(member.node for member in members)}
         needed = dict.fromkeys((*world.nodes, world.keeper))
-        if missing := [node for node in needed if node not in known]:
-            return KeepWorld(f"waiting for {', '.join(missing)}: the job board was unavailable")
+        missing = [node for node in needed if node not in known]
+        if missing or not world.nodes:
+            names = ", ".join(missing) or f"the nodes of generation {world.number}"
+            return KeepWorld(f"waiting for {names}: the job board was unavailable")
     if world is None:
         return _form(limits, World(0, ()), members, saved, "the job begins")
     alive = {member.node: member for member in members}
@@ -272,6 +275,24 @@ def decide(
     if any(_has_ended(member, world.number) for member in own):
         return KeepWorld(f"waiting until the ranks of {', '.join(busy)} have ended")
     return _grow(limits, world, members, progress)
+
+
+def recovered_world(world: World, members: Sequence[LiveNode], settled: bool) -> World:
+    """Return the world of a generation that the job board has lost.
+
+    Args:
+        world: the world as this node remembers it; without nodes: it knows only the number.
+        members: the living nodes.
+        settled: see `decide`. If so, a node that has not begun the generation never will. If not,
+            nodes that are not remembered may be missing: the result has none.
+    """
+    if world.nodes:
+        late = {one.node for one in members if settled and one.generation < world.number}
+        return replace(world, nodes=tuple(node for node in world.nodes if node not in late))
+    begun = [one for one in members if one.generation == world.number and one.phase != "waiting"]
+    own = begun if settled else []
+    fingerprint = own[0].fingerprint if own else {}
+    return replace(world, nodes=tuple(one.node for one in own), fingerprint=fingerprint)
 
 
 def has_members(world: World, members: Sequence[LiveNode]) -> bool:

@@ -34,6 +34,7 @@ from ...scheduler.students.world import (
     WorldLimits,
     WorldProgress,
     decide,
+    recovered_world,
 )
 from ..checkpoint.storage import unique_name_of
 from .checkpoints import NewestCheckpoint
@@ -55,21 +56,28 @@ class RendezvousView:
     Attributes:
         facts: facts of the live nodes by node id, in the order in which they joined.
         members: the live nodes in the form that `decide` takes, in the same order.
-        generation: the current generation; None: the board has none.
+        generation: the current generation; None: the board has none, or an older one.
+        newest: number of the newest generation that this node knows of; 0: none.
         outcome: how the job ended; None: it runs.
         reports: reports of the ranks of the current generation.
         fence: fence of this node's writes as the leader; None: this node does not lead.
-        settled: whether the board has answered for at least a TTL since it was last away. If so, a
-            missing node is lost; before, it may still join again.
+        settled: whether the board has answered for at least a TTL since it was last away or lost
+            data. If so, a missing node is lost; before, it may still join again.
     """
 
     facts: Mapping[str, NodeInfo] = field(default_factory=dict)
     members: Sequence[LiveNode] = ()
     generation: Generation | None = None
+    newest: int = 0
     outcome: Mapping[str, Any] | None = None
     reports: tuple[RankReport, ...] = ()
     fence: Leads | None = None
     settled: bool = True
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether the board has lost the newest generation."""
+        return self.generation is None and self.newest > 0
 
     @property
     def history(self) -> CheckpointHistory:
@@ -104,8 +112,9 @@ class RendezvousSession:
         self._facts = NodeInfo()
         self._sent_facts: NodeInfo | None = None
         self._last_beat_s = 0.0
-        # When the board last answered again, or this node last joined again; None: never.
+        # When the board last answered again or lost data, or this node joined again; None: never.
         self._back_s: float | None = None
+        self._newest = 0  # number of the newest generation that this node or another has seen
         self._logged: set[str] = set()  # live nodes with invalid facts, which were logged
         self._reports: dict[tuple[int, int], Mapping[str, Any]] = {}
         self._events: list[Mapping[str, Any]] = []
@@ -203,6 +212,7 @@ class RendezvousSession:
         view = self._read_board(self._board.lead(self._job, self._node, self._ttl_s))
         if self._away is not None:
             log.info("the job board answers again")
+        if self._away is not None or (view.forgotten and not self._view.forgotten):
             self._back_s = time.monotonic()
             view = replace(view, settled=False)
         self._away = None
@@ -214,25 +224,21 @@ class RendezvousSession:
         with self._lock:
             facts = self._facts
         now_s = time.monotonic()
-        if self._sent_facts is not None and facts == self._sent_facts:
-            # A board that was away may have lost data, or serve older data. So this node renews its
-            # lease, or joins again, before it reads the board.
-            due_s = self._last_beat_s + self._ttl_s / _BEATS_PER_TTL
-            if self._away is None and now_s < due_s:
-                return
-            alive = self._board.beat(self._job, self._node, self._ttl_s)
-        else:
-            alive = self._sent_facts is not None and self._board.beat(
-                self._job, self._node, self._ttl_s, facts.to_json()
-            )
-        if not alive:
+        # A board that was away may have lost data, or serve older data. So this node renews its
+        # lease and facts, or joins again, before it reads the board.
+        due_s = self._last_beat_s + self._ttl_s / _BEATS_PER_TTL
+        if self._away is None and facts == self._sent_facts and now_s < due_s:
+            return
+        if self._sent_facts is None or not self._board.beat(
+            self._job, self._node, self._ttl_s, facts.to_json()
+        ):
             # `join` may delete the outcome of an earlier run: any outcome if `since` is 0, else
             # only that of a generation with a number below `since`. A node that joins again must
             # not delete the outcome of its own run: otherwise the job would start again.
             since = 0
             if self._sent_facts is not None:  # its lease expired, or the board has lost data
                 self._back_s = now_s
-                since = self._view.generation.world.number if self._view.generation else 0
+                since = self._newest
             self._board.join(self._job, self._node, facts.to_json(), self._ttl_s, since)
         self._sent_facts, self._last_beat_s = facts, now_s
 
@@ -253,11 +259,16 @@ class RendezvousSession:
         facts = {node.node_id: self._facts_of(node) for node in nodes}
         self._logged.intersection_update(facts)
         record = self._board.generation(self._job)
+        number = 0 if record is None else record.number
+        self._newest = max(self._newest, number, *(one.generation for one in facts.values()))
+        if is_older := 0 < number < self._newest:
+            record = None
         return RendezvousView(
             facts=facts,
             members=[facts[node.node_id].live_node(node) for node in nodes],
             generation=None if record is None else Generation.from_record(record),
-            outcome=self._board.outcome(self._job),
+            newest=self._newest,
+            outcome=None if is_older else self._board.outcome(self._job),
             reports=tuple(self._board.reports(self._job)),
             fence=fence,
             settled=self._back_s is None or time.monotonic() - self._back_s > self._ttl_s,
@@ -306,6 +317,7 @@ class RendezvousLeader:
 
     def step(self, view: RendezvousView) -> None:
         """Decide, and execute the decision. A node that does not lead withdraws its recall."""
+        self._latest = view.generation or self._latest
         if view.fence is None:
             self._publish_recall(None)
             return
@@ -319,13 +331,12 @@ class RendezvousLeader:
         members = [
             replace(one, seen_s=now_s - self._first_seen_s[one.node]) for one in view.members
         ]
-        forgotten = view.generation is None and generation is not None
         self._learn_rows(view)
 
         def decision_with(saved: CheckpointEntry | None) -> WorldDecision:
             return decide(
                 *(self._limits, world, members, progress, saved),
-                forgotten=forgotten,
+                forgotten=view.forgotten,
                 settled=view.settled,
             )
 
@@ -345,16 +356,12 @@ class RendezvousLeader:
 
     def _generation(self, view: RendezvousView) -> Generation | None:
         """Return the current generation; if the board has lost it, from memory or nodes' facts."""
-        if view.generation is not None:
-            self._latest = view.generation
-        elif self._latest is None:
-            running = [(facts.generation, node) for node, facts in view.facts.items()]
-            newest = max((number for number, _ in running), default=0)
-            if newest:
-                nodes = tuple(node for number, node in running if number == newest)
-                world = World(newest, nodes, fingerprint=view.facts[nodes[0]].fingerprint)
-                self._latest = next_generation(world, view.facts, None)
-        return self._latest
+        if not view.forgotten:
+            return view.generation
+        latest = self._latest
+        if latest is None or latest.number < view.newest:
+            latest = Generation(World(view.newest, ()), ())
+        return replace(latest, world=recovered_world(latest.world, view.members, view.settled))
 
     def _learn_rows(self, view: RendezvousView) -> None:
         """Learn from ranks' reports how many rows a step has: the feed may decide it."""
@@ -401,9 +408,9 @@ class RendezvousLeader:
                 assert newest is not None  # `step` has set it
                 self._form(decision.world, view, fence, generation, newest)
             case FinishJob():
-                self._end(fence, "finished", _result(view))
+                self._end(fence, generation, "finished", _result(view))
             case StopJob():
-                self._end(fence, "failed", asdict(decision))
+                self._end(fence, generation, "failed", asdict(decision))
 
     def _form(
         self,
@@ -437,8 +444,10 @@ class RendezvousLeader:
         )
         self._publish_recall(None)
 
-    def _end(self, fence: Leads, kind: str, outcome: Mapping[str, Any]) -> None:
-        number = self._latest.number if self._latest else 0
+    def _end(
+        self, fence: Leads, generation: Generation | None, kind: str, outcome: Mapping[str, Any]
+    ) -> None:
+        number = generation.number if generation else 0
         if self._board.finish(self._job, fence, number, {"kind": kind, **outcome}):
             self._add_event(kind, number, **outcome)
 

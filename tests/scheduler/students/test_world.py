@@ -34,6 +34,7 @@ from edl.scheduler.students.world import (
     WorldDecision,
     WorldLimits,
     WorldProgress,
+    recovered_world,
 )
 from edl.scheduler.students.world import decide as decide_from
 
@@ -109,6 +110,17 @@ class TestWorld:
         assert formed(following).nodes == ("a", "c")
         assert WorldLimits(3, 4, ranks=2, rows=5).capacity == 3  # its ranks say what is wrong
         assert WorldLimits(1, 4).capacity == 4
+
+    def test_a_lost_generation_has_the_nodes_that_began_it(self) -> None:
+        members = [*running(3, "a"), *ended(2, "b"), replace(waiting("c")[0], generation=3)]
+        for remembered_nodes in (("b", "a"), ()):
+            world = World(3, remembered_nodes)
+            assert recovered_world(world, members, settled=False).nodes == remembered_nodes
+            assert recovered_world(world, members, settled=True).nodes == ("a",)
+        wait = decide(ANY, World(3, ()), members, WorldProgress(), 0, settled=False)
+        assert wait == KeepWorld(
+            "waiting for the nodes of generation 3: the job board was unavailable"
+        )
 
     def test_nodes_join_at_a_safe_point(self) -> None:
         world = World(3, ("a",))

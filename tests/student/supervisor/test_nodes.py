@@ -325,15 +325,33 @@ def test_a_node_that_the_world_has_no_use_for_waits_in_reserve(fleet: Fleet) -> 
     assert [one["ranks"] for one in fleet.events("generation")] == [2]
 
 
-def test_a_board_that_forgot_all_gets_a_new_generation(fleet: Fleet) -> None:
+@pytest.mark.parametrize("older", [False, True], ids=["nothing", "older data"])
+def test_a_board_that_lost_data_gets_a_new_generation(fleet: Fleet, older: bool) -> None:
+    """Also if a node in reserve leads there first, or an earlier run of the job had ended then."""
     fleet.means = replace(fleet.means, ttl_s=2.0)  # so long are those waited for who may be there
-    fleet.settings, fleet.job = {"nodes": (2, 4)}, BEFORE_THE_END
-    fleet.start("a", "b")
+    fleet.settings, fleet.job = {"nodes": (2, 2)}, BEFORE_THE_END
+    node, store = fleet.start("a", "b"), memory(fleet.board)
     fleet.reach(1)
-    memory(fleet.board).clear()
+    fleet.start("c")
+    wait_until(lambda: [one.facts["generation"] for one in fleet.board.nodes(JOB)] == [1, 1, 1])
+    past = JobBoard(FaultyStore())
+    if older:
+        memory(past).restore(store.snapshot())
+        for name in ("a", "b"):
+            past.resign(JOB, name)
+        fence = past.lead(JOB, "c", 2.0)
+        assert fence is not None
+        assert past.finish(JOB, fence, 1, {"kind": "failed"})
+    node.kill(fleet.worlds()[0].index("b"))
     wait_until(lambda: fleet.generation() == 2)
+    fleet.reach(1)
+    with store.lock:
+        store.restore(memory(past).snapshot())
+        assert fleet.board.lead(JOB, "c", 2.0)
+    wait_until(lambda: fleet.generation() == 3)
     fleet.open_gate()
     fleet.finished()
+    assert all({*nodes} == {"a", "b"} for nodes in fleet.worlds())
 
 
 def test_what_a_former_leader_said_hides_nothing_of_the_next_one(

@@ -58,7 +58,7 @@ from edl.student.supervisor.checkpoints import (
 from edl.student.supervisor.rendezvous import RendezvousSession
 from edl.student.supervisor.ui import NodeReporter, left_s
 from edl.student.supervisor.workers import RankProcess
-from edl.tests.stores import FaultyStore, memory, of_job
+from edl.tests.stores import FaultyStore, of_job
 from edl.tests.student.checkpoint.history import contents
 from edl.tests.student.checkpoint.samples import GatedRepository
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -79,15 +79,6 @@ class VirtualBoard(JobBoard):
         self.now_s = 1e9
         self.memory = FaultyStore(lambda: self.now_s)
         super().__init__(self.memory)
-
-    def return_with_another_past(self) -> None:
-        """As a Redis that comes back with what it had saved before this run of the job."""
-        former = JobBoard(FaultyStore(lambda: self.now_s))
-        assert former.lead(JOB, "c", 1.0)
-        assert former.publish(JOB, of_job(former, JOB, "c"), 1, NO_NODES)
-        assert former.finish(JOB, of_job(former, JOB, "c"), 1, OVER)
-        self.memory.set_available(True)
-        self.memory.restore(memory(former).snapshot())
 
     def expire_leases(self) -> None:
         self.now_s += 60.0
@@ -124,14 +115,6 @@ def test_node_with_expired_lease_rejoins_and_hears_the_end(
     board.leave(JOB, "a")
     board.expire_leases()
     wait_until(lambda: seat.view.outcome == OVER and board.names() == ["b"])
-
-
-def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: RendezvousSession) -> None:
-    board.memory.set_available(False)
-    wait_until(lambda: seat.away)
-    board.return_with_another_past()
-    wait_until(lambda: board.names() == ["b"] and seat.view.outcome is None)
-    assert board.outcome(JOB) is None
 
 
 def test_a_node_with_invalid_facts_gets_no_ranks_and_is_logged_once(
