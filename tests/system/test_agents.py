@@ -60,8 +60,9 @@ class Lending:
     def _end(self) -> None:
         stop_all(self._agents, 20.0)
         for one in self.board.deployments():
-            self.undeploy(one.service)
-        wait_until(lambda: not self.board.deployments())
+            if not one.withdrawn:
+                self.undeploy(one.service)
+        wait_until(lambda: not self.board.machines())
 
     def agent(self, name: str) -> Process:
         """Start one; it is ended with the test."""
