@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 from ..proto.arena import Arena
 from ..runtime.errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide, retry_at_s
-from .jobs import PredictorReady, RequestLabels, Results
 from .pool import PredictorPool, PredictorProcess
+from .predictor_jobs import PredictorReady, RequestLabels, Results
 from .recorder import Recorder
 from .request import BatchRequest, TeacherOverloaded
 

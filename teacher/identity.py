@@ -15,7 +15,7 @@ from ..proto.security.instance import CHALLENGE, INCARNATION, PROOF, TEACHER_ID,
 from ..runtime.addresses import advertised_host, is_ipv6, is_wildcard, join_address
 from ..runtime.errors import RequestRefused, UsageError, WrongInstance
 from ..runtime.lifecycle import Stop
-from .jobs import PredictorReady
+from .predictor_jobs import PredictorReady
 
 
 @dataclass(slots=True)

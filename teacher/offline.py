@@ -6,7 +6,7 @@ libraries read their numbers of threads and their precision when they are loaded
 a command has already loaded some libraries. The process sends messages over `proto.channel`:
 
 ```
-progress  text             for the operator
+progress  text             for the user
 refused   error, message   the task failed
 done      result           JSON
 ```
@@ -33,7 +33,7 @@ from ..proto.tensors import InferRequest
 from ..runtime import supervise
 from ..runtime.errors import EdlError, ModelError, ProcessFailed, TeacherError
 from ..runtime.files import save_plot
-from . import jobs
+from . import predictor_jobs
 from .backends import Backend, run_in_micro_batches, submit_to
 from .backends.tensor_specs import example_batch, probe_batch
 from .config import PredictorConfig
@@ -81,8 +81,8 @@ def make_canary(
     return canary, self_test(backend, canary, loaded.ready.micro_batch, on_progress)
 
 
-#: Rates of at least this share of the best count as equal. Of the sizes with such a rate, the
-#: smallest is chosen, because it needs the least memory.
+#: A rate of at least this fraction of the best rate is treated as equal to it. Of the sizes with
+#: such a rate, the smallest is chosen, because it needs the least memory.
 _TIE: Final = 0.99
 #: Runs of a size that do not count, because they choose kernels and fill caches.
 _WARM_UP: Final = 2
@@ -251,7 +251,7 @@ def run_task(
                 case "progress":
                     on_progress(message["text"])
                 case "refused":
-                    raise jobs.error_of(message)
+                    raise predictor_jobs.error_of(message)
                 case "done":
                     return message["result"]
         process.wait(_EXIT_S)
@@ -329,7 +329,7 @@ def serve_task(task: Callable[[dict[str, Any], Callable[[str], None]], Any]) -> 
     try:
         result = task(json.loads(arguments.request), partial(send_progress, channel))
     except EdlError as error:
-        channel.send("refused", **jobs.error_fields(error))
+        channel.send("refused", **predictor_jobs.error_fields(error))
     else:
         channel.send("done", result=result)
 

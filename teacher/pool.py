@@ -33,9 +33,9 @@ from ..runtime.errors import EdlError, ModelError, PredictorCrashed, ProcessFail
 from ..runtime.logs import child_log_relay
 from ..scheduler.backoff import delay_s
 from ..scheduler.rates import RecentMedian, harmonic_mean_t_t
-from . import jobs
+from . import predictor_jobs
 from .config import PredictorConfig
-from .jobs import (
+from .predictor_jobs import (
     MIN_T_T_S,
     PredictorReady,
     RequestLabels,
@@ -365,9 +365,10 @@ class PredictorProcess:
         try:
             for item, (samples, *_) in zip(message["results"], job.parts, strict=True):
                 if "error" in item:
-                    results.append(jobs.error_of(item))
+                    results.append(predictor_jobs.error_of(item))
                     continue
-                arrays, seconds = jobs.arrays_at(item["outputs"], outputs), item["device_seconds"]
+                arrays = predictor_jobs.arrays_at(item["outputs"], outputs)
+                seconds = item["device_seconds"]
                 release = partial(released.append, item["record"])
                 results.append(RequestLabels(arrays, seconds, release))
                 self._answered = True
@@ -469,7 +470,7 @@ class PredictorProcess:
                     self._on_change()
                     self._settled.set()
                 case "refused":
-                    error = jobs.error_of(message)
+                    error = predictor_jobs.error_of(message)
                     if self.ready_report is None:
                         raise error
                     return f"could not load the model again: {error}"

@@ -33,14 +33,14 @@ from ..runtime.errors import (
     RetryableError,
 )
 from ..runtime.logs import configure_logging
-from . import jobs
+from . import predictor_jobs
 from .backends import Backend, ModelSpec, async_submit_of, submit_in_micro_batches, submit_to
 from .backends.paced import PacedBackend
 from .backends.selection import open_backend
 from .backends.tensor_specs import example_batch
 from .config import PredictorConfig
-from .jobs import JobRequest, PredictorReady, Result, outputs_from_text, submit_parts
 from .microbatch import fastest_micro_batch, warm_up
+from .predictor_jobs import JobRequest, PredictorReady, Result, outputs_from_text, submit_parts
 from .self_test import Canary, self_test
 
 
@@ -197,7 +197,7 @@ class PredictorLoop:
         inputs: Mapping[str, Array] = {}
         rows = self._ready.micro_batch
         try:
-            inputs = jobs.arrays_at(job["inputs"], self._inputs)
+            inputs = predictor_jobs.arrays_at(job["inputs"], self._inputs)
             submit = partial(submit_in_micro_batches, self._submit, micro_batch=rows)
             labels = submit_parts(submit, inputs, parts)
         except Exception as error:  # such as no memory: the model can still run other jobs
@@ -220,7 +220,9 @@ class PredictorLoop:
         if any(isinstance(result, RetryableError) for result in results):
             results = [
                 self._with_blame(result, part_inputs, rows)
-                for result, part_inputs in zip(results, jobs.split_rows(inputs, parts), strict=True)
+                for result, part_inputs in zip(
+                    results, predictor_jobs.split_rows(inputs, parts), strict=True
+                )
             ]
         self._channel.send("done", id=number, results=[*map(self._result_message, results)])
 
@@ -277,13 +279,15 @@ class PredictorLoop:
     def _result_message(self, result: Result) -> Message:
         """Return the message for a result, after copying its labels to shared memory."""
         if isinstance(result, EdlError):
-            return jobs.error_fields(result)
+            return predictor_jobs.error_fields(result)
         try:
             record = self._outputs.put(list(result.outputs.values()))
         except OSError as error:
-            return jobs.error_fields(RetryableError(f"no shared memory for the labels: {error}"))
+            return predictor_jobs.error_fields(
+                RetryableError(f"no shared memory for the labels: {error}")
+            )
         except EdlError as error:
-            return jobs.error_fields(error)
+            return predictor_jobs.error_fields(error)
         return {
             "record": record.offset,
             "outputs": dict(zip(result.outputs, record.arrays, strict=True)),
@@ -296,7 +300,7 @@ def _job_lost_error(error: Exception) -> RetryableError:
 
 
 def send_progress(channel: Channel, text: str) -> None:
-    """Send a line of progress for the operator."""
+    """Send a line of progress for the user."""
     channel.send("progress", text=text)
 
 
@@ -318,7 +322,7 @@ def main() -> int | str:
     try:
         loaded = load(config, partial(send_progress, channel))
     except EdlError as error:
-        channel.send("refused", **jobs.error_fields(error))
+        channel.send("refused", **predictor_jobs.error_fields(error))
         return ModelError.exit_code
     channel.send("ready", **to_plain(loaded.ready))
     try:

@@ -25,7 +25,7 @@ from ...runtime.errors import EdlError, ProcessFailed
 from ...teacher.backends import ModelSpec
 from ...teacher.config import ServerConfig, http_listen
 from ...teacher.identity import InstanceIdentity
-from ...teacher.jobs import PredictorReady, RequestLabels
+from ...teacher.predictor_jobs import PredictorReady, RequestLabels
 from ...teacher.recorder import Recorder
 from ...teacher.request import BatchRequest
 from ...teacher.servers.server import TeacherServer

@@ -45,7 +45,8 @@ NAMES: tuple[str, ...] = (AUTO, *(kind.name for kind in KINDS), paced.NAME)
 def check_model(model: str, backend: str = AUTO, preprocess: Sequence[str] = ()) -> None:
     """Check a model without loading a framework or importing a factory.
 
-    Of a named model only its package is looked up; of a factory nothing, unless `backend` names a
+    For a name such as `timm/NAME`, this checks only whether its package (here timm) is installed
+    and `backend` runs such models. For a factory it checks nothing, unless `backend` names a
     framework.
 
     Raises:

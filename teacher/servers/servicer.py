@@ -26,7 +26,7 @@ from ..backends import ModelSpec
 from ..batcher import Labeller
 from ..config import ServerConfig
 from ..identity import InstanceIdentity
-from ..jobs import RequestLabels
+from ..predictor_jobs import RequestLabels
 from ..recorder import CallRecord, Recorder, RequestTiming
 from ..request import (
     MODEL_VERSION,

@@ -18,7 +18,7 @@ from ...proto.frames import FramedTensor, FrameHeader, OpenFrame
 from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import InferRequest, SlowToDecode
 from ...runtime.errors import EdlError, RequestRefused, WireError
-from ..jobs import RequestLabels
+from ..predictor_jobs import RequestLabels
 from ..request import InputBuffers, deadline_of
 from .callers import CallCredentials, CallerIdentity
 from .servicer import RequestSpec

@@ -19,9 +19,9 @@ from edl.teacher.backends import Backend, ModelSpec, run_in_micro_batches
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.backends.selection import KINDS, content_of, open_backend
 from edl.teacher.config import PredictorConfig
-from edl.teacher.jobs import RequestLabels
 from edl.teacher.microbatch import warm_up
 from edl.teacher.pool import PredictorPool
+from edl.teacher.predictor_jobs import RequestLabels
 from edl.teacher.request import BatchRequest, RequestedOutput
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME

@@ -31,7 +31,7 @@ from edl.proto.security.credentials import ServerSecurity
 from edl.scheduler.autoscale import Desired
 from edl.teacher import ModelSpec
 from edl.teacher.identity import InstanceIdentity, TeacherView
-from edl.teacher.jobs import PredictorReady
+from edl.teacher.predictor_jobs import PredictorReady
 from edl.teacher.recorder import Recorder
 from edl.tests.proto.security.authority import Authority
 from edl.tests.waiting import DEADLINE_S

@@ -13,7 +13,7 @@ from edl.proto.arena import Arena, Array
 from edl.proto.datatypes import TensorSpec
 from edl.runtime.errors import RetryableError
 from edl.teacher.backends import Finish, ModelSpec
-from edl.teacher.jobs import PredictorReady, RequestLabels
+from edl.teacher.predictor_jobs import PredictorReady, RequestLabels
 from edl.teacher.request import BatchRequest, RequestedOutput, encode_outputs
 from edl.tests.waiting import DEADLINE_S
 

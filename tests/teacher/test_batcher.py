@@ -26,7 +26,13 @@ from edl.runtime.errors import (
 from edl.scheduler.batching import BatchRule
 from edl.teacher.backends import blocking_submit
 from edl.teacher.batcher import READ_AHEAD, UNMERGED_S, Batcher
-from edl.teacher.jobs import JobRequest, PredictorReady, RequestLabels, Results, submit_parts
+from edl.teacher.predictor_jobs import (
+    JobRequest,
+    PredictorReady,
+    RequestLabels,
+    Results,
+    submit_parts,
+)
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput, TeacherOverloaded
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array

@@ -24,8 +24,8 @@ from edl.runtime.lifecycle import Stop
 from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.identity import TeacherView, kinds_fact, new_incarnation
-from edl.teacher.jobs import PredictorReady
 from edl.teacher.pool import PredictorPool
+from edl.teacher.predictor_jobs import PredictorReady
 from edl.teacher.servers.server import TeacherServer
 from edl.teacher.serving import TeacherLifecycle, drain
 from edl.tests.teacher.bench import Bench, timing

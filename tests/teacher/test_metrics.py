@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from edl import __version__
 from edl.runtime.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
 from edl.teacher.identity import InstanceIdentity, TeacherView
-from edl.teacher.jobs import PredictorReady
+from edl.teacher.predictor_jobs import PredictorReady
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import REASONS, TeacherOverloaded, reason_of
 from edl.tests.teacher.bench import timing

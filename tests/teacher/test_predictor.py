@@ -28,10 +28,11 @@ from edl.runtime.errors import (
     RequestRefused,
     RetryableError,
 )
-from edl.teacher import jobs
+from edl.teacher import predictor_jobs
 from edl.teacher.backends import blocking_submit, run_in_micro_batches
 from edl.teacher.backends.tensor_specs import example_batch
-from edl.teacher.jobs import (
+from edl.teacher.predictor import LoadedModel, PredictorLoop
+from edl.teacher.predictor_jobs import (
     JobRequest,
     PredictorReady,
     RequestLabels,
@@ -39,7 +40,6 @@ from edl.teacher.jobs import (
     outputs_to_text,
     submit_parts,
 )
-from edl.teacher.predictor import LoadedModel, PredictorLoop
 from edl.teacher.request import RequestedOutput, check_finite, encode_outputs
 from edl.tests.teacher.fakes import SPEC, FakeBackend, FakeQueue, array, double_and_sum
 from edl.tests.waiting import wait_until
@@ -102,7 +102,7 @@ class Bench:
         return message["results"]
 
     def labels(self, message: Message) -> dict[str, Array]:
-        return jobs.arrays_at(message["outputs"], self.outputs)
+        return predictor_jobs.arrays_at(message["outputs"], self.outputs)
 
     def close(self) -> None:
         self.channel.close()
@@ -144,7 +144,7 @@ def test_a_failed_job_costs_no_other(
     backend.function = fail
     failed = bench.ask(1, array(2, 4), "sum")
     with pytest.raises(expected, match=str(error)):
-        raise jobs.error_of(failed)
+        raise predictor_jobs.error_of(failed)
     backend.function = double_and_sum
     assert "error" not in bench.ask(2, array(2, 4), "sum")
     assert bench.their_outputs.used_bytes == 64  # nothing of the failed job
@@ -208,7 +208,7 @@ def test_a_job_with_unreadable_inputs_costs_no_other(bench: Bench) -> None:
     bench.send(1, {"x": ["<f4", [1 << 40, 4], 0]}, [JobRequest(2, (RequestedOutput("sum"),))])
     (told,) = bench.done(1)
     with pytest.raises(RetryableError, match="the job was lost"):
-        raise jobs.error_of(told)
+        raise predictor_jobs.error_of(told)
     assert "error" not in bench.ask(2, array(2, 4), "sum")
 
 
@@ -227,7 +227,7 @@ def test_a_job_without_memory_reduces_the_micro_batch(bench: Bench, backend: Fak
     backend.function = with_room_for(3)
     x = array(11, 4)
     with pytest.raises(DeviceOutOfMemory):
-        raise jobs.error_of(bench.ask(1, x, "double"))
+        raise predictor_jobs.error_of(bench.ask(1, x, "double"))
     assert bench.ready is not None
     assert bench.ready["micro_batch"] == 2
     assert bench.ready["spec"]["numerics"] == [*SPEC.numerics, "micro-batch=2"]

@@ -29,8 +29,8 @@ from edl.scheduler.batching import BatchRule
 from edl.teacher import pool
 from edl.teacher.batcher import Batcher
 from edl.teacher.config import Device, PredictorConfig, TeacherConfig
-from edl.teacher.jobs import PredictorReady, RequestLabels, Results
 from edl.teacher.pool import PredictorPool
+from edl.teacher.predictor_jobs import PredictorReady, RequestLabels, Results
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput
 from edl.tests.runtime.programs import wait_gone
@@ -215,7 +215,7 @@ def test_the_memory_of_inputs_and_labels_is_used_again(monkeypatch: pytest.Monke
             assert answer.device_seconds > 0
             answer.release()
             sizes.append(memory_bytes())
-        monkeypatch.setattr("edl.teacher.jobs.arrays_at", fail)
+        monkeypatch.setattr("edl.teacher.predictor_jobs.arrays_at", fail)
         for _ in range(6):
             with pytest.raises(OSError, match="no memory to map"):
                 submit(bench.pool, x).result(DEADLINE_S)

@@ -19,7 +19,7 @@ import pytest
 
 from edl.proto.security import servers
 from edl.proto.security.credentials import ServerSecurity, TlsFiles
-from edl.teacher.jobs import RequestLabels
+from edl.teacher.predictor_jobs import RequestLabels
 from edl.teacher.request import BatchRequest
 from edl.teacher.servers import admission
 from edl.teacher.servers import http_server as http_server

@@ -28,7 +28,7 @@ from edl.proto.shared_buffer import key_of
 from edl.runtime.errors import RateLimited, RequestRefused, WireError
 from edl.teacher.backends import ModelSpec
 from edl.teacher.config import ServerConfig
-from edl.teacher.jobs import RequestLabels
+from edl.teacher.predictor_jobs import RequestLabels
 from edl.teacher.request import RequestedOutput
 from edl.teacher.servers import transport_connection, transport_listener
 from edl.teacher.servers.admission import SendingDeadline

@@ -7,7 +7,7 @@ to the predictor    job   id, at_s, inputs {name: ref}, parts [part], free [reco
                                                                    label the parts in one run, and
                                                                    free these records of outputs;
                                                                    at_s: when the job was sent
-from the predictor  progress  text                                 for the operator
+from the predictor  progress  text                                 for the user
                     ready     spec, t_t_s, micro_batch             it accepts jobs; again when its
                                                                    micro-batch becomes smaller
                     refused   error, message                       it cannot serve this model
