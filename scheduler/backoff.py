@@ -37,10 +37,10 @@ def ceiling_s(attempt: int, base_s: float, cap_s: float) -> float:
 
 
 def delay_s(
-    attempt: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0, sure: float = 0.0
+    attempt: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0, min_share: float = 0.0
 ) -> float:
-    """Return a random wait from `sure * ceiling_s` to `ceiling_s`; `sure` is 0 to 1."""
-    return ceiling_s(attempt, base_s, cap_s) * (sure + (1 - sure) * rng.random())
+    """Return a random wait from `min_share * ceiling_s` to `ceiling_s`; `min_share` is 0 to 1."""
+    return ceiling_s(attempt, base_s, cap_s) * (min_share + (1 - min_share) * rng.random())
 
 
 def retry_s(failures: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 5.0) -> float:
@@ -68,10 +68,10 @@ class RetryPause:
     until_s: float = -inf
 
     def failed(
-        self, now: float, rng: RandomLike, base_s: float, cap_s: float, sure: float = 0.0
+        self, now: float, rng: RandomLike, base_s: float, cap_s: float, min_share: float = 0.0
     ) -> RetryPause:
         """Return the pause after another failure; see `delay_s`."""
-        until_s = now + delay_s(self.failures, rng, base_s, cap_s, sure)
+        until_s = now + delay_s(self.failures, rng, base_s, cap_s, min_share)
         return RetryPause(self.failures + 1, until_s)
 
 

@@ -128,7 +128,7 @@ class CircuitBreaker:
         """
         was_closed = self.cause is None
         longest_s = LONGEST_PAUSE_OF_LIARS_S if cause == "lied" else LONGEST_PAUSE_S
-        self.pause_s = delay_s(self.ejections, rng, PAUSE_S[cause], longest_s, sure=0.5)
+        self.pause_s = delay_s(self.ejections, rng, PAUSE_S[cause], longest_s, min_share=0.5)
         self.cause, self.since, self.silent_since = cause, now, None
         self.ejections += 1
         return was_closed

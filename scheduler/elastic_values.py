@@ -134,7 +134,7 @@ class Target:
         job: name of the job.
         nodes: 0, or min_nodes..max_nodes (gang: 0 or max_nodes). It is below min_nodes only for a
             job that ran with fewer nodes before, while there is no room for more.
-        reason: one sentence for operators: why this number and not more.
+        reason: one sentence for users: why this number and not more.
     """
 
     job: str

@@ -152,7 +152,7 @@ def answered(before: Reachability[T], teacher: T) -> Reachability[T]:
     return Reachability(attempts=attempts)
 
 
-#: Shortest pause for a teacher that rejects the reader: an operator has to fix that.
+#: Shortest pause for a teacher that rejects the reader: a person has to fix that.
 REFUSED_PAUSE_S: Final = 5.0
 #: Longest pause that a full teacher can request.
 FULL_PAUSE_S: Final = 30.0

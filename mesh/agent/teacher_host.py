@@ -1,4 +1,4 @@
-"""Runs the teacher of a machine in a thread, one step after the other.
+"""Starts, watches and ends the teacher process of a machine. One thread does this, step by step.
 
 The wanted deployment may change at any time. Then a download or the start of a teacher is aborted;
 a serving teacher is drained, and the next teacher starts when the drained one has ended. A serving
@@ -62,7 +62,8 @@ class TeacherHost:
         settings: settings of the agent.
         cache: cache of models.
         on_change: called in any thread when the teacher's state in `status` has changed.
-        on_drained: called in the host's thread when an operator has drained the teacher.
+        on_drained: called in the host's thread when a serving teacher has ended with code 0 and
+            this host had not drained it: after `edl drain` or a SIGTERM.
     """
 
     def __init__(
@@ -275,7 +276,7 @@ class TeacherHost:
             return
         base_s, cap_s = _USAGE_ERROR_PAUSE_S if isinstance(error, UsageError) else _FAILURE_PAUSE_S
         now = time.monotonic()
-        pause = self._retry_pause(deployment).failed(now, self._rng, base_s, cap_s, sure=0.5)
+        pause = self._retry_pause(deployment).failed(now, self._rng, base_s, cap_s, min_share=0.5)
         self._failures = {**self._failures, retry_key(deployment): (pause, str(error))}
         log.error("%s; next attempt in %.0f s or later", error, pause.until_s - now)
         self._set_status("failing", deployment, str(error))

@@ -121,12 +121,12 @@ class AssignmentTable:
     Args:
         teachers: all known teachers.
         power: power of the teachers that serve the content.
-        recovering: a recovery is under way. No student may lose a teacher, so a student without any
-            may share any teacher.
+        recovering: a new leader has just taken over, and members may not have registered again yet.
+            No student may lose a teacher now, so a student without any may share any teacher.
 
     Attributes:
-        holders: the students of each teacher. Idle teachers are absent. Empty: only students that
-            have set the teacher aside keep it.
+        holders: the students of each teacher, without idle teachers. A teacher's tuple is empty if
+            only students that have set the teacher aside keep it.
         power: as in Args.
         powers: the different powers, ascending.
         idle: the idle teachers; only after `collect_idle`.

@@ -45,7 +45,7 @@ def settle_contents(working: WorkingState) -> None:
 
 
 def _settled_plan(working: WorkingState) -> ContentPlan:
-    """Return the plan. If no operator declared it, replace a current content that is not in use.
+    """Return the plan. If no user declared it, replace a current content that is not in use.
 
     A content is in use if a student has labels of it. If no student has any labels, a content is in
     use if a teacher serves it.
@@ -88,7 +88,7 @@ def _settled(
         served: contents that a teacher serves.
         between_epochs: it waits between two epochs, and sends nothing until it gets an answer.
         recovering: a recovery is under way. A move takes a student's teachers away, so a student
-            with labels then moves only between epochs. If no operator made the plan, such a student
+            with labels then moves only between epochs. If no user made the plan, such a student
             does not move at all: members that return may still change the prevailing content.
     """
     goal, at_once = plan.next or plan.current, bool(plan.next) and plan.at == "now"
@@ -117,7 +117,7 @@ def plan_is_complete(state: AssignmentState) -> bool:
 
 
 def _reason(working: WorkingState, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
-    """Explain to an operator why a student has its teachers, and how many it lacks."""
+    """Explain to users why a student has its teachers, and how many it lacks."""
     why, before = working.why, old.teachers if old else ()
     used = (*before, *old.finishing) if old else ()
     causes = [

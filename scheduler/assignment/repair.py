@@ -9,12 +9,12 @@ exceeds the supply, higher priorities are served first, and students of one prio
 shares. Power beyond the guarantees is assigned in the same way.
 
 1. Students give back what they do not need. 2. Idle teachers go to the strongest claim. 3. When no
-teacher is idle: a light student (see `sharing.py`) shares a teacher that has room; light students
-with a teacher of their own share another one, which frees theirs; the student that would miss a
-teacher least gives one to a strictly stronger claim; a student that needs only a weaker teacher
-trades; a student without any teacher shares one. 4. Teachers that are still idle go to students
-that share a teacher and need at most one. Each step serves a stronger claim than it creates, so the
-procedure ends.
+teacher is idle: a light student (one that needs at most half of a teacher; see `sharing.py`) shares
+a teacher that has room; light students with a teacher of their own share another one, which frees
+theirs; the student that would miss a teacher least gives one to a strictly stronger claim; a
+student that needs only a weaker teacher trades; a student without any teacher shares one.
+4. Teachers that are still idle go to students that share a teacher and need at most one. Each step
+serves a stronger claim than it creates, so the procedure ends.
 
 A job is as fast as its slowest rank. So teachers that cannot raise all ranks of a job go to a
 smaller job in which they can raise all.
@@ -99,7 +99,9 @@ class ClaimQueue:
             job.equal[claim] -= 1
             self._push_job(name)
             if student.shared_count and not self._table.is_served(student):
-                return student  # only its shared teacher's load can have changed: it is still first
+                # Its level may have changed since the push, because others joined or left its
+                # shared teacher. It keeps its place in the queue.
+                return student
             if claim_key(self._table, student) == claim:
                 return student
             self.push(student)
@@ -289,7 +291,7 @@ class _Repair:
         self._nobody_gives = False  # a claim was too weak to take a teacher, so weaker ones are too
         self._moved = False  # a student took, traded or shares a teacher of another student
         self._turned_away = False  # a claim could not be helped
-        self._stale = False  # assignments have changed since a claim could not be helped
+        self._stale = False  # assignments changed after a claim could not be helped
         self._steps = STEPS_PER_MEMBER * (len(table.students) + len(table.power))
 
     def run(self) -> bool:

@@ -164,7 +164,7 @@ class AssignmentChange:
         content_id: content of the student's labels from now on.
         next_content_id: content from its next epoch on; "": the same.
         data_epoch: epoch in the student's latest report.
-        reason: explanation for operators.
+        reason: explanation for users.
     """
 
     student_id: str
@@ -354,7 +354,7 @@ class ContentPlan:
     """Contents of the service: see `ContentPlanned`.
 
     Attributes:
-        declared: an operator chose `current`; else the rule did.
+        declared: a user chose `current`; else the rule did.
     """
 
     current: str = ""

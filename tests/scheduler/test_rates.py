@@ -169,7 +169,7 @@ class TestBackoff:
 
     @given(attempt=st.integers(0, 100), number=st.floats(0, 1, exclude_max=True))
     def test_a_part_that_is_sure(self, attempt: int, number: float) -> None:
-        wait_s = RetryPause(attempt).failed(0.0, Draws(number), 10.0, 300.0, sure=0.5).until_s
+        wait_s = RetryPause(attempt).failed(0.0, Draws(number), 10.0, 300.0, min_share=0.5).until_s
         assert ceiling_s(attempt, 10.0, 300.0) / 2 <= wait_s <= ceiling_s(attempt, 10.0, 300.0)
 
     def test_nothing_negative(self) -> None:
