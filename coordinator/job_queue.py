@@ -1,7 +1,7 @@
-"""The queue of a fleet: the jobs that operators submit, their progress, and reserved slots.
+"""The queue of a fleet: the jobs that users submit, their progress, and reserved slots.
 
 A *job* has a name, a number and a spec that the runner understands; its record stays after its end.
-Operators set its *desired state*: the number of nodes, or that it stops. One *runner* at a time
+Users set its *desired state*: the number of nodes, or that it stops. One *runner* at a time
 leads the queue, and only the runner writes the *progress* of jobs. A *reservation* keeps slots of
 the runner's machine free for an online service, and lasts as long as its owner renews it.
 
@@ -258,7 +258,7 @@ class QueueBoard:
         """Return the store's clock, in milliseconds since 1970."""
         return self.store.time_ms()
 
-    # --- operators
+    # --- users: submit, scale and stop jobs
 
     def submit(
         self,

@@ -1,4 +1,4 @@
-"""Operations of operators: drain teachers, upgrade a service, deploy or withdraw it."""
+"""Operations that people request: drain teachers, upgrade a service, deploy or withdraw it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .store.records import Member, WrongKeyType
 
 _MAX_SIMILAR = 3
 _AT = ("epoch", "now")
-#: Attempts to write while other operators write, too.
+#: Attempts to write while other people or programs write, too.
 _ATTEMPTS: Final = 20
 
 

@@ -22,7 +22,8 @@ class MakeReader(Protocol):
 def check_even(reader: DistilReader) -> None:
     """Close the reader and raise UsageError if ranks may have different numbers of batches.
 
-    In a trainer, each step waits for all ranks, and the batches of a rank determine its steps.
+    In a training loop of Lightning, transformers or Accelerate, each step waits for all ranks, and
+    a rank makes as many steps as its batches allow.
     """
     if reader.config.world_size > 1 and reader.config.uneven == "keep":
         reader.close()

@@ -1,4 +1,7 @@
-"""The Open Inference Protocol over gRPC with generated protobuf code and the default allocator."""
+"""The Open Inference Protocol over gRPC, with generated protobuf code and glibc's default malloc.
+
+Unlike readers and teachers, it does not call `proto.arena.tune_allocator`.
+"""
 
 from __future__ import annotations
 

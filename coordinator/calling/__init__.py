@@ -1,1 +1,1 @@
-"""Clients of service managers: calls of operators, subscriptions of students."""
+"""Clients of service managers: calls of commands such as `edl drain`, subscriptions of students."""

@@ -1,4 +1,4 @@
-"""Calls of operators to a mesh: status, log, drain, upgrade, deploy."""
+"""Calls of commands to a mesh: status, log, drain, upgrade, deploy."""
 
 from __future__ import annotations
 

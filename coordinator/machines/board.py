@@ -66,7 +66,7 @@ class MachineBoard:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    # --- operators
+    # --- users: deploy and withdraw services
 
     def deploy(self, deployment: Deployment, before: Deployment | None = None) -> bool:
         """Write a deployment if the current one is `before`.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 #: Seconds for which a new deployment has its least number of teachers without a student, so that
-#: the operator sees it work. Equal to the default of autoscaling's idle_to_zero_s.
+#: its user sees it work. Equal to the default of autoscaling's idle_to_zero_s.
 FRESH_S: Final = 120.0
 #: For this many seconds under a new leader, a service without a number from autoscaling demands at
 #: least the teachers that it has: its own leader and its students may not have returned yet.

@@ -52,7 +52,7 @@ class Placer:
         board: the machine board.
         registry: the registry with teachers, students, and the numbers from autoscaling.
         defaults: settings of autoscaling that deployments lack. In its first `idle_to_zero_s`
-            seconds, a deployment has teachers even without a student, so that the operator sees it
+            seconds, a deployment has teachers even without a student, so that its user sees it
             work.
         address: address of this manager; the name under which it leads begins with it.
         round_s: seconds between two rounds.

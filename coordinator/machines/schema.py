@@ -213,7 +213,7 @@ class Deployment:
             `idle-to-zero` seconds has none.
         max: greatest number of teachers.
         priority: higher priorities get machines first.
-        price_per_hour: price of one teacher, in the operator's currency; 0: the coordinator's.
+        price_per_hour: price of one teacher, in the user's currency; 0: the coordinator's.
         freeze_s: shortest time between two changes of the number of teachers, in seconds.
         cost_ceiling_per_hour: highest price of all its teachers, in the same currency; None: the
             coordinator's.

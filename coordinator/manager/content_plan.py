@@ -88,7 +88,7 @@ def _describe(plan: StoredContentPlan) -> str:
 
 
 def change_entry(before: StoredContentPlan, after: StoredContentPlan) -> LogEntry | None:
-    """Return the log entry for an operator's change of the plan; None: nothing to log."""
+    """Return the log entry for a user's change of the plan; None: nothing to log."""
     if replace(after, version=before.version, since_ms=before.since_ms) == before:
         return None
     if after.next_content_id:

@@ -221,7 +221,7 @@ def _watch(read: Callable[[], _MeshState], service: str, max_rows: int) -> None:
 
 
 def doctor(json: AsJson = False, context: Mesh = None) -> None:
-    """Check from this machine whether students and operators can use the mesh.
+    """Check from this machine whether students and commands can use the mesh.
 
     Checks Redis with its clock and memory, service managers, versions, credentials, services, and
     whether their teachers can be reached from here. Exits with 1 if something is wrong.
@@ -274,7 +274,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context."
 def context() -> None:
     """Contexts: named meshes and how to reach them, in ~/.config/edl-dist/contexts.yaml.
 
-    Commands of operators use the current context, or the one that --context names. 'edl get
+    Commands such as 'edl status' use the current context, or the one that --context names. 'edl get
     contexts' lists them, 'edl delete context NAME' removes one.
     """
 

@@ -1,4 +1,4 @@
-"""Checks a mesh from this machine: finds what would hinder a student or an operator here.
+"""Checks a mesh from this machine: finds what would hinder a student or a command here.
 
 Each check yields findings. If a check fails, those that depend on it are skipped.
 """

@@ -1,4 +1,4 @@
-"""Options that the commands of operators share: the mesh, and the output."""
+"""Options that commands such as `edl status` share: the mesh, and the output."""
 
 from __future__ import annotations
 

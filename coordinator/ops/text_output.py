@@ -93,7 +93,7 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        level: "well", "doubt" (it works, and an operator should know) or "wrong".
+        level: "well", "doubt" (it works, but users should know) or "wrong".
         about: what was checked.
         text: result, as text.
         advice: what to do; empty: nothing.

@@ -1,4 +1,4 @@
-"""The methods for operators: Status, Drain, Upgrade, Deploy; and Watch, which streams the log."""
+"""The methods for people: Status, Drain, Upgrade, Deploy; and Watch, which streams the log."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class CoordinatorServer:
 
     Args:
         manager: the manager; started and stopped by the caller.
-        registry: receives requests of operators, and has the log.
+        registry: receives requests of commands such as `edl drain`, and has the log.
         security: certificates and tokens; None: neither.
         gate: admits callers; None: a gate made from `security`.
         limits: bounds sizes, rates and concurrency; None: the defaults.

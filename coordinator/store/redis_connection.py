@@ -30,7 +30,7 @@ _REFUSALS: Final = {
     "READONLY": (
         "read_only",
         "is a replica",
-        "name its master, or the sentinels that know it as redis+sentinel://host:port/MASTER",
+        "name its master in the URL, or name its sentinels: redis+sentinel://host:port/MASTER",
     ),
     "OOM": (
         "out_of_memory",

@@ -111,10 +111,10 @@ class _Agent:
             self._leave()
 
     def _yield_after_drain(self) -> None:
-        """Yield until 'edl agent yield --end', as an operator has drained the teacher.
+        """Yield until 'edl agent yield --end', because `edl drain` has drained the teacher.
 
-        If this agent is stopping too, no operator has drained the teacher: a machine that shuts
-        down sends SIGTERM to agent and teacher, and must be lent again after its next start.
+        If this agent is stopping too, `edl drain` was not the cause: a machine that shuts down
+        sends SIGTERM to agent and teacher, and must be lent again after its next start.
         """
         if not self._stop.requested:
             self._directory.request_yield(None)

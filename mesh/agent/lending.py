@@ -1,6 +1,6 @@
 """Decides when a machine is lent to the mesh.
 
-A machine is not lent while its owner wants it back (`edl agent yield`), after an operator drained
+A machine is not lent while its owner wants it back (`edl agent yield`), after `edl drain` drained
 its teacher, or while other processes keep more of its cores busy than the owner allows. After such
 a load the machine is lent again only when the load has been low for a while, so that the owner does
 not notice the mesh.

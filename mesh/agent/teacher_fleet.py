@@ -59,7 +59,8 @@ class ServicePoller:
         security: credentials for managers; None: neither TLS nor token.
 
     Attributes:
-        managed_target: number of teachers that fleets or an operator should run; None: unknown.
+        managed_target: number of teachers that fleets or a Kubernetes operator should run; None:
+            unknown.
         registered: names of the service's teachers; None: unknown, or the coordinator is silent.
     """
 

@@ -36,7 +36,7 @@ def table(listing: Listing) -> Table:
     for job in listing.jobs:
         progress, (state, reason) = job.progress, _state(job, listing)
         color = _COLORS.get(state, "default")
-        limit = "" if job.desired.nodes is None else f" (asked {job.desired.nodes})"
+        limit = "" if job.desired.nodes is None else f" (at most {job.desired.nodes})"
         rows.add_row(
             job.name,
             f"[{color}]{state}",
@@ -53,7 +53,10 @@ def table(listing: Listing) -> Table:
 def _state(job: QueuedJob, listing: Listing) -> tuple[str, str]:
     """Return the state of a job, which is "lost" if its fleet does not answer, and the reason."""
     if job.name in listing.lost:
-        return "lost", "its fleet does not answer any more: the next fleet starts the job again"
+        return (
+            "lost",
+            "its fleet does not answer any more: the next 'edl agent jobs' starts the job again",
+        )
     return job.progress.state, job.progress.reason
 
 

@@ -1,4 +1,7 @@
-"""Files of job descriptions and profiles: speeds of models, and bytes of samples."""
+"""YAML files of `edl plan`: the job file of a plan, and profiles with measured speeds.
+
+The job file of a plan is not the job file (`job.py`) of `edl student train`.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job description; `Distillation` describes all keys except `profiles`.
+    """The job file of a plan; `Distillation` describes all keys except `profiles`.
 
     Attributes:
         profiles: files of `edl profile`, relative to this file, for keys that are missing here.
@@ -68,7 +71,7 @@ class JobFile:
 
 
 def load_job(path: str | os.PathLike[str]) -> Distillation:
-    """Load a job description and its profiles.
+    """Load the job file of a plan, and its profiles.
 
     Raises:
         UsageError: a file is missing or malformed, or a required key is missing in all files.

@@ -100,7 +100,7 @@ def profile(
     """Time a job's step and its teacher on this machine, for 'edl plan'.
 
     Times the student alone, then the teacher alone, and writes the rates of both
-    to a file; a job description names it under 'profiles'.
+    to a file. The job file of 'edl plan' names this file under 'profiles'.
     """
     from ...runtime.errors import UsageError
     from ...runtime.files import check_writable
@@ -122,7 +122,7 @@ def profile(
     if model is not None:
         bench = _time_teacher(model, rows, limits.seconds, teacher.device, backend_keys)
     result = _profile(timings, bench, rows, (student.kind, teacher.kind))
-    write(out, result, "measured by `edl profile`; a job description names it under `profiles`")
+    write(out, result, "measured by `edl profile`; a plan's job file names it under `profiles`")
     devices = {}
     if timings is not None:
         devices["student"] = timings.device

@@ -31,7 +31,8 @@ class MeshRunner:
         plan: the processes.
         logs: folder for the output of each process.
         display: display of the mesh.
-        record: called with each changed view; after a UsageError, also with the next view.
+        record: called with the view after each change. If it raises UsageError, it is called again
+            with the next view, even without a change.
         keep: whether the mesh stays up when all students have ended.
     """
 

@@ -101,7 +101,8 @@ class Loop:
         self._first_step = self.position.step
         self.learner.model.train()
         empty, evaluated = 0, False
-        # A rank was lost in the last evaluation: the last step is saved before it.
+        # The restored snapshot may have the last step without its evaluation, because a rank was
+        # lost while it ran. Then only the evaluation is repeated.
         if self._reached_last_step() and self.position.evaluated < self.position.step:
             evaluated = self.reporter.epoch_done()
         while not self._is_finished():
@@ -241,5 +242,5 @@ class Loop:
         expected = self.shares.expected(completed.step - 1)
         if self._steps_in_epoch == 0 or 2 * completed.rows < expected:
             return 0.0
-        # The next batch is read while this one is computed, so the longer of both counts.
+        # The next batch is read while this one is computed, so use the longer of the two times.
         return max(completed.step_s, self._source_s) / completed.rows if completed.rows else 0.0

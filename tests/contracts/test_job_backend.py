@@ -168,7 +168,7 @@ def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
 
     edl("scale", "job", "a", 2)
     assert edl.job("a")["asked_nodes"] == 2
-    assert "1:3 (asked 2)" in edl("get", "jobs")
+    assert "1:3 (at most 2)" in edl("get", "jobs")
     with pytest.raises(UsageError, match="job a runs with 1 to 3 nodes, not with 4"):
         edl("scale", "job", "a", 4)
     with pytest.raises(UsageError, match="expects a number of nodes or 'auto'"):
