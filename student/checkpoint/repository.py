@@ -319,7 +319,11 @@ class Repository:
         Raises:
             CheckpointUnavailable: the place cannot be read now.
         """
-        by_name = {one.name: one for name in self._storage.names() if (one := self._inspect(name))}
+        names = {*self._storage.names()}
+        while not (by_name := {name: one for name in names if (one := self._inspect(name))}):
+            if names == (current := {*self._storage.names()}):
+                return []
+            names = current  # other processes have replaced all of them meanwhile
         stored = [self._stored(one) for one in by_name.values()]
         return [by_name[one.name] for one in newest_first(stored)]
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import numpy as np
@@ -340,6 +341,15 @@ def test_checkpoints_are_listed(place: str) -> None:
     shown = run(app, "list", place).stdout
     for words in ("step-000000000030", "0.5", "yes", "no: ", " s "):
         assert words in shown
+
+
+def test_a_list_has_the_new_ones_if_all_are_replaced_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository(str(tmp_path), keep=1)
+    old, new = [repository.save(contents_of(step)).name for step in (1, 2)]
+    monkeypatch.setattr(LocalStorage, "names", Mock(side_effect=[[old], [new]]))
+    assert [one.name for one in repository.list()] == [new]
 
 
 def test_looking_where_there_is_no_checkpoint_makes_nothing(tmp_path: Path) -> None:
