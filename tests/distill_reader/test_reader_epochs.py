@@ -35,6 +35,7 @@ from edl.tests.distill_reader.readers import (
     pipeline_of,
     reader_of,
 )
+from edl.tests.leaks import open_files
 from edl.tests.runtime.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -269,11 +270,6 @@ def shared_teacher() -> Iterator[ScriptedTeacher]:
     teacher.stop()
 
 
-def descriptors() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
-
-
 def fails_in_the_loop(reader: DistilReader) -> None:
     def train() -> None:
         with reader:
@@ -295,12 +291,12 @@ def is_dropped_in_a_cycle(reader: DistilReader) -> None:
 def test_descriptors_and_engine_go_with_the_reader(
     end: Callable[[DistilReader], None], shared_teacher: ScriptedTeacher, tmp_path: Path
 ) -> None:
-    before = descriptors()
+    before = open_files().keys()
     reader = reader_of(Batches(200), **all_options(shared_teacher.address, tmp_path))
     pid = reader.engine_pid
     end(reader)
     del reader
-    wait_until(lambda: descriptors() <= before)
+    wait_until(lambda: open_files().keys() <= before)
     wait_gone([pid])
 
 
@@ -324,19 +320,19 @@ def interrupt(*_: Any, **__: Any) -> None:
 def test_ctrl_c_in_init(
     where: type, method: str, shared_teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = descriptors()
+    before = open_files().keys()
     with monkeypatch.context() as patch:
         patch.setattr(where, method, interrupt)
         with pytest.raises(KeyboardInterrupt):
             reader_of(Batches(3), shared_teacher)
-    wait_until(lambda: descriptors() <= before)
+    wait_until(lambda: open_files().keys() <= before)
 
 
 @pytest.mark.parametrize("method", ["send", "close"])
 def test_a_close_that_ctrl_c_has_ended_is_done_again(
     method: str, shared_teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = descriptors()
+    before = open_files().keys()
     reader = reader_of(Batches(100), shared_teacher)
     epoch = iter(reader)  # without a reference it would be left, by the channel that is patched
     next(epoch)
@@ -348,7 +344,7 @@ def test_a_close_that_ctrl_c_has_ended_is_done_again(
     reader.close()
     wait_gone([pid])
     del epoch, reader
-    wait_until(lambda: descriptors() <= before)
+    wait_until(lambda: open_files().keys() <= before)
 
 
 def test_ctrl_c_while_it_waits_for_a_teacher_and_again() -> None:

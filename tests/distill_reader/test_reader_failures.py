@@ -27,6 +27,7 @@ from edl.tests.distill_reader.readers import (
     numbers_of,
     reader_of,
 )
+from edl.tests.leaks import open_files
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.runtime.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
@@ -80,7 +81,7 @@ def test_the_memory_of_a_dead_engine_goes_with_its_labels(teacher: ScriptedTeach
         iterator = iter(reader)
         batches: list[Any] = [next(iterator)]
         wait_until(lambda: reader.stats.state == "blocked")
-        before = memory_files()  # a mapping has a descriptor of its own
+        before = len(open_files("memfd:edl"))  # a mapping has a descriptor of its own
         for deaths in (1, 2):
             pid = reader.engine_pid
             kill(reader)
@@ -89,12 +90,7 @@ def test_the_memory_of_a_dead_engine_goes_with_its_labels(teacher: ScriptedTeach
         batches += iterator
         check_epoch(source, batches)
         batches.clear()
-        wait_until(lambda: memory_files() <= before)
-
-
-def memory_files() -> int:
-    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
-    return sum("memfd:edl" in os.readlink(link) for link in links if os.path.islink(link))
+        wait_until(lambda: len(open_files("memfd:edl")) <= before)
 
 
 def test_a_reader_that_is_closed_at_its_engines_death_leaves_none(teacher: ScriptedTeacher) -> None:

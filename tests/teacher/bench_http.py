@@ -101,6 +101,7 @@ class Talk(AbstractContextManager["Talk"]):
     def __init__(self, bench: Bench) -> None:
         host, port = url_of(bench.server).rpartition("//")[2].split(":")
         self.socket = socket.create_connection((host, int(port)), WAIT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.name: tuple[str, int] = self.socket.getsockname()
 
     def __exit__(self, *_: object) -> None:

@@ -33,6 +33,7 @@ from edl.teacher.pool import PredictorPool
 from edl.teacher.predictor_jobs import PredictorReady, RequestLabels, Results
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput
+from edl.tests.leaks import open_files
 from edl.tests.runtime.programs import wait_gone
 from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, LARGE, MEMORY_FULL_VARIABLE, NAN
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -122,14 +123,6 @@ def submit(client: PredictorPool, x: Array) -> Results:
     return predictor.submit([BatchRequest({"x": x}, [RequestedOutput("twice")])])
 
 
-def memory_bytes() -> int:
-    """Of the memory files that this process has open, which it shares with predictors."""
-    folder = Path("/proc/self/fd")
-    return sum(
-        file.stat().st_size for file in folder.iterdir() if "memfd:" in os.path.realpath(file)
-    )
-
-
 def test_a_job_gives_its_memory_back_once_if_its_predictor_ends_meanwhile(hold: Path) -> None:
     """Else the same bytes would be two requests'."""
     with running(STEERED) as bench:
@@ -205,8 +198,12 @@ def test_the_memory_of_inputs_and_labels_is_used_again(monkeypatch: pytest.Monke
     def fail(refs: object, arena: object) -> dict[str, Array]:
         raise OSError("no memory to map")
 
+    def shared_bytes() -> int:
+        now = open_files("memfd:")
+        return sum(now[one] for one in now.keys() - before)
+
     x = batch(rows=GROWTH_BYTES // 64)
-    sizes = []
+    before, sizes = open_files("memfd:").keys(), list[int]()
     with running(STEERED) as bench:
         for _ in range(6):
             (answer,) = submit(bench.pool, x).result(DEADLINE_S)
@@ -214,12 +211,12 @@ def test_the_memory_of_inputs_and_labels_is_used_again(monkeypatch: pytest.Monke
             assert answer.outputs["twice"].tobytes() == (x * 2).tobytes()
             assert answer.device_seconds > 0
             answer.release()
-            sizes.append(memory_bytes())
+            sizes.append(shared_bytes())
         monkeypatch.setattr("edl.teacher.predictor_jobs.arrays_at", fail)
         for _ in range(6):
             with pytest.raises(OSError, match="no memory to map"):
                 submit(bench.pool, x).result(DEADLINE_S)
-            sizes.append(memory_bytes())
+            sizes.append(shared_bytes())
     assert {*sizes[3:]} == {sizes[3]}
 
 

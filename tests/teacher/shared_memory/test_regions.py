@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from edl.teacher.servers import callers, shared_regions
 from edl.teacher.servers.callers import CallCredentials, CallerIdentity
 from edl.teacher.servers.shared_regions import SharedMemoryRegions
 from edl.teacher.servers.shared_segment import FOLDER, SharedSegment
+from edl.tests.leaks import open_files
 from edl.tests.teacher.segments import Lender, Object, shared
 
 HERE = CallerIdentity("anyone", "127.0.0.1", 1)
@@ -216,8 +216,7 @@ def test_a_region_in_use_outlives_its_registration(
 
 
 def test_no_descriptor_stays_open(memory: SharedMemoryRegions, owned: Object) -> None:
-    gc.collect()  # descriptors of earlier tests
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files().keys()
     register(memory, owned)
     for _ in range(5):
         memory.read(HERE, BufferRef("r", 0, 8))
@@ -228,7 +227,7 @@ def test_no_descriptor_stays_open(memory: SharedMemoryRegions, owned: Object) ->
     for name in ("edl-none", owned.key):
         with pytest.raises(EdlError):
             memory.register(HERE, "r", name, offset=0, nbytes=1 << 20)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert open_files().keys() <= before
 
 
 def test_a_full_disk_is_retryable(
