@@ -10,6 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from ...proto import coordinator_pb2 as pb
+from ...scheduler.admission import TeacherIdentity
 from ..registry.schema import LogEntry
 from ..store.records import Member
 
@@ -28,6 +29,11 @@ def teacher_from(member: Member) -> pb.Teacher:
     if member.draining:
         teacher.state = "draining"
     return teacher
+
+
+def identity_from(member: Member) -> TeacherIdentity:
+    """Return the identity under which this incarnation of a teacher is probed and admitted."""
+    return TeacherIdentity(member.member, member.incarnation, member.facts.get("address", ""))
 
 
 def report_facts(report: pb.StudentReport) -> dict[str, str]:

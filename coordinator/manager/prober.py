@@ -21,6 +21,7 @@ from ...proto.security.credentials import ClientSecurity
 from ...runtime.errors import AccessError, BadAnswer, EdlError, UsageError
 from ...scheduler.admission import TeacherIdentity, identity_address
 from ..store.records import Member
+from .messages import identity_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,6 @@ _UNPROVEN: Final = (
 _REFUSALS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
-def _identity(member: Member) -> TeacherIdentity:
-    return TeacherIdentity(member.member, member.incarnation, member.facts.get("address", ""))
-
-
 class GrpcProber:
     """Probes teachers in its own threads, a limited number at once.
 
@@ -120,7 +117,7 @@ class GrpcProber:
         earlier probe of the teacher still waits for a thread, only its `done` is called: otherwise,
         probes of many unreachable teachers would wait in ever longer queues.
         """
-        teacher = service, _identity(member)
+        teacher = service, identity_from(member)
         with self._lock:
             if teacher in self._waiting:
                 return
@@ -137,7 +134,7 @@ class GrpcProber:
 
     def _probe(self, service: str, member: Member, done: Done) -> None:
         with self._lock:
-            self._waiting.discard((service, _identity(member)))
+            self._waiting.discard((service, identity_from(member)))
         try:
             verdict = self._verdict(member)
         except Exception as error:  # a bug, or invalid facts in Redis

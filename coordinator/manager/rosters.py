@@ -13,7 +13,7 @@ from ...scheduler.debounce import StarvationLog
 from ..registry import LogEntry, Row, TableVersion
 from ..registry.schema import GIVEN_UP
 from ..store.records import DRAIN, Changes, Member
-from .messages import parse_number, report_from
+from .messages import identity_from, parse_number, report_from
 from .watch_cache import WatchCache
 
 #: Reason for the loss of a teacher that sends no more heartbeats.
@@ -161,7 +161,7 @@ class TeacherRoster:
             if self._remembered.pop(name, None) not in (0, member.incarnation):
                 self._pending.log("registered", name, _registered(member))
         if self.admission is not None:
-            identity = TeacherIdentity(name, member.incarnation, member.facts.get("address", ""))
+            identity = identity_from(member)
             if not self.admission.appeared(identity, now) and not self._is_presumed(member):
                 self._mark_down(name, lost=True)  # it was up as another incarnation or address
                 return
