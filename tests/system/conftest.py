@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.coordinator import fetch_status
+from edl.coordinator import connect, fetch_status
+from edl.coordinator.store import open_store
 from edl.distill_reader import DistilReader
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto import coordinator_pb2 as pb
@@ -166,6 +167,13 @@ def shared_mesh(valkey_url: str) -> Iterator[LocalMesh]:
     """One manager for the tests of one worker: do not end it; see `service`."""
     with LocalMesh(redis=valkey_url, coordinator_options=["--ttl", str(TTL_S)]) as mesh:
         yield mesh
+
+
+@pytest.fixture(autouse=True)
+def redis_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of this process outlast a Redis that stands still for longer than two seconds."""
+    for function in (connect, open_store):
+        monkeypatch.setattr(function, "__defaults__", (DEADLINE_S,))
 
 
 @pytest.fixture

@@ -143,10 +143,8 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
 
 
 def test_a_fleet_keeps_queues_and_the_boards_of_trainings(users: Users) -> None:
-    queue, board = (
-        QueueBoard(store_at(users.url("edl-fleet"))),
-        JobBoard(store_at(users.url("edl-fleet"))),
-    )
+    queue = QueueBoard(store_at(users.url("edl-fleet")))
+    board = JobBoard(store_at(users.url("edl-fleet")))
     for number in (1, 2):
         assert queue.submit("a", {}) == number
         assert queue.lead("r", {}, 30.0)
@@ -548,7 +546,7 @@ class Tls:
     def connect(self, proxy: TlsProxy, *parameters: str) -> Registry:
         query = "&".join([f"ssl_ca_certs={self.ca}", *parameters])
         url = f"rediss://:p%40ss%2Fword@127.0.0.1:{proxy.port}/1?{query}"
-        return self._stack.enter_context(closing(connect(url, timeout_s=2.0)))
+        return self._stack.enter_context(closing(connect(url)))
 
 
 def refused(registry: Registry, words: str) -> str:
@@ -590,9 +588,9 @@ def test_a_server_that_is_not_trusted_is_refused(tmp_path: Path, stack: ExitStac
     with pytest.raises(UsageError, match="no ssl_certfile"):
         connect(f"rediss://h:1?ssl_keyfile={tls.ca}")
     # TLS to a server that speaks none, and the other way round.
-    for url, words in (
-        (f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={tls.ca}", "it does not use TLS"),
-        (f"redis://127.0.0.1:{tls.proxy().port}", "if it uses TLS, write rediss://"),
+    for url, words, timeout_s in (
+        (f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={tls.ca}", "it does not use TLS", 0.5),
+        (f"redis://127.0.0.1:{tls.proxy().port}", "if it uses TLS, write rediss://", DEADLINE_S),
     ):
-        with closing(connect(url, timeout_s=0.5)) as registry:
+        with closing(connect(url, timeout_s)) as registry:
             refused(registry, words)
