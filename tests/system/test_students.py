@@ -221,7 +221,7 @@ def test_ranks_of_a_node_killed_during_a_copy_leave_the_snapshot_before(tmp_path
     environment = {"EDL_TEST_ROWS": str(rows)}
     place, aside = tmp_path / "checkpoints", tmp_path / "aside"
     with closing(Nodes(tmp_path, options, job_file, environment)) as nodes:
-        nodes.pace(0.1)
+        nodes.pace(0.3)
         node = nodes.start()
         nodes.reach(1, 6)
         ranks = [nodes.rank(number, node) for number in range(2)]
@@ -333,7 +333,7 @@ def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
 
     Two ranks train with a rate of 0.02 by `on_scale`: a node that begins with it differs.
     """
-    rows, epochs = 240, 5
+    rows, epochs = 480, 5
     own = elastic.folder / JOB_FILE.name
     own.write_text(f"{JOB_FILE.read_text()}\n\n{SCALES}")
     elastic.job_file, elastic.environment = own, {"EDL_TEST_ROWS": str(rows)}
@@ -377,7 +377,7 @@ def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
 
 @pytest.mark.parametrize("job_file", [JOB_FILE, TORCH_JOB], ids=["paddle", "torch"])
 def test_a_node_killed_early_goes_on_behind_its_first_step(job_file: Path, tmp_path: Path) -> None:
-    with closing(Nodes(tmp_path, ("--steps", 40), job_file)) as nodes:
+    with closing(Nodes(tmp_path, ("--steps", 400), job_file)) as nodes:
         nodes.pace(0.2)
         node = nodes.start()
         wait_until(lambda: nodes.last()[1] >= 5, START_S)
