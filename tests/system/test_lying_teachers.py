@@ -13,7 +13,7 @@ from edl.distill_reader.options import Limits
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
 from edl.scheduler.reader_core.delivery import MOST_AHEAD
-from edl.tests.distill_reader.readers import numbers_of
+from edl.tests.distill_reader.readers import kept_port, numbers_of
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
 from edl.tests.system.conftest import FOR_EVER, Batches, taken_until
 from edl.tests.waiting import wait_until
@@ -43,11 +43,9 @@ def endless() -> Batches:
     return Batches(FOR_EVER, (ROWS, 3), logits_of)
 
 
-def absent() -> str:
-    """An address at which nobody serves yet."""
-    teacher = Teacher()
-    teacher.stop()
-    return teacher.address
+def absent(stack: ExitStack) -> str:
+    """An address at which nobody serves yet, and which nobody else is given."""
+    return f"127.0.0.1:{stack.enter_context(kept_port())}"
 
 
 def at(address: str, *, lies: bool = False) -> Teacher:
@@ -72,7 +70,7 @@ class Deceived:
         self.liar, self.honest = Teacher(), Teacher()
         self.source = endless()
         self._stack = stack
-        self.witnesses = [absent(), absent()]
+        self.witnesses = [absent(stack), absent(stack)]
         addresses = teachers(stack, self.liar, self.honest)
         self.options: dict[str, Any] = {
             "service": "s",
@@ -142,7 +140,7 @@ def test_what_a_liar_has_labelled_is_labelled_again(stack: ExitStack, tmp_path: 
 
 
 def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
-    there, late, source = teachers(stack, Teacher(), Teacher()), absent(), endless()
+    there, late, source = teachers(stack, Teacher(), Teacher()), absent(stack), endless()
     with DistilReader(source, service="s", teachers=[*there, late], upper_bytes=20_000) as reader:
         stream = iter(reader)
         batches = taken_until(

@@ -250,7 +250,7 @@ def brisk(stack: ExitStack) -> Coordinator:
 
 def told_of(coordinator: Coordinator) -> tuple[pb.ServiceStatus, pb.StudentReport]:
     """What the leader says of the one service, and the last report of its student."""
-    (service,) = fetch_status(coordinator.url, SERVICE).services
+    service = next(iter(fetch_status(coordinator.url, SERVICE).services), pb.ServiceStatus())
     return service, service.students[0].report if service.students else pb.StudentReport()
 
 
@@ -285,7 +285,8 @@ def test_a_student_that_reaches_none_of_its_teachers_gets_no_more_of_them(
     brisk: Coordinator, stack: ExitStack
 ) -> None:
     """The path to both is gone and both are registered: the service needs no other teachers."""
-    members, proxies = Members(brisk.url, stack), list[FaultProxy]()
+    members, source = Members(brisk.url, stack), Batches(shape=(4, 3))
+    proxies = list[FaultProxy]()
     for name in ("t1", "t2"):
         teacher = ScriptedTeacher(seconds=1e-6)
         stack.callback(teacher.stop)
@@ -293,7 +294,7 @@ def test_a_student_that_reaches_none_of_its_teachers_gets_no_more_of_them(
         members.teacher(name, proxies[-1].address)
     options: dict[str, Any] = {"teachers_min": 2, "upper_bytes": 1000, "lower_bytes": 500}
     options |= {"shared_memory": False, "coordinator": brisk.url}
-    reader = stack.enter_context(DistilReader(readers.Batches(500), service=SERVICE, **options))
+    reader = stack.enter_context(DistilReader(source, service=SERVICE, **options))
     iterator = iter(reader)
     while len(reader.stats.teachers) < 2 or reader.stats.delivered < 100:
         next(iterator)
@@ -301,7 +302,7 @@ def test_a_student_that_reaches_none_of_its_teachers_gets_no_more_of_them(
     wait_until(lambda: told_of(brisk)[0].desired_teachers == 2)
     for proxy in proxies:
         proxy.partition()
-    with looping(iterator):
+    with looping(iterator, source):
         wait_until(lambda: "unreachable since" in reader.stats.waiting_for)
         wait_until(lambda: told_of(brisk)[1].cut_off and told_of(brisk)[1].unreachable == 2)
         begun_s = told_of(brisk)[0].starved_seconds
