@@ -23,7 +23,7 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 
 MASTER = "mesh"
 #: A silence after which sentinels take a master for dead; longer than a stall of a process.
-DOWN_AFTER_MS = 3000
+DOWN_AFTER_MS = 8000
 
 
 @contextmanager
