@@ -29,12 +29,7 @@ from edl.runtime.supervise import python_command, start
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.runtime.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
-from edl.tests.system.coordinator_process import (
-    Coordinator,
-    Members,
-    ready,
-    serve,
-)
+from edl.tests.system.coordinator_process import Coordinator, Members, ready, serve
 from edl.tests.system.redis_servers import redis_server
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -103,7 +98,7 @@ def test_metrics_health_and_page_are_served_where_it_says(tmp_path: Path) -> Non
         redis.kill()
         wait_until(lambda: told("ready") == 503)
         assert told("live") == 200
-    assert process.stop(grace_s=10.0) == 0
+    assert process.stop(grace_s=DEADLINE_S) == 0
 
 
 def examined(url: str, security: ClientSecurity) -> dict[str, dict[str, str]]:
@@ -122,13 +117,13 @@ def test_certificates_and_tokens_are_asked_for(
     tokens = write_secret(
         tmp_path / "tokens", "student:j learning\nstudent:k elsewhere\nadmin:root ruling\n"
     )
-    process = serve(
-        *("--redis-port", 0, "--tokens", tokens, "--metrics-listen", 0),
-        *tls_words(files),
-    )
+    listen = ("--redis-port", 0, "--metrics-listen", 0)
+    process = serve(*listen, "--tokens", tokens, *tls_words(files))
     metrics = process.expect(r"metrics at (http://\S+)", DEADLINE_S)[1]
     url = ready(process).url
-    assert 'expiry_timestamp_seconds{certificate="own"}' in httpx.get(metrics).text
+    assert (
+        'expiry_timestamp_seconds{certificate="own"}' in httpx.get(metrics, timeout=DEADLINE_S).text
+    )
     ours = authority.issue("ours", "anybody")
     root = ClientSecurity(ours, write_secret(tmp_path / "root", "ruling"))
     learner = ClientSecurity(ours, write_secret(tmp_path / "learner", "learning"))
@@ -174,7 +169,7 @@ def test_certificates_and_tokens_are_asked_for(
     subscription.stop()
     refusals = [one for one in caplog.messages if "refuses student j/0" in one]
     assert len(refusals) == 1
-    assert process.stop(grace_s=10.0) == 0
+    assert process.stop(grace_s=DEADLINE_S) == 0
     assert any("the subscription of student j/0 ends" in line for line in process.tail(500))
     assert not any("learning" in line or "ruling" in line for line in process.tail(500))
 

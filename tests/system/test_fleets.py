@@ -80,7 +80,7 @@ class World:
         try:
             yield service.expect(r"(slot \d.*) free after", DEADLINE_S)
         finally:
-            assert service.stop(grace_s=10.0) == 0
+            assert service.stop(grace_s=DEADLINE_S) == 0
             assert "given back" in service.tail()[-1]
 
 
@@ -119,7 +119,7 @@ def test_from_submission_to_each_end(world: World) -> None:
     assert json.loads(world.run_job("get", "jobs", "--json"))["fleet"]["taken"] == [0, 1]
     assert "elastic jobs: 2 running; fleet on " in "".join(edl_output("status", url=world.url))
 
-    assert "one: stopped" in world.run_job("delete", "job", "one", "--wait", 20)
+    assert "one: stopped" in world.run_job("delete", "job", "one", "--wait", DEADLINE_S)
     world.reaches("both", "running", 2)
     world.run_job("scale", "job", "both", 1)
     world.reaches("both", "running", 1)
@@ -145,16 +145,16 @@ def test_a_runner_that_dies_takes_its_nodes_along_and_the_next_one_goes_on(world
     world.reaches("both", "running", 2)
     wait_until(lambda: "node 2 | up 2" in world.printed("both"))
     second = world.fleet()
-    second.expect("standing by", 20)
+    second.expect("standing by", DEADLINE_S)
     nodes = [child.pid for child in psutil.Process(first.pid).children(recursive=True)]
     assert len(nodes) >= 2
     first.kill()
     wait_gone(nodes)
-    second.expect("runs jobs on 2 slots", 20)
+    second.expect("runs jobs on 2 slots", DEADLINE_S)
     wait_until(lambda: {"node 3 | up 3", "node 4 | up 4"} <= set(world.printed("both")))
     world.reaches("both", "running", 2)
 
-    second.stop(grace_s=20.0)  # in order: nodes are told to leave, and the job waits
+    second.stop(grace_s=DEADLINE_S)  # in order: nodes are told to leave, and the job waits
     assert second.returncode == 0
     progress = world.job("both").progress
     assert (progress.state, progress.running) == ("creating", 0)
@@ -205,21 +205,23 @@ def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
     process = serve("--redis-port", 0, "--ttl", TTL_S, "--autoscale", scaling)
     stack.callback(process.stop)
     url = ready(process).url
-    words = (
-        "agent",
-        "--local",
-        "--service",
-        SERVICE,
-        "--model",
-        CHEAP,
+    words = ("agent", "--local", "--service", SERVICE, "--model", CHEAP)
+    teacher = shlex.join(["--micro-batch", str(PACED_ROWS), *paced(TEACHER_S)])
+    options = (
         "--teachers",
         f"max={MOST}",
+        "--ttl",
+        TTL_S,
+        "--redis",
+        url,
+        "--grace",
+        2,
+        "--teacher-options",
+        teacher,
     )
-    teacher = shlex.join(["--micro-batch", str(PACED_ROWS), *paced(TEACHER_S)])
-    options = ("--ttl", TTL_S, "--redis", url, "--grace", 2, "--teacher-options", teacher)
     fleet = start(python_command("fleet", "edl", *words, *options))
     stack.callback(fleet.stop, 20.0)
-    fleet.expect("fleet ready", 60.0)
+    fleet.expect("fleet ready", DEADLINE_S)
     registry = stack.enter_context(closing(connect(url, timeout_s=DEADLINE_S)))
     running = [0]
 

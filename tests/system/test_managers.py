@@ -119,7 +119,7 @@ def test_managers_and_redis_are_killed_and_no_teacher_is_taken_away(
         # The leader is killed while a teacher joins.
         batches = taken_until(iterator, lambda: mesh.leader)
         victim, done = mesh.managers[mesh.leader], mesh.recoveries()
-        mesh.start_teacher("b", SPEC).expect("registering with", 60)
+        mesh.start_teacher("b", SPEC).expect("registering with", DEADLINE_S)
         victim.kill()
         batches += taken_until(iterator, lambda: set(reader.stats.teachers) == BOTH)
         batches += until_recovered(mesh, reader, iterator, done)

@@ -83,7 +83,7 @@ def test_garbage_on_the_port_disturbs_nobody() -> None:
     with serving() as teacher:
         host, _, port = teacher.address.rpartition(":")
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, os.urandom(4096)):
-            with socket.create_connection((host, int(port)), timeout=10) as connection:
+            with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
                 connection.sendall(garbage)
                 with suppress(ConnectionError):
                     while connection.recv(4096):  # until the server hangs up
