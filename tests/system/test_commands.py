@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import psutil
 import pytest
@@ -171,8 +171,9 @@ def test_a_local_mesh_starts_examines_and_ends_its_processes(
 def test_what_check_raises_ends_a_wait_and_the_mesh() -> None:
     check = Mock(side_effect=[None, InterruptedError])
     mesh = LocalMesh(check=check)
-    with pytest.raises(InterruptedError), mesh:
-        raise AssertionError("a coordinator is not ready within one look")
+    never = patch("edl.mesh.local.COORDINATOR_READY", "never")
+    with never, pytest.raises(InterruptedError), mesh:
+        raise AssertionError("the coordinator is ready")
     assert not mesh.coordinator.alive
 
 
@@ -286,10 +287,9 @@ def test_a_signal_ends_it_in_order(
     """While the mesh trains, or at a moment by chance."""
     picture = tmp_path / "p.png"
     with running("demo", "--quick", "--picture", picture, **demo_cache) as process:
+        process.expect("." if number == signal.SIGINT else "Train: EDL-Dist", DEMO_S)
         if number == signal.SIGINT:
-            process.wait(rng.uniform(0.8, 9.0))
-        else:
-            process.expect("Train: EDL-Dist", DEMO_S)
+            process.wait(rng.uniform(0.0, 8.0))
         process.send_signal(number)
         ended = process.wait(DEMO_S)
         assert ended is not None, "it still runs"
