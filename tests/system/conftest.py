@@ -165,7 +165,8 @@ class Service:
 @pytest.fixture(scope="session", autouse=True)
 def shared_mesh(valkey_url: str) -> Iterator[LocalMesh]:
     """One manager for the tests of one worker: do not end it; see `service`."""
-    with LocalMesh(redis=valkey_url, coordinator_options=["--ttl", str(TTL_S)]) as mesh:
+    words = ["--ttl", str(TTL_S)]
+    with LocalMesh(redis=valkey_url, coordinator_options=words, start_timeout_s=DEADLINE_S) as mesh:
         yield mesh
 
 
