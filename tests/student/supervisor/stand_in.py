@@ -3,10 +3,10 @@
 `python -m edl.tests.student.supervisor.stand_in LINK_FD`. The "job file" is JSON: `steps`,
 `step_s`, `batch` if the settings have none, and faults: `crash`: {"step", "rank", "times"} (counted
 in a file beside it), `stuck`: a step before which all ranks wait for each other, `absent`: {"step",
-"rank", "for_s"}: that rank waits for labels there, `second_s`: of waiting for other ranks, as told,
-`usage`: an error of the user, `asks`: a shard is asked for first, `invalid`: it is sent first, as a
-saved step. Before step `gate` all ranks wait for a file of that name, or until they are to leave.
-Each writes its pid to a file.
+"rank", "for_s"}: that rank waits for labels there, `second_s`: of waiting for other ranks before a
+step of these two, as told, `usage`: an error of the user, `asks`: a shard is asked for first,
+`invalid`: it is sent first, as a saved step. Before step `gate` all ranks wait for a file of that
+name, or until they are to leave. Each writes its pid to a file.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ class StandIn:
             raise EdlError(self.job["usage"])
         if "no_teacher" in self.job and not order.inspect:
             raise NoTeacherAvailable(self.job["no_teacher"])
-        self.waits = ""
-        self.waits_since_s = 0.0
+        self.waits, self.waits_since_s = "", 0.0
         if order.inspect:
             return
         self.batch = self.settings.total_batch or self.job["batch"]
@@ -112,11 +111,13 @@ class StandIn:
             self.waits = "a shard"
             self.link.lease(0)
         while self.step < self.job["steps"]:
-            self.waits, self.waits_since_s = "other ranks", time.monotonic()
+            self.waits_since_s = time.monotonic()
+            self.waits = "soft labels" if self.is_absent() else "other ranks"
             self.wait_at_gate()
             if self.step + 1 == self.job.get("stuck"):
                 threading.Event().wait()
-            self.wait_for_labels()
+            if self.is_absent():
+                time.sleep(self.job["absent"]["for_s"])
             votes = self.group.gather({"leave": self.link.leaving, "save": self.due()})
             self.waits = ""
             if any(one["leave"] for one in votes):
@@ -137,15 +138,12 @@ class StandIn:
 
     def wait_at_gate(self) -> None:
         if self.step + 1 == self.job.get("gate"):
-            gate = self.spec.with_suffix(".gate")
-            while not gate.exists() and not self.link.leaving:
+            while not self.spec.with_suffix(".gate").exists() and not self.link.leaving:
                 time.sleep(0.005)
 
-    def wait_for_labels(self) -> None:
-        absent = self.job.get("absent")
-        if absent and (absent["step"], absent["rank"]) == (self.step + 1, self.order.rank):
-            self.waits = "soft labels"
-            time.sleep(absent["for_s"])
+    def is_absent(self) -> bool:
+        absent = self.job.get("absent", {"step": 0, "rank": 0})
+        return (self.step + 1, self.order.rank) == (absent["step"], absent["rank"])
 
     def crash(self) -> None:
         crash, step = self.job.get("crash"), self.step + 1
@@ -197,8 +195,9 @@ def pulse(rank: StandIn) -> None:
         if waits := rank.waits:
             peers_s = 0.0
             if waits == "other ranks":
-                waited_s = time.monotonic() - rank.waits_since_s
-                peers_s = waited_s * rank.job.get("second_s", 1.0)
+                peers_s = time.monotonic() - rank.waits_since_s
+                if rank.step + 1 in (rank.job.get("stuck"), rank.job.get("absent", {}).get("step")):
+                    peers_s *= rank.job.get("second_s", 1.0)
             rank.link.send(messages.Progress(rank.step, 0, waiting_for=waits, peers_s=peers_s))
 
 
