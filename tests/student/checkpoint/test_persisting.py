@@ -208,7 +208,7 @@ def test_training_goes_on_while_the_place_is_full(
                 assert "No space left" in persister.problem
             wait_until(lambda: caplog.records)  # logged after `problem` is set
             assert newest_step(place) == 1
-        wait_until(lambda: not persister.problem)  # by a retry: nobody asks
+        wait_until(lambda: persister.on_disk and not persister.problem)  # by a retry: nobody asks
     (said,) = [record.getMessage() for record in caplog.records]
     for part in ("step 2", "training goes on", "step-000000000001"):
         assert part in said
