@@ -24,7 +24,8 @@ from typing import Self
 
 import psutil
 
-SETTLE_S = 5.0
+#: Longer than a busy machine stalls any process or thread: only a leak takes so long.
+SETTLE_S = 60.0
 SHARED_MEMORY = Path("/dev/shm")
 ROOT = Path(__file__).resolve().parents[1]
 LINKED_ROOT = ROOT / "src" / "edl"
