@@ -120,7 +120,7 @@ class Side:
         return PendingCall(Future(), record, views, parts, X.nbytes, timeout_s, deadline)
 
     def take(self) -> Any:
-        labelled = self.stream.next(self.epoch, 10.0)
+        labelled = self.stream.next(self.epoch, DEADLINE_S)
         assert labelled is not None
         assert self.stream.take(self.epoch, labelled)
         self.engine.taken(labelled.ring_batch.number, labelled.ring_batch.parts.samples, 0.5)
@@ -193,6 +193,8 @@ def test_batches_taken_during_a_report_are_not_forgotten(engines: Engines, side:
     count = 200
     for _ in range(count):
         engines.label(side.pull())
+    engines.say("stats", request=0)
+    wait_until(lambda: side.engine.stats)  # all is received, or that thread would report as well
     side.engine.expect_no_announcement()
     side.take()
     side.take()
@@ -208,9 +210,10 @@ def test_batches_taken_during_a_report_are_not_forgotten(engines: Engines, side:
     for _ in range(2, count):
         side.take()
     ends.set()
+    told = list[Any]()
+    wait_until(lambda: told.extend(engines.hear()) or ("taken", count - 1) in told)  # type: ignore[func-returns-value]
     teller.join(DEADLINE_S)
-    told = [said[1] for said in engines.hear() if said[0] == "taken"]
-    assert told == list(range(count))
+    assert [one for one in told if one[0] == "taken"] == [("taken", n) for n in range(count)]
 
 
 def test_labels_that_are_withdrawn_are_the_engines_again(engines: Engines, side: Side) -> None:
@@ -240,10 +243,8 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
     said = engines.hear_until("resumed")
     known = [("restored", second), ("batch", third), ("restored", fourth)]
     assert said[:5] == [("start",), *known, ("resumed",)]
-    were_released = [
-        message["released"] for message in engines.heard if message["kind"] == "restored"
-    ]
-    assert were_released == [True, False]
+    released = [one["released"] for one in engines.heard if one["kind"] == "restored"]
+    assert released == [True, False]
     side.take()
     side.do_what_is_left()
     told = [one for one in [*said[5:], *engines.hear()] if one[0] == "taken"]
@@ -396,17 +397,13 @@ def test_missing_stats_are_awaited_once(
     assert side.engine.requested_stats() == {}
 
 
-@pytest.mark.parametrize("asks", ["stats", "story"])
-def test_no_reply_is_awaited_without_an_engine(engines: Engines, side: Side, asks: str) -> None:
+@pytest.mark.parametrize("ask", [EngineClient.requested_stats, lambda engine: engine.story(0)])
+def test_no_reply_is_awaited_without_an_engine(engines: Engines, side: Side, ask: Any) -> None:
     side.engine.request_stats()
     for _ in range(MAX_DEATHS - 1):
         side.restart(engines)
     engines.die()
-    ask_for: dict[str, Callable[[], object]] = {
-        "stats": side.engine.requested_stats,
-        "story": lambda: side.engine.story(0),
-    }
-    asking = threading.Thread(target=ask_for[asks], daemon=True)
+    asking = threading.Thread(target=ask, args=(side.engine,), daemon=True)
     asking.start()
     asking.join(DEADLINE_S)
     assert not asking.is_alive()
@@ -419,4 +416,4 @@ def test_defects_are_raised(engines: Engines, side: Side, monkeypatch: pytest.Mo
     monkeypatch.setattr(side.stream, "set_outcome", fail)
     engines.label(side.pull())
     with pytest.raises(EngineLost, match="a defect of ours"):
-        side.stream.next(side.epoch, 10.0)
+        side.stream.next(side.epoch, DEADLINE_S)
