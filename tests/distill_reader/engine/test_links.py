@@ -99,12 +99,13 @@ class Neighbour:
 
     def warm_up(self) -> None:
         """Label until no thread is needed for it."""
-        for number in range(100):
+
+        def without_thread() -> bool:
             before = self.by_threads
-            self.label(number)
-            if self.by_threads == before:
-                return
-        pytest.fail("no connection was opened")
+            self.label()
+            return self.by_threads == before
+
+        wait_until(without_thread)  # a connection has been opened
 
     def close(self) -> None:
         self.link.close()
