@@ -63,7 +63,7 @@ def test_three_epochs_each_complete_in_order_with_its_own_labels(teacher: Script
         assert stats.samples_delivered == 60 * ROWS == sum(samples)
         assert stats.resends == 0
         wait_until(lambda: " 1/" in reader.progress)
-        wait_until(lambda: not reader.progress.startswith("  0.0/s"))
+        wait_until(lambda: list(reader) and not reader.progress.startswith("  0.0/s"))
 
 
 def test_the_story_of_a_batch_says_who_was_asked_and_what_came(teacher: ScriptedTeacher) -> None:
