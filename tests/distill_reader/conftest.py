@@ -21,6 +21,12 @@ def replies_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_client, "REPLY_TIMEOUT_S", DEADLINE_S)
 
 
+@pytest.fixture(autouse=True)
+def ends_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traces and stores are complete, although the machine stops while an engine ends."""
+    monkeypatch.setattr(engine_client, "STOP_GRACE_S", DEADLINE_S)
+
+
 @pytest.fixture
 def start_teacher() -> Iterator[StartTeacher]:
     """Starts teachers, which are stopped at the end."""
