@@ -149,7 +149,15 @@ class Channel:
         self._ended = not data
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
-            self._messages += _messages(line)
+            try:
+                decoded = _decode(line.decode())
+            except ValueError:
+                decoded = None
+            messages = decoded if isinstance(decoded, list) else [decoded]
+            for message in messages or (None,):
+                if not isinstance(message, dict) or "kind" not in message:
+                    raise WireError(f"not a message of a control channel: {line[:80]!r}")
+            self._messages += messages
 
 
 class _BatchedSends(AbstractContextManager[None]):
@@ -176,15 +184,3 @@ class _BatchedSends(AbstractContextManager[None]):
                     return
                 channel._queued = []
             channel._send(messages)
-
-
-def _messages(line: bytes) -> list[Message]:
-    try:
-        decoded = _decode(line.decode())
-    except ValueError:
-        decoded = None
-    messages = decoded if isinstance(decoded, list) else [decoded]
-    for message in messages or (None,):
-        if not isinstance(message, dict) or "kind" not in message:
-            raise WireError(f"not a message of a control channel: {line[:80]!r}")
-    return messages
