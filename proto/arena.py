@@ -163,13 +163,19 @@ class Arena:
         """Return the array at `ref` as a writable view of the shared memory.
 
         Raises:
-            WireError: `ref` has a negative dimension, or points outside the arena.
+            WireError: `ref` has a negative dimension, points outside the arena, or names a dtype
+                whose elements are Python objects.
         """
         dtype = dtype_named(ref.dtype)
-        if min(ref.shape, default=0) < 0:
-            raise WireError(f"array {ref} has a negative dimension")
-        nbytes = dtype.itemsize * math.prod(ref.shape)
-        return self.memory(ref.offset, nbytes).view(dtype).reshape(ref.shape)
+        end = ref.offset + dtype.itemsize * math.prod(ref.shape)
+        # `np.ndarray` would accept a negative offset and pointers to objects.
+        if (
+            dtype.hasobject
+            or min((ref.offset, *ref.shape)) < 0
+            or (end > self.size_bytes and end > self._grown_size(end))
+        ):
+            raise WireError(f"array {ref} is no part of a shared memory of {self.size_bytes} bytes")
+        return np.ndarray(ref.shape, dtype, self._map, ref.offset)
 
     def memory(self, offset: int, nbytes: int) -> Array:
         """Return a range of the arena as one uint8 array, which is the `base` of its slices.

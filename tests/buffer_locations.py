@@ -14,11 +14,11 @@ from edl.proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuff
 def located(arena: SharedBuffer, value: Array) -> BufferLocation | None:
     """Return the location of an array in the arena, or of some of its rows; None: other memory."""
     memory, mapped = to_bytes(value), cast(Any, arena.memory(0, 1)).base.obj
-    # All views share the array of `Arena.memory` as their numpy base.
+    # All views share the array of `Arena.get` or `Arena.memory` as their numpy base.
     array, base = None, cast(Any, memory.obj)
     while isinstance(base, np.ndarray):
         array, base = base, base.base
-    if array is None or not memory.nbytes or getattr(base, "obj", None) is not mapped:
+    if array is None or not memory.nbytes or getattr(base, "obj", base) is not mapped:
         return None
     start = _address(arena.memory(0, 1))
     begin = _address(array) - start
