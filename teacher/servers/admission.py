@@ -52,6 +52,7 @@ class CallAdmission:
         access: authenticates callers.
 
     Attributes:
+        access: authenticates callers.
         infer_calls: open calls with batches to label.
         small_calls: open calls with small requests. They are counted separately, so that batches
             leave room for them.
@@ -65,7 +66,7 @@ class CallAdmission:
             max(config.request_bytes // 4, config.max_message_bytes),
         )
         self.infer_calls, self.small_calls = CallTable(*limits), CallTable(*limits)
-        self._access = access
+        self.access = access
 
     def admit(self, credentials: CallCredentials, access: AccessLevel) -> CallerIdentity:
         """Authenticate a caller, and check that it may call methods of this access level.
@@ -74,11 +75,11 @@ class CallAdmission:
             AccessError: a credential is missing or unknown, or lacks the right.
         """
         if access == "anybody":
-            self._access.handshakes.call_received(credentials.peer)
+            self.access.handshakes.call_received(credentials.peer)
             return credentials.caller_identity()
-        caller = self._access.admit(credentials.metadata, credentials.identities, credentials.peer)
+        caller = self.access.admit(credentials.metadata, credentials.identities, credentials.peer)
         if access == "student":
-            self._access.require(caller, "student")
+            self.access.require(caller, "student")
         return credentials.caller_identity(caller.principal)
 
     def student_of(self, credentials: CallCredentials) -> CallerIdentity | None:
@@ -87,7 +88,7 @@ class CallAdmission:
         Raises:
             AccessError: a credential is missing or unknown.
         """
-        caller = self._access.admit(credentials.metadata, credentials.identities, credentials.peer)
+        caller = self.access.admit(credentials.metadata, credentials.identities, credentials.peer)
         return credentials.caller_identity(caller.principal) if caller.may("student") else None
 
 

@@ -86,6 +86,8 @@ class TransportSession:
         self._listener = listener
         self._credentials = credentials
         self._protocol = "tcp" if credentials.uid is None else "local"
+        # The caller of the latest check, and the revision of the accepted credentials then.
+        self._checked: tuple[CallerIdentity, object] | None = None
         self.opened_session: OpenedSession | None = None
         self.regions: list[str] = []
         self._described: tuple[object, ...] = ()  # content of the last description that was sent
@@ -128,8 +130,7 @@ class TransportSession:
                 entry.received_bytes = header.nbytes or header.head_bytes
                 entry.model, caller_id = opened_session.opened.model, opened_session.opened.caller
                 entry.request_id = f"{caller_id}#{header.number}" if caller_id else ""
-                # Again for each request: the credentials may have been withdrawn.
-                caller = listener.admission.admit(self._credentials, "student")
+                caller = self._caller()
                 with entry.start_timing(entry.received_bytes) as timing:
                     reading = None
                     if buffers is None:
@@ -203,7 +204,12 @@ class TransportSession:
             opened_session.region, opened_session.memory_error = "", error
 
     def _caller(self) -> CallerIdentity:
-        return self._listener.admission.admit(self._credentials, "student")
+        """Return the caller; check its credentials if the list of tokens has changed."""
+        admission = self._listener.admission
+        revision = admission.access.revision
+        if self._checked is None or self._checked[1] is not revision:
+            self._checked = admission.admit(self._credentials, "student"), revision
+        return self._checked[0]
 
 
 class _NotMapped(RequestRefused):
