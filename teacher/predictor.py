@@ -211,31 +211,28 @@ class PredictorLoop:
         inputs: Mapping[str, Array],
         parts: Sequence[JobRequest],
         rows: int,
-        labels: Callable[[], Sequence[Result]],
+        labels: Callable[[], list[Result]],
     ) -> None:
         try:
             results = labels()
         except Exception as error:  # as above
             results = [_job_lost_error(error)] * len(parts)
-        if any(isinstance(result, RetryableError) for result in results):
-            results = [
-                self._with_blame(result, part_inputs, rows)
-                for result, part_inputs in zip(
-                    results, predictor_jobs.split_rows(inputs, parts), strict=True
-                )
-            ]
+        for index, result in enumerate(results):
+            if isinstance(result, RetryableError):
+                part_inputs = predictor_jobs.split_rows(inputs, parts)[index]
+                results[index] = self._with_blame(result, part_inputs, rows)
         self._channel.send("done", id=number, results=[*map(self._result_message, results)])
 
-    def _with_blame(self, result: Result, inputs: Mapping[str, Array], rows: int) -> Result:
-        """Return the result of a request, as PredictorCrashed if the request is to blame for it."""
-        if not isinstance(result, RetryableError):
-            return result
-        result.__cause__ = result.__context__ = None  # their frames refer to memory of the device
+    def _with_blame(
+        self, error: RetryableError, inputs: Mapping[str, Array], rows: int
+    ) -> RetryableError:
+        """Return the error of a request, as PredictorCrashed if the request is to blame for it."""
+        error.__cause__ = error.__context__ = None  # their frames refer to memory of the device
         if not self._device_works():
-            return result
-        if isinstance(result, DeviceOutOfMemory) and self._find_fitting_size(inputs, rows):
-            return result
-        return PredictorCrashed(str(result))
+            return error
+        if isinstance(error, DeviceOutOfMemory) and self._find_fitting_size(inputs, rows):
+            return error
+        return PredictorCrashed(str(error))
 
     def _device_works(self) -> bool:
         """Whether an example runs; if not, the device is lost."""

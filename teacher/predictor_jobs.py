@@ -174,18 +174,20 @@ def submit_parts(
     """
     now, expired = clock(), DeadlineExceeded("the deadline was over before the request's turn came")
     results: list[Result] = [expired] * len(parts)
-    live, samples = list[int](), 0  # indexes of the parts before their deadline, and their samples
+    # The parts before their deadline, their indexes, and the sum of their samples.
+    live, live_parts, samples = list[int](), list[JobRequest](), 0
     for index, part in enumerate(parts):
         if part.deadline_s > now:
             live.append(index)
+            live_parts.append(part)
             samples += part.samples
     if not live:
         return lambda: results
-    inputs_by_part = split_rows(inputs, parts)
+    if len(live) < len(parts):
+        inputs_by_part = split_rows(inputs, parts)
+        inputs = _concatenate([inputs_by_part[i] for i in live])
     try:
-        running = submit(
-            inputs if len(live) == len(parts) else _concatenate([inputs_by_part[i] for i in live])
-        )
+        running = submit(inputs)
     except EdlError as error:  # `finish` handles it
         running = partial(_raise, error.with_traceback(None))
 
@@ -198,15 +200,16 @@ def submit_parts(
                 results[live[0]] = error.with_traceback(None)
                 return results
             # Run each request alone, so that an error reaches only the request that caused it.
-            for i, run in [
-                (i, submit_parts(submit, inputs_by_part[i], [parts[i]], clock)) for i in live
-            ]:
+            runs = [
+                submit_parts(submit, rows, [part], clock)
+                for part, rows in zip(live_parts, split_rows(inputs, live_parts), strict=True)
+            ]
+            for i, run in zip(live, runs, strict=True):
                 (results[i],) = run()
             return results
-        for i, part_outputs in zip(
-            live, split_rows(outputs, [parts[i] for i in live]), strict=True
-        ):
-            results[i] = _checked(part_outputs, parts[i], device_s * parts[i].samples / samples)
+        split_outputs = split_rows(outputs, live_parts)
+        for i, part, part_outputs in zip(live, live_parts, split_outputs, strict=True):
+            results[i] = _checked(part_outputs, part, device_s * part.samples / samples)
         return results
 
     return finish
