@@ -9,46 +9,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
-from ..proto.arena import Arena
 from ..runtime.errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide, retry_at_s
 from .pool import PredictorPool, PredictorProcess
-from .predictor_jobs import PredictorReady, RequestLabels, Results
+from .predictor_jobs import RequestLabels, Results
 from .recorder import Recorder
 from .request import BatchRequest, TeacherOverloaded
-
-
-class Labeller(Protocol):
-    """Labels batches; `Batcher` implements it."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it accepts batches now."""
-
-    @property
-    def memory(self) -> Arena:
-        """Memory that the predictors read; inputs in it need not be copied."""
-
-    def require_loaded(self) -> PredictorReady:
-        """Return the model; raise RetryableError while it is not loaded."""
-
-    def submit(self, request: BatchRequest) -> Future[RequestLabels]:
-        """Queue one batch to be labelled before its deadline, without waiting for a device.
-
-        Inputs in `memory` must not be freed before the future is done.
-
-        Returns:
-            A future with the labels, which the receiver must release, or with an EdlError.
-            Cancelling the future before the batch is at a device prevents the computation.
-
-        Raises:
-            EdlError: the batch is not accepted.
-        """
-
 
 #: Limit of jobs at one predictor: one runs, and the inputs of the next one are already in memory.
 READ_AHEAD: Final = 2
@@ -115,30 +85,11 @@ class Batcher:
         self._lanes = [_Lane(predictor) for predictor in pool.predictors]
         self._taken_slots = self._taken_samples = 0
         self._promised_s = 0.0  # when the last refused request may retry
-        # The latest report of the pool, and a copy of it with merging in its numerics.
-        self._report_and_copy: tuple[Any, Any] = (None, None)
         self._next_check_s = math.inf
         self._unmerged_until_s = -math.inf
         self._closed = False
         self._workers = ThreadPoolExecutor(READ_AHEAD * len(self._lanes), "batch")
         self._thread = threading.Thread(target=self._run_timer, name="batcher", daemon=True)
-
-    @property
-    def ready(self) -> bool:
-        """Whether requests are accepted now."""
-        return self._pool.ready
-
-    @property
-    def memory(self) -> Arena:
-        """Memory that the predictors read; inputs in it need not be copied."""
-        return self._pool.inputs
-
-    def require_loaded(self) -> PredictorReady:
-        """Return the model, with merging in its numerics; raise RetryableError if not loaded."""
-        ready, max_samples = self._pool.require_loaded(), self._rule.max_samples
-        if max_samples and ready is not self._report_and_copy[0]:
-            self._report_and_copy = ready, replace(ready, spec=ready.spec.merging(max_samples))
-        return self._report_and_copy[1] if max_samples else ready
 
     def start(self) -> None:
         """Start accepting requests."""

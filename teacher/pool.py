@@ -63,6 +63,7 @@ class PredictorPool:
 
     Args:
         configs: settings of the predictors, one for each device.
+        merge_samples: as in `PredictorReady.combined`.
         on_progress: called with the progress of a start, in words.
         on_change: called from a thread of the pool after a predictor became ready, reduced its
             micro-batch, crashed, was given up or was stopped.
@@ -71,18 +72,21 @@ class PredictorPool:
         predictors: one for each device.
         inputs: memory from which every predictor reads the inputs of requests.
         ready_report: the combined reports of all predictors; None until every predictor has loaded
-            the model. Its `numerics` (settings that can change bits of labels) are those of all.
+            the model. Its `numerics` (settings that can change bits of labels) are those of all,
+            and tell whether requests are merged.
     """
 
     def __init__(
         self,
         configs: Sequence[PredictorConfig],
         *,
+        merge_samples: int = 0,
         on_progress: Callable[[str], None] = log.info,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.inputs = Arena.create()
         self.ready_report: PredictorReady | None = None
+        self._merge_samples = merge_samples
         self._on_change = on_change
         self._lock = threading.Lock()  # guards `ready_report` and `_given_up`
         self._given_up: list[PredictorProcess] = []
@@ -183,7 +187,7 @@ class PredictorPool:
         with self._lock:
             reports = [p.ready_report for p in self.predictors if p.ready_report is not None]
             if len(reports) == len(self.predictors):
-                self.ready_report = PredictorReady.combined(reports)
+                self.ready_report = PredictorReady.combined(reports, self._merge_samples)
         self.start()  # starts devices that waited for a measurement
         with self._lock:
             for predictor in self.predictors:

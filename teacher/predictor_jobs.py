@@ -116,8 +116,13 @@ class PredictorReady:
     micro_batch: int
 
     @classmethod
-    def combined(cls, reports: Sequence[Self]) -> Self:
-        """Combine reports on one model: the mean t_t, all numerics, the largest micro-batch."""
+    def combined(cls, reports: Sequence[Self], merge_samples: int = 0) -> Self:
+        """Combine reports on one model: the mean t_t, all numerics, the largest micro-batch.
+
+        Args:
+            reports: of all predictors.
+            merge_samples: requests are merged up to this number of samples; 0: they are not merged.
+        """
         first = reports[0]
         numerics = sorted({report.spec.numerics for report in reports})
         if len(numerics) == 1:
@@ -125,6 +130,8 @@ class PredictorReady:
         else:
             entries = [entry for one_numerics in numerics for entry in one_numerics]
             spec = replace(first.spec, numerics=("mixed", *entries))
+        if merge_samples:
+            spec = spec.merging(merge_samples)
         t_t_s = harmonic_mean_t_t([max(report.t_t_s, MIN_T_T_S) for report in reports])
         return cls(spec, t_t_s, max(report.micro_batch for report in reports))
 

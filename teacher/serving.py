@@ -159,7 +159,10 @@ class TeacherLifecycle:
         export_expiry(self._recorder.metric_registry, config.server.security)
         self._identity = InstanceIdentity(config.service, "", new_incarnation(registry, stop))
         self._pool = PredictorPool(
-            config.predictors, on_progress=on_progress, on_change=self._predictors_changed
+            config.predictors,
+            merge_samples=config.batching.max_samples,
+            on_progress=on_progress,
+            on_change=self._predictors_changed,
         )
         with ExitStack() as undo:
             undo.callback(self._pool.stop)
@@ -169,6 +172,7 @@ class TeacherLifecycle:
             access = AccessControl(config.server.security, self._recorder.count_refusal)
             servicer = InferenceServicer(
                 self._identity,
+                self._pool,
                 self._batcher,
                 self._recorder,
                 SharedMemoryRegions(
@@ -260,7 +264,7 @@ class TeacherLifecycle:
             authorize=(lambda token: access.require(access.bearer(token), "viewer"))
             if with_tokens
             else None,
-            ready=lambda: self._batcher.ready,
+            ready=lambda: self._pool.ready,
         )
         self._on_progress(f"metrics on http://{self._metrics_server.address}/metrics")
 
@@ -268,7 +272,7 @@ class TeacherLifecycle:
         heartbeat = self._heartbeat
         return TeacherView(
             identity=self._identity,
-            model=None if self._pool.ready_report is None else self._batcher.require_loaded(),
+            model=self._pool.ready_report,
             slots=self._config.server.slots,
             device_count=self._pool.device_count,
             in_flight=self._recorder.in_flight,

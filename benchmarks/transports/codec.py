@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import select
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
 from ...proto.arena import Arena, Array, tune_allocator
 from ...proto.clients import LabelRequest
@@ -39,12 +39,12 @@ _TIMEOUT_S: Final = 30.0
 
 
 class _Instant:
-    """A predictor pool that labels batches immediately."""
+    """A predictor pool and a batcher that labels batches immediately."""
 
     ready = True
 
     def __init__(self, batch: Array) -> None:
-        self.memory = Arena.create()
+        self.inputs = Arena.create()
         spec = ModelSpec(
             platform="none",
             inputs=(TensorSpec("x", datatype_of(batch.dtype), (FREE, *batch.shape[1:])),),
@@ -68,7 +68,8 @@ class _Instant:
 def _serve(batch: Array, tls: TlsFiles | None) -> int:
     tune_allocator()
     recorder = Recorder()
-    servicer = InferenceServicer(InstanceIdentity(MODEL, "", 1), _Instant(batch), recorder)
+    instant: Any = _Instant(batch)
+    servicer = InferenceServicer(InstanceIdentity(MODEL, "", 1), instant, instant, recorder)
     security = None if tls is None else ServerSecurity(tls=tls)
     config = ServerConfig(slots=IN_FLIGHT, http=http_listen(None, HOST), security=security)
     server = TeacherServer(

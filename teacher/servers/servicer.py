@@ -23,9 +23,10 @@ from ...proto.datatypes import Parameter
 from ...proto.tensors import BufferReader, InferRequest, SlowToDecode
 from ...runtime.errors import DeadlineExceeded, EdlError
 from ..backends import ModelSpec
-from ..batcher import Labeller
+from ..batcher import Batcher
 from ..config import ServerConfig
 from ..identity import InstanceIdentity
+from ..pool import PredictorPool
 from ..predictor_jobs import RequestLabels
 from ..recorder import CallRecord, Recorder, RequestTiming
 from ..request import (
@@ -165,20 +166,22 @@ class InferenceServicer:
     Attributes:
         identity: identity of this teacher.
         memory: regions of shared memory that callers have registered.
-        labeller: labels batches; predictors read inputs from its memory.
+        pool: the predictors of the model.
         methods: all methods by name, except ModelInfer and ModelStreamInfer.
     """
 
     def __init__(
         self,
         identity: InstanceIdentity,
-        labeller: Labeller,
+        pool: PredictorPool,
+        batcher: Batcher,
         recorder: Recorder,
         memory: SharedMemoryRegions | None = None,
     ) -> None:
         self.memory = memory or SharedMemoryRegions()
         self.identity = identity
-        self.labeller = labeller
+        self.pool = pool
+        self._batcher = batcher
         self._recorder = recorder
         methods: dict[str, tuple[AccessLevel, Callable[[Any, CallerIdentity], Message]]] = {
             "ServerLive": ("anybody", self._server_live),
@@ -201,11 +204,11 @@ class InferenceServicer:
         return pb.ServerLiveResponse(live=True)
 
     def _server_ready(self, _: pb.ServerReadyRequest, __: CallerIdentity) -> Message:
-        return pb.ServerReadyResponse(ready=self.labeller.ready)
+        return pb.ServerReadyResponse(ready=self.pool.ready)
 
     def _model_ready(self, request: pb.ModelReadyRequest, _: CallerIdentity) -> Message:
         check_model(request.name, request.version, self.identity.service)
-        return pb.ModelReadyResponse(ready=self.labeller.ready)
+        return pb.ModelReadyResponse(ready=self.pool.ready)
 
     def _server_metadata(self, _: pb.ServerMetadataRequest, __: CallerIdentity) -> Message:
         return pb.ServerMetadataResponse(
@@ -214,7 +217,7 @@ class InferenceServicer:
 
     def _model_metadata(self, request: pb.ModelMetadataRequest, _: CallerIdentity) -> Message:
         check_model(request.name, request.version, self.identity.service)
-        spec = self.labeller.require_loaded().spec
+        spec = self.pool.require_loaded().spec
         tensor = pb.ModelMetadataResponse.TensorMetadata
         return pb.ModelMetadataResponse(
             name=self.identity.service,
@@ -354,7 +357,7 @@ class InferenceServicer:
         """
         self.identity.check(request.parameters)
         check_model(request.model_name, request.model_version, self.identity.service)
-        model = self.labeller.require_loaded().spec
+        model = self.pool.require_loaded().spec
         outputs = check_request(request, model)
         parameters: dict[str, Parameter] = {
             "teacher_id": self.identity.teacher_id,
@@ -379,7 +382,7 @@ class InferenceServicer:
             inputs: arrays by name, with the names of the checked request.
             deadline_s: on the monotonic clock.
             timing: of the request.
-            buffers: the inputs, if they are in the memory of `labeller`; else None.
+            buffers: the inputs, if they are in the memory of `pool`; else None.
 
         Returns:
             The labels, which the caller must release.
@@ -390,7 +393,7 @@ class InferenceServicer:
         check_inputs(inputs, spec.model)
         timing.inputs_read()
         refs = None if buffers is None else buffers.refs
-        labels = self.labeller.submit(BatchRequest(inputs, spec.outputs, deadline_s, refs))
+        labels = self._batcher.submit(BatchRequest(inputs, spec.outputs, deadline_s, refs))
         if buffers is not None:
             buffers.free_after(labels)
         left_s = None if deadline_s == math.inf else deadline_s - time.monotonic()
@@ -409,10 +412,10 @@ class InferenceServicer:
 
     def _state(self) -> tuple[str, str]:
         """Return the state of the model in the protocol's words, and why it is not READY."""
-        if self.labeller.ready:
+        if self.pool.ready:
             return "READY", ""
         try:
-            self.labeller.require_loaded()
+            self.pool.require_loaded()
         except EdlError as error:
             return "LOADING", str(error)
         return "UNAVAILABLE", "the predictor is restarting"

@@ -293,7 +293,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
                 raise RequestTooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
             self._call.reserve(sum(self._tasks.values()) + header.nbytes)
             self._call.request_received()  # a call that receives must not be evicted
-            memory = self._listener.servicer.labeller.memory
+            memory = self._listener.servicer.pool.inputs
             try:
                 request.buffers = InputBuffers(memory, tuple(layouts))
             except OSError as error:

@@ -143,7 +143,7 @@ class TransportSession:
                     else:
                         arrays = buffers.arrays
                         _check_booleans(opened_session.opened.inputs, arrays)
-                    model = servicer.labeller.require_loaded().spec
+                    model = servicer.pool.require_loaded().spec
                     spec = opened_session.spec
                     if spec is None or spec.model is not model:
                         spec = opened_session.spec = servicer.spec_of(opened_session.request)

@@ -46,7 +46,8 @@ class Bench:
         self.at_end = ExitStack()  # what is to be done before it stops
         self.recorder = Recorder()
         memory = SharedMemoryRegions(system=config.get("allow_system_shm", False))
-        self.servicer = InferenceServicer(self.identity, self.labeller, self.recorder, memory)
+        both: Any = self.labeller
+        self.servicer = InferenceServicer(self.identity, both, both, self.recorder, memory)
         self.server = TeacherServer(
             ServerConfig(**{"slots": 2, "max_message_bytes": 1 << 20, **config}),
             self.servicer,

@@ -49,7 +49,7 @@ class FakeBackend:
 
 
 class FakeLabeller:
-    """A batcher within the test's process; `before` is called in each request, on its thread."""
+    """A pool with its batcher, in this process; `before` is called in each request's thread."""
 
     def __init__(self) -> None:
         self.ready = True
@@ -57,7 +57,7 @@ class FakeLabeller:
         self.backend = FakeBackend()
         self.deadlines_s: list[float] = []  # of the requests that came
         self.released = 0
-        self.memory = Arena.create()
+        self.inputs = Arena.create()
         self._threads = ThreadPoolExecutor(64, "fake")
 
     def require_loaded(self) -> PredictorReady:
@@ -81,7 +81,7 @@ class FakeLabeller:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
-        self.memory.close()
+        self.inputs.close()
 
 
 def array(*shape: int, dtype: Any = np.float32) -> Array:

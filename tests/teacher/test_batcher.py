@@ -83,9 +83,6 @@ class Bench(AbstractContextManager["Bench"]):
     def ready(self) -> bool:
         return any(device.ready for device in self.predictors)
 
-    def require_loaded(self) -> PredictorReady:
-        return PredictorReady(SPEC, self.t_t_s, 8)
-
     def submit(self, index: int, requests: Sequence[BatchRequest]) -> Results:
         with self._lock:
             self.at_device += 1
@@ -320,8 +317,8 @@ def test_without_a_device_requests_fail_at_once() -> None:
 
 
 def test_merging_has_a_numerics_id_of_its_own() -> None:
-    with Bench() as alone, Bench(rule=BatchRule(8)) as merging, Bench(rule=BatchRule(9)) as more:
-        ids = [b.batcher.require_loaded().spec.numerics_id for b in (alone, merging, more)]
+    report = PredictorReady(SPEC, 0.01, 8)
+    ids = [PredictorReady.combined([report], n).spec.numerics_id for n in (0, 8, 9)]
     assert ids[0] == SPEC.numerics_id
     assert ids[1].startswith("merged-")
     assert len(set(ids)) == 3

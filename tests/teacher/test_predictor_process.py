@@ -395,10 +395,10 @@ def test_a_model_is_loaded_once_the_reports_of_its_predictors_are_combined(
 ) -> None:
     combining, go_on, combined = threading.Event(), threading.Event(), PredictorReady.combined
 
-    def pausing(reports: Sequence[PredictorReady]) -> PredictorReady:
+    def pausing(reports: Sequence[PredictorReady], merge_samples: int) -> PredictorReady:
         combining.set()
         go_on.wait(DEADLINE_S)
-        return combined(reports)
+        return combined(reports, merge_samples)
 
     monkeypatch.setattr(PredictorReady, "combined", pausing)
     with closing(Bench(STEERED)) as bench:

@@ -252,7 +252,7 @@ def test_a_request_without_room_spoils_no_other(narrow: Bench) -> None:
 
 def test_half_of_a_request_counts_in_the_limits(narrow: Bench) -> None:
     """Also behind another one that was answered."""
-    memory = narrow.labeller.memory
+    memory = narrow.labeller.inputs
     before = memory.used_bytes
     for _ in range(4):
         half = request_frame(LARGE, number=2)[:-1]
@@ -266,7 +266,7 @@ def test_half_of_a_request_counts_in_the_limits(narrow: Bench) -> None:
 def test_half_of_a_request_has_a_deadline_of_its_own(roomy: Make) -> None:
     """While an answer waits to be read, that of the answer ends the connection."""
     bench = roomy()
-    memory = bench.labeller.memory
+    memory = bench.labeller.inputs
     before = memory.used_bytes
     connection, held = at_work(bench, request_frame(HUGE, number=1))
     half = request_frame(HUGE, number=2)
@@ -288,9 +288,9 @@ def test_half_of_a_request_may_wait_for_an_answer_that_is_taken_slowly(
     held = bench.hold()
     connection.sendall(request_frame(HUGE, number=1))
     held.wait()
-    used, frame = bench.labeller.memory.used_bytes, request_frame(number=2)
+    used, frame = bench.labeller.inputs.used_bytes, request_frame(number=2)
     connection.sendall(frame[:-1])
-    wait_until(lambda: bench.labeller.memory.used_bytes > used)
+    wait_until(lambda: bench.labeller.inputs.used_bytes > used)
     held.release()
     wait_until(lambda: bench.requests("answered") == 1)
     answer = b""
@@ -306,7 +306,7 @@ def test_half_of_a_request_may_wait_for_an_answer_that_is_taken_slowly(
 def test_a_request_that_comes_is_not_cut_off_for_another_one(narrow: Bench) -> None:
     frame = request_frame(LARGE)
     first = known(narrow, OPEN + frame[:-1])
-    wait_until(lambda: narrow.labeller.memory.used_bytes > 0)
+    wait_until(lambda: narrow.labeller.inputs.used_bytes > 0)
     header, payload = answer_of(known(narrow, OPEN + frame[:-1]))
     assert header.kind == frames.ERROR
     assert isinstance(frames.read_error(payload), RateLimited)
@@ -323,7 +323,7 @@ def test_a_teacher_that_leaves_answers_what_it_has_begun_to_receive(
     frame = request_frame(LARGE, number=2)
     half = len(frame) // 2
     connection.sendall(frame[:half])
-    wait_until(lambda: bench.labeller.memory.used_bytes >= LARGE.nbytes)
+    wait_until(lambda: bench.labeller.inputs.used_bytes >= LARGE.nbytes)
     pool = ending.enter_context(ThreadPoolExecutor(1))
     stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
     assert answer_of(connection)[0].kind == frames.GOAWAY
@@ -338,7 +338,7 @@ def test_a_teacher_that_leaves_answers_what_it_has_begun_to_receive(
 def test_inputs_keep_their_memory_while_the_model_reads_them(make: Make) -> None:
     """Also where nobody waits for the labels any more."""
     bench = make(slots=8)
-    memory, before = bench.labeller.memory, bench.labeller.memory.used_bytes
+    memory, before = bench.labeller.inputs, bench.labeller.inputs.used_bytes
     connection, held = at_work(bench, request_frame())
     connection.close()
     wait_until(lambda: bench.open_calls == 0 and bench.recorder.in_flight == 0)
