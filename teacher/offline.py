@@ -14,9 +14,9 @@ done      result           JSON
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -321,13 +321,10 @@ def serve_task(task: Callable[[dict[str, Any], Callable[[str], None]], Any]) -> 
         task: called with the request, and with a function that sends progress; returns the result.
     """
     supervise.end_with_parent(at_once=True)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("channel", type=int, help="descriptor of the channel")
-    parser.add_argument("request", help="JSON")
-    arguments = parser.parse_args()
-    channel = Channel.attach(arguments.channel)
+    channel_fd, request_json = sys.argv[1:]
+    channel = Channel.attach(int(channel_fd))
     try:
-        result = task(json.loads(arguments.request), partial(send_progress, channel))
+        result = task(json.loads(request_json), partial(send_progress, channel))
     except EdlError as error:
         channel.send("refused", **predictor_jobs.error_fields(error))
     else:

@@ -7,7 +7,6 @@ a channel, arrays lie in shared memory (see `jobs`).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -304,18 +303,13 @@ def send_progress(channel: Channel, text: str) -> None:
 def main() -> int | str:
     """Run the process; return its exit code, or its last message for stderr."""
     supervise.end_with_parent(at_once=True)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("channel", type=int, help="descriptor of the channel")
-    parser.add_argument("inputs", type=int, help="descriptor of the inputs' memory")
-    parser.add_argument("outputs", type=int, help="descriptor of the outputs' memory")
-    parser.add_argument("config", help="PredictorConfig as JSON")
-    arguments = parser.parse_args()
+    channel_fd, inputs_fd, outputs_fd, config_json = sys.argv[1:]
     configure_logging()
-    config = from_plain(PredictorConfig, json.loads(arguments.config))
+    config = from_plain(PredictorConfig, json.loads(config_json))
     prepare_process(config.cores)
     tune_allocator()
-    channel = Channel.attach(arguments.channel)
-    inputs, outputs = Arena.attach(arguments.inputs), Arena.attach(arguments.outputs)
+    channel = Channel.attach(int(channel_fd))
+    inputs, outputs = Arena.attach(int(inputs_fd)), Arena.attach(int(outputs_fd))
     try:
         loaded = load(config, partial(send_progress, channel))
     except EdlError as error:
