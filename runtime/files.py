@@ -1,9 +1,9 @@
-"""Files that commands write: checks before the work begins, atomic replacement, and plots."""
+"""Files: whether they have changed; checks before writing, atomic replacement, and plots."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 _PLOT_SUFFIXES: Final = (".png", ".svg", ".pdf")
 #: The formats of plots, for the help of options.
 FORMATS: Final = f"{', '.join(_PLOT_SUFFIXES[:-1])} or {_PLOT_SUFFIXES[-1]}"
+
+
+def file_stamps(files: Iterable[Path]) -> list[tuple[int, int, int, int] | None]:
+    """Return for each file a value that changes with its content or permissions; None: missing."""
+    stamps = list[tuple[int, int, int, int] | None]()
+    for file in files:
+        try:
+            found = os.stat(file)
+        except OSError:
+            stamps.append(None)
+        else:
+            stamps.append((found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    return stamps
 
 
 def check_writable(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 import ssl
 import threading
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from ...runtime.errors import UsageError
+from ...runtime.files import file_stamps
 from .credentials import ClientSecurity, ServerSecurity, TlsFiles
 
 if TYPE_CHECKING:
@@ -302,17 +302,17 @@ class Reloaded(Generic[_T]):
         self._lock = threading.Lock()
         self._retry_at = math.inf  # time of the next attempt after a failed one
         self._problem = ""  # of the last failed attempt
-        self._versions = _file_versions(paths)  # before reading, to notice a change in between
+        self._stamps = file_stamps(paths)  # before reading, to notice a change in between
         self._value = load()
 
     def current(self) -> _T:
         """Return the content of the files; reload them if they have changed."""
-        versions = _file_versions(self._paths)
-        if versions == self._versions and self._clock() < self._retry_at:
+        stamps = file_stamps(self._paths)
+        if stamps == self._stamps and self._clock() < self._retry_at:
             return self._value
         with self._lock:
-            if versions != self._versions:
-                self._versions, self._problem = versions, ""
+            if stamps != self._stamps:
+                self._stamps, self._problem = stamps, ""
                 self._reload()
             elif self._clock() >= self._retry_at:
                 self._reload()
@@ -329,19 +329,6 @@ class Reloaded(Generic[_T]):
         else:
             self._retry_at = math.inf
             log.info("reloaded: %s", ", ".join(map(str, self._paths)))
-
-
-def _file_versions(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int, int] | None, ...]:
-    """Return values that change whenever a file or its permissions do; None: a missing file."""
-    return tuple(map(_file_version, paths))
-
-
-def _file_version(path: Path) -> tuple[int, int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLContext:

@@ -46,19 +46,6 @@ def hash_of_files(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def file_stamps(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
-    """Return, for each file, a value that changes with its content; None if the file is missing."""
-    stamps = list[tuple[int, int, int] | None]()
-    for file in files:
-        try:
-            status = file.stat()
-        except OSError:
-            stamps.append(None)
-        else:
-            stamps.append((status.st_ino, status.st_size, status.st_mtime_ns))
-    return stamps
-
-
 def hash_of_code(name: str, thing: Any, arrays: Iterable[tuple[str, Array]]) -> str:
     """Return the SHA-256 of a factory's function or network: name, source code and arrays.
 

@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from ...proto.datatypes import FREE, TensorSpec
 from ...runtime.errors import ModelError
+from ...runtime.files import file_stamps
 from .framework import first_line, loading_errors
 from .model_source import (
     NAMED_PACKAGES,
     ModelSettings,
     check_named,
-    file_stamps,
     hash_of_files,
 )
 from .preprocess import content_with_step

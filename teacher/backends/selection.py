@@ -10,6 +10,7 @@ from functools import partial
 from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec
 from ...runtime.errors import BadAnswer, ModelError, UsageError
+from ...runtime.files import file_stamps
 from . import Backend, WrappedBackend, callable, named_models, onnx, paced, paddle, torch
 from .framework import describe_difference
 from .model_source import (
@@ -18,7 +19,6 @@ from .model_source import (
     ModelSettings,
     call_factory,
     check_named,
-    file_stamps,
     find_model,
     hash_of_files,
     is_factory,
