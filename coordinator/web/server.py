@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...proto.security.access_control import AccessControl, Caller
 from ...proto.security.certificates import reloading_context
-from ...proto.security.credentials import TlsFiles, names_loopback
+from ...proto.security.credentials import TlsFiles, is_local_address
 from ...proto.security.servers import Acceptor, uvicorn_config
 from ...runtime.addresses import bind_socket, is_loopback, join_address, split_listen
 from ...runtime.errors import (
@@ -275,7 +275,7 @@ def _guarded(app: ASGIApp, local: bool) -> ASGIApp:
         if scope["type"] != "http":
             return
         answer = app
-        if local and not names_loopback(Headers(scope=scope).get("host", "")):
+        if local and not is_local_address(Headers(scope=scope).get("host", "")):
             answer = JSONResponse({"error": "open this page as 127.0.0.1 or localhost"}, 421)
         await answer(scope, receive, send_guarded)
 

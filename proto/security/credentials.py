@@ -113,19 +113,8 @@ def check_exposure(host: str, security: ServerSecurity | None, insecure: bool, w
         )
 
 
-def names_loopback(host: str) -> bool:
-    """Return whether a `Host` header, with or without a port, names this machine's loopback."""
-    name, _, port = host.rpartition(":")
-    return is_loopback(name if port.isdigit() else host)
-
-
 def is_local_address(address: str) -> bool:
-    """Return whether a connection to a host:port, or to a gRPC target, stays on this machine."""
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
-    for scheme in ("ipv4:", "ipv6:", "dns:"):
-        address = address.removeprefix(scheme)
-    address = address.removeprefix("///")
+    """Return whether an address or a `Host` header, with or without a port, is loopback."""
     host, _, port = address.rpartition(":")
     has_port = port.isdigit() and (":" not in host or host.endswith("]"))  # else an IPv6 address
     return is_loopback(host if has_port else address)

@@ -37,7 +37,7 @@ from ...proto.json_tensors import (
     parse_object,
     split,
 )
-from ...proto.security.credentials import names_loopback
+from ...proto.security.credentials import is_local_address
 from ...proto.status import STATUS_HEADER, to_http_status, to_metadata, to_status
 from ...proto.tensors import BufferReader, InferRequest, SlowToDecode
 from ...runtime.addresses import join_address
@@ -63,7 +63,7 @@ def credentials_of(request: Request) -> CallCredentials:
 
 
 # Cached, because clients send the same name with each batch.
-_is_loopback_name = lru_cache(maxsize=64)(names_loopback)
+_is_loopback_name = lru_cache(maxsize=64)(is_local_address)
 
 
 def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:

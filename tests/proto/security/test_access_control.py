@@ -301,11 +301,11 @@ def test_files_are_of_the_option_and_of_variables(monkeypatch: pytest.MonkeyPatc
     assert tls_files([TLS(f"cert={C}")]) == TlsFiles(C, K)
 
 
-HERE = "127.0.0.1:80 127.9.9.9:80 [::1]:80 ::1 localhost:80 ipv4:127.0.0.1:80 unix:/tmp/socket"
+HERE = "127.0.0.1:80 127.9.9.9:80 [::1]:80 ::1 localhost:80 localhost"
 AWAY = "0.0.0.0:80 [::]:80 10.0.0.1:80 dns:///head:80 127.0.0.1.example:80 ::2 ::1:80 head"
 
 
-@pytest.mark.parametrize("address", [*HERE.split(), "dns:///localhost:80", *AWAY.split()])
+@pytest.mark.parametrize("address", [*HERE.split(), *AWAY.split()])
 def test_a_token_stays_on_this_machine_or_is_encrypted(address: str, tmp_path: Path) -> None:
     stays = address not in AWAY.split()
     assert is_local_address(address) is stays
