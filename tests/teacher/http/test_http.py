@@ -173,8 +173,11 @@ def test_errors_of_the_model_become_statuses(bench: Bench) -> None:
         # Whole seconds: there is no room yet after two.
         assert answer.headers.get("retry-after") == ("3" if status == 429 else None)
     held = bench.hold()
-    late = infer(bench, {**rows(), "parameters": {"timeout": 1000}})
-    assert "before the model answered" in refused(late, 504)
+    with ThreadPoolExecutor(1) as thread:
+        late = thread.submit(infer, bench, {**rows(), "parameters": {"timeout": 60_000_000}})
+        held.wait()
+        bench.advance(60)
+        assert "before the model answered" in refused(late.result(WAIT_S), 504)
     held.release()
     wait_until(lambda: bench.labeller.released == 1)
 
