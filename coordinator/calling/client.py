@@ -250,7 +250,8 @@ class _LogReader:
     Attributes:
         begun: a manager has accepted the call.
         seen: service -> position of its last yielded event.
-        first_ms: time of the first yielded event. Older events of other services are not yielded.
+        first_ms: time of the first yielded event. Of a service that is not in `seen`, only later
+            events are yielded.
     """
 
     url: str

@@ -129,7 +129,8 @@ class LeaseElection:
             written = self._client.create(LEASE, renewed)
         else:
             written = self._client.replace(LEASE, renewed)
-        # If leadership has lapsed meanwhile, forget it: then `_notify` reports that it is regained.
+        # If leadership lapsed during the write, count it as lost: then `_notify` reports that it is
+        # regained.
         self._led = self._led and self.leads()
         self._view = view_after_write(self._view, _lease(written), self._me, began_s)
 

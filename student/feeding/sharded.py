@@ -267,9 +267,9 @@ class LeasedPlan:
     def _rows(self, ordinal: int, left: int) -> int:
         """Return the rows of this rank's next batch; 0: no more batches.
 
-        Once this rank has leased all remaining positions, the other ranks have no rows. A step
-        would then have only this rank's share, perhaps a single row. So this rank then takes at
-        least an equal part.
+        If this rank has leased all `left` positions of this and later batches, the other ranks have
+        no rows. A step would then have only this rank's share, perhaps a single row. So this rank
+        then takes at least an equal part.
         """
         rows = self.sizes.rows(ordinal, left)
         leased = sum(map(len, self._leased))
