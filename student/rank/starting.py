@@ -46,7 +46,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     device = framework.set_device(order.local_rank)
     contents = open_checkpoint(order.restore) if order.restore else None
     state = {} if contents is None else contents.state
-    # If the epoch restarts, the saved positions now stand for other samples.
+    # An epoch restarts if the order of its samples has changed: saved positions would be wrong.
     saved_feed = None if order.restarts_epoch else state.get(FEED)
     step = 0 if contents is None else contents.step
     position = TrainingPosition(step, int(state.get(EPOCH, 0)), int(state.get(EVALUATED, step)))
@@ -126,7 +126,8 @@ def _resume(
         return rate
     if rate.is_kept(order.optimizer_changes):
         rate.advance(contents.step)
-    rate.scale(float(state.get(FACTOR, 1.0)))  # a saved rate, which has the factor, replaces it
+    # Not applied twice: if `restore` loads the saved rate, which has the factor, it replaces this.
+    rate.scale(float(state.get(FACTOR, 1.0)))
     restore(trained, contents, rank=order.rank, changed=order.optimizer_changes)
     old, new = contents.world, order.world
     if old not in (0, new):
