@@ -117,11 +117,8 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if (incoming := self._incoming) is not None:
-            missing = incoming.missing
-            missing[0] = missing[0][nbytes:]
-            if not len(missing[0]):
-                del missing[0]
-            if missing and not self._writing_paused:
+            incoming.received(nbytes)
+            if (missing := incoming.missing) and not self._writing_paused:
                 threshold = min(sum(map(len, missing)), _WAKE_BYTES)
                 if threshold != self._wake_bytes:
                     self._set_wake_threshold(threshold)
@@ -309,20 +306,18 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._update_call()
             return
         arrays = request.buffers.arrays
-        request.missing = missing = [
+        request.missing = [
             array.reshape(-1).view(np.uint8).data for array in arrays if array.nbytes
         ]
-        while missing and self._start < self._end:
-            count = min(len(missing[0]), self._end - self._start)
-            missing[0][:count] = self._staging[self._start : self._start + count]
+        while request.missing and self._start < self._end:
+            count = min(len(request.missing[0]), self._end - self._start)
+            request.missing[0][:count] = self._staging[self._start : self._start + count]
             self._start += count
-            missing[0] = missing[0][count:]
-            if not len(missing[0]):
-                del missing[0]
+            request.received(count)
         self._incoming = request
-        if missing:
+        if request.missing:
             self._receive_deadline.start()
-            self._set_wake_threshold(min(sum(map(len, missing)), _WAKE_BYTES))
+            self._set_wake_threshold(min(sum(map(len, request.missing)), _WAKE_BYTES))
 
     def _set_wake_threshold(self, threshold: int) -> None:
         """Wake the event loop after `threshold` bytes."""

@@ -68,6 +68,11 @@ class FramedRequest:
     buffers: InputBuffers | None = None
     missing: list[memoryview] = field(default_factory=list)
 
+    def received(self, count: int) -> None:
+        """Record that `count` bytes have been received into the first missing part."""
+        rest = self.missing[0][count:]
+        self.missing[:1] = [rest] if len(rest) else []
+
 
 class TransportSession:
     """The session of one connection. Used only in the event loop.
