@@ -266,12 +266,9 @@ class TensorSpec:
 
     def admits(self, shape: Sequence[int]) -> bool:
         """Return whether an array of `shape` fits this spec."""
-        if len(shape) != len(self.shape):
-            return False
-        for expected, size in zip(self.shape, shape, strict=True):
-            if expected not in (FREE, size):
-                return False
-        return True
+        return len(shape) == len(self.shape) and all(
+            expected in (FREE, size) for expected, size in zip(self.shape, shape, strict=True)
+        )
 
     def admits_array(self, array: Array) -> bool:
         """Return whether an array fits this spec in datatype and shape."""
