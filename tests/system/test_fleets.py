@@ -207,19 +207,9 @@ def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
     url = ready(process).url
     words = ("agent", "--local", "--service", SERVICE, "--model", CHEAP)
     teacher = shlex.join(["--micro-batch", str(PACED_ROWS), *paced(TEACHER_S)])
-    options = (
-        "--teachers",
-        f"max={MOST}",
-        "--ttl",
-        TTL_S,
-        "--redis",
-        url,
-        "--grace",
-        2,
-        "--teacher-options",
-        teacher,
-    )
-    fleet = start(python_command("fleet", "edl", *words, *options))
+    options = ("--teachers", f"max={MOST}", "--teacher-options", teacher, "--grace", 2)
+    mesh = ("--redis", url, "--ttl", TTL_S)
+    fleet = start(python_command("fleet", "edl", *words, *options, *mesh))
     stack.callback(fleet.stop, 20.0)
     fleet.expect("fleet ready", DEADLINE_S)
     registry = stack.enter_context(closing(connect(url, timeout_s=DEADLINE_S)))

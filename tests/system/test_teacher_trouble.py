@@ -58,6 +58,7 @@ def full(count: int) -> Any:
 def test_cut_uploads_crashes_and_nan_leak_nothing_and_harm_no_good_client(times: int) -> None:
     with serving(*LISTEN, "--devices", "cpu,cpu", "--batch", "max=32") as teacher:
         serves(teacher)
+        assert str(teacher.ask().parameters["numerics_id"]).startswith("merged-")
 
         def harm_often() -> None:
             for number in range(times // 2):
