@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 import socket
 import struct
 from collections.abc import Iterable, Mapping
@@ -37,13 +36,11 @@ class CallerIdentity:
         principal: identifies the caller. Calls with the same principal have the same rights.
         host: the caller's IP address.
         port: its port.
-        uid: the user behind its Unix socket, from the kernel; None for TCP.
     """
 
     principal: str
     host: str
     port: int
-    uid: int | None = None
 
     @property
     def address(self) -> str:
@@ -55,26 +52,14 @@ class CallerIdentity:
         """Key for limits and shared memory, equal for all connections and protocols of a caller."""
         return f"{self.principal} at {_parse_address(self.host)}"
 
-    def is_here(self) -> bool:
-        """Whether the caller is on this host: only then can a socket here bind its address."""
-        if (address := _parse_address(self.host)) is None:
-            return False
-        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind((str(address), 0))
-            except OSError:
-                return False
-        return True
-
     def listed_uid(self) -> int:
-        """Return the user of its TCP connection from /proc/net; our own user without such tables.
+        """Return the user of its TCP connection, from /proc/net.
 
         Raises:
-            RequestRefused: the tables do not contain the connection (it is closed or half closed,
-                or an address of this host is used from elsewhere), or contain it for several users.
+            RequestRefused: the tables do not contain the connection (the caller is on another host,
+                or the connection is closed or half closed), or contain it for several users.
         """
-        has_table, uids = False, set[int]()
+        uids = set[int]()
         if (address := _parse_address(self.host)) is not None:
             forms = {_as_listed(address, self.port)}
             if address.version == 4:  # as a dual-stack socket shows it
@@ -82,18 +67,14 @@ class CallerIdentity:
                 forms.add(_as_listed(mapped, self.port))
             for table in _TABLES:
                 with contextlib.suppress(OSError):  # this system has no such table
-                    text = table.read_text()
-                    has_table = True
-                    rows = (line.split() for line in text.splitlines()[1:])
+                    rows = (line.split() for line in table.read_text().splitlines()[1:])
                     uids |= {int(r[7]) for r in rows if r[1] in forms and r[3] == _ESTABLISHED}
-        if len(uids) == 1:
-            return uids.pop()
-        if has_table:  # assuming our own user would expose our memory
+        if len(uids) != 1:
             raise RequestRefused(
-                f"it is not clear which user of this host has the connection from {self.address}:"
-                " send tensors in the request"
+                f"the connection from {self.address} is not known as that of a user of this host: "
+                "send tensors in the request"
             )
-        return os.geteuid()
+        return uids.pop()
 
 
 def user_behind(connection: socket.socket) -> int:
@@ -167,4 +148,4 @@ class CallCredentials:
 
     def caller_identity(self, principal: str = "") -> CallerIdentity:
         """Return the caller, given the principal of its credentials."""
-        return CallerIdentity(principal, *(self.client or _host_and_port(self.peer)), self.uid)
+        return CallerIdentity(principal, *(self.client or _host_and_port(self.peer)))

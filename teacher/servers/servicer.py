@@ -20,6 +20,7 @@ from ...proto import tensors
 from ...proto.arena import Array
 from ...proto.clients import LabelResponse
 from ...proto.datatypes import Parameter
+from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import BufferReader, InferRequest, SlowToDecode
 from ...runtime.errors import DeadlineExceeded, EdlError
 from ..backends import ModelSpec
@@ -42,7 +43,7 @@ from ..request import (
 )
 from .admission import AccessLevel, CallAdmission
 from .callers import CallerIdentity
-from .shared_regions import RegionReader, SharedMemoryRegions, output_buffers, write_outputs
+from .shared_regions import SharedMemoryRegions, output_buffers, write_outputs
 
 _T = TypeVar("_T")
 _Answer_co = TypeVar("_Answer_co", covariant=True)
@@ -299,18 +300,17 @@ class InferenceServicer:
         """
         arrived_s = time.monotonic()
         with entry.start_timing(nbytes) as timing:
-            reading = RegionReader(self.memory, caller)
             try:
-                request = codec.decode(reading.read_in_place, refuse_slow=True)
+                request = codec.decode(_refuse_to_read, refuse_slow=True)
             except SlowToDecode:
-                request = await in_thread(partial(codec.decode, reading.read), codec.executor)
+                read = partial(self.memory.read, caller)
+                request = await in_thread(partial(codec.decode, read), codec.executor)
             entry.model, entry.request_id = request.model_name, request.request_id
             spec = self.spec_of(request)
             output_refs = output_buffers(request)
             deadline_s = deadline_of(request, deadline_s, arrived_s)
             labels = await self.label(spec, request.inputs, deadline_s, timing)
             try:
-                reading.check()
                 samples = len(next(iter(request.inputs.values())))
                 timing.labels_ready(samples, labels.device_seconds)
                 refs: dict[str, dict[str, Parameter]] = {}
@@ -419,6 +419,11 @@ class InferenceServicer:
         except EdlError as error:
             return "LOADING", str(error)
         return "UNAVAILABLE", "the predictor is restarting"
+
+
+def _refuse_to_read(_: BufferRef) -> memoryview:
+    """Refuse to copy an input from shared memory in the event loop."""
+    raise SlowToDecode
 
 
 def _release_labels(labels: Future[RequestLabels]) -> None:

@@ -4,11 +4,7 @@ A region is a range of a shared-memory object (`/dev/shm`) that a caller registe
 teacher does not map it: it copies inputs with `pread` and writes outputs with `pwrite`. So an
 object that is truncated during a copy causes a short read, which is refused, and never a SIGBUS. A
 full `/dev/shm` causes an error too. The teacher keeps a descriptor for reading; it has one for
-writing only during a write.
-
-**In place.** The memory of our readers has no name in `/dev/shm` (`proto/shared_buffer.py`): its
-key names a process and a descriptor. It is sealed against shrinking, so it is mapped, and inputs
-with a generation (see below) are read in place.
+writing only during a write. Our own readers do not register their memory (`reader_memory.py`).
 
 **Confined.** Only callers on this host may register, only objects with the prefix `PREFIX` that
 belong to the caller's user, and only a limited number. A caller can use only the regions that it
@@ -19,9 +15,9 @@ faster) cannot know whether the teacher gave it up too. A suspended teacher may 
 later, when the memory belongs to another batch. So the location of an array in a region may have a
 *generation*: a number in 8 bytes before it (unsigned, little-endian), which the caller names in the
 request and changes before it reuses the memory. A copied input is valid if the number is the same
-before and after the copy. An input that is read in place is valid if the number is still the same
-after the input was labelled. Otherwise the request is refused and may be sent again. An output is
-written under an exclusive lock (an open-file-description lock of fcntl) on the 8 bytes of the
+before and after the copy. An input in the memory of a reader is valid if the number is still the
+same after the input was labelled. Otherwise the request is refused and may be sent again. An output
+is written under an exclusive lock (an open-file-description lock of fcntl) on the 8 bytes of the
 generation, and only if the generation is still the same. To reuse the memory, the caller takes the
 same lock, changes the number and unlocks. If it does not get the lock, a teacher is writing, or was
 stopped while writing, and the memory must not be reused. Generations start at a random number, so
@@ -43,10 +39,10 @@ from ...proto.arena import Array
 from ...proto.datatypes import Parameter, quoted, to_bytes
 from ...proto.forms import LabelForm
 from ...proto.shared_buffer import BufferRef
-from ...proto.tensors import InferRequest, SlowToDecode
+from ...proto.tensors import InferRequest
 from ...runtime.errors import RateLimited, RequestRefused
 from .callers import CallerIdentity
-from .shared_segment import SharedSegment, is_reader_memory
+from .shared_segment import SharedSegment, check_user
 
 _MAX_NAME: Final = 256
 
@@ -63,13 +59,9 @@ IDLE_S: Final = 60.0
 class SharedMemoryRegions:
     """The regions of a teacher's callers. Any thread may use them.
 
-    Only callers on the Unix socket, where the kernel states their user, may use memory of our
-    readers. Other callers may only use named objects; at the registration of one, the caller's user
-    is looked up in /proc/net.
-
     Args:
         max_input_bytes: limit of the bytes of one input.
-        system: whether named objects of `/dev/shm` are allowed, also over TCP.
+        system: whether regions may be registered.
         clock: seconds, monotonic.
     """
 
@@ -93,25 +85,19 @@ class SharedMemoryRegions:
 
         Raises:
             RequestRefused: the caller is on another host, the name is taken or invalid, or the
-                caller may not use the object. For memory of a reader, the user is checked at each
-                use.
+                object does not belong to the caller's user.
             RateLimited: this caller has too many regions or bytes, or all callers too many regions.
         """
-        if not caller.is_here():
-            raise RequestRefused(
-                f"shared memory is for callers on this host, and {caller.host} is another: send "
-                "tensors in the request"
-            )
         if not 0 < len(name) <= _MAX_NAME:
             raise RequestRefused(f"a region's name has 1 to {_MAX_NAME} characters: {quoted(name)}")
-        if not (self._system or is_reader_memory(key)):
+        if not self._system:
             raise RequestRefused(
                 "this teacher accepts no named shared memory: send tensors in the request, or start"
                 " it with --allow-system-shm"
             )
+        uid = caller.listed_uid()
         segment = SharedSegment(key, offset, nbytes)
-        if not segment.from_reader:
-            segment.check_user(caller.listed_uid())
+        check_user(key, segment.uid, uid)
         self.sweep()
         with self._lock:
             regions = self._regions.get(caller.owner, {})
@@ -146,29 +132,20 @@ class SharedMemoryRegions:
             raise self._unknown(name)
         return {name: regions[name]} if name else regions
 
-    @property
-    def owners(self) -> frozenset[str]:
-        """`CallerIdentity.owner` of each caller with regions."""
-        with self._lock:
-            return frozenset(self._regions)
-
     def read(self, caller: CallerIdentity, ref: BufferRef) -> memoryview:
-        """Copy the input at `ref`; errors as in `SharedSegment.read` and `segment_of_input`."""
-        return self.segment_of_input(caller, ref).read(ref)
-
-    def segment_of_input(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
-        """Return the segment with an input.
+        """Copy the input at `ref`.
 
         Raises:
-            RequestRefused: the caller has no such region or may not read it, or the input is too
-                large.
+            RequestRefused: the caller has no such region, the input is too large, or as
+                `SharedSegment.read`.
+            RetryableError: as `SharedSegment.read`.
         """
         if ref.nbytes > self._max_input_bytes:
             raise RequestRefused(
                 f"an input of {ref.nbytes} bytes is larger than max "
                 f"({self._max_input_bytes}): split the batch"
             )
-        return self._segment_for_use(caller, ref)
+        return self._segment_for_use(caller, ref).read(ref)
 
     def write(self, caller: CallerIdentity, ref: BufferRef, data: memoryview) -> None:
         """Write `data` at `ref`; raises as `SharedSegment.write` and for an unknown region."""
@@ -191,11 +168,7 @@ class SharedMemoryRegions:
             if segment is None:
                 raise self._unknown(ref.region)
             segment.used_s = self._clock()
-        if segment.from_reader:
-            if caller.uid is None:
-                raise RequestRefused("the memory of a reader is read only over the Unix socket")
-            segment.check_user(caller.uid)
-        return segment
+            return segment
 
     def _unknown(self, name: str) -> RequestRefused:
         return RequestRefused(f"no region {quoted(name)} of this caller is registered here")
@@ -211,44 +184,6 @@ class SharedMemoryRegions:
                 f"{registered_bytes} bytes are registered already, of {REGION_BYTES} that one "
                 "caller may register: unregister some"
             )
-
-
-class RegionReader:
-    """Reads the inputs of one request; send the answer only if `check` passes.
-
-    Args:
-        memory: the regions of all callers.
-        caller: who sent the request.
-    """
-
-    def __init__(self, memory: SharedMemoryRegions, caller: CallerIdentity) -> None:
-        self._memory = memory
-        self._caller = caller
-        self._in_place: list[tuple[SharedSegment, BufferRef]] = []
-
-    def read(self, ref: BufferRef) -> memoryview:
-        """Return the bytes at `ref`; errors as in `SharedSegment.read` and `segment_of_input`."""
-        try:
-            return self.read_in_place(ref)
-        except SlowToDecode:
-            return self._memory.read(self._caller, ref)
-
-    def read_in_place(self, ref: BufferRef) -> memoryview:
-        """As `read`, for an event loop; raises SlowToDecode if the bytes must be copied."""
-        segment = self._memory.segment_of_input(self._caller, ref)
-        if (data := segment.read_in_place(ref)) is None:
-            raise SlowToDecode
-        self._in_place.append((segment, ref))
-        return data
-
-    def check(self) -> None:
-        """Check the inputs that were read in place. Call this after they have been used.
-
-        Raises:
-            RetryableError: the memory of such an input belongs to another request now.
-        """
-        for segment, ref in self._in_place:
-            segment.check(ref)
 
 
 def output_buffers(request: InferRequest) -> dict[str, BufferRef]:

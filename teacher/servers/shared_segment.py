@@ -1,16 +1,14 @@
 """A shared-memory object of a caller: which objects are opened, and how they are read and written.
 
-A key names a file of `/dev/shm` with the prefix `PREFIX`, or the memory file of one of our readers,
-by a process and its descriptor. Nothing else is opened, in particular no file that has side effects
-when it is opened. An object is accessed through its descriptor. It is mapped only if it is sealed
-against shrinking; then it can be read in place.
+A key names a file of `/dev/shm` with the prefix `PREFIX`. Nothing else is opened, in particular no
+file that has side effects when it is opened. An object is accessed through its descriptor, never
+mapped: if it is truncated, this causes an error and no SIGBUS.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import stat
 import struct
@@ -22,22 +20,13 @@ from typing import Final
 import numpy as np
 
 from ...proto.datatypes import quoted
-from ...proto.shared_buffer import (
-    GENERATION,
-    GENERATION_BYTES,
-    BufferRef,
-    SharedBuffer,
-    descriptor_of,
-)
+from ...proto.shared_buffer import GENERATION_BYTES, BufferRef
 from ...runtime.errors import RequestRefused, RetryableError
 
 #: Prefix of the names of objects that a teacher opens.
 PREFIX: Final = "edl-"
 #: The folder of shared-memory objects.
 FOLDER: Final = Path("/dev/shm")
-#: The kernel's name for memory files of our readers.
-_READER_MEMORY: Final = f"/memfd:{SharedBuffer.NAME} "
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def open_object(key: str) -> int:
@@ -46,41 +35,24 @@ def open_object(key: str) -> int:
     Raises:
         RequestRefused: there is no such object, or it may not be opened.
     """
-    name = _without_slash(key)
+    name = key.removeprefix("/")
     if not name.startswith(PREFIX) or "/" in name or "\0" in name:
         raise RequestRefused(
             f"{quoted(key)} is not a valid name of shared memory: it must begin with "
             f"{PREFIX!r} and have no '/' in it"
         )
-    descriptor = descriptor_of(name)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
-        if descriptor is None:
-            return os.open(os.fsencode(FOLDER / name), _READ | os.O_NOFOLLOW)
-        return _open_descriptor(*descriptor)
+        return os.open(os.fsencode(FOLDER / name), flags)
     except (OSError, UnicodeEncodeError) as error:
         why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "no such name"
         raise RequestRefused(f"shared memory {quoted(key)} cannot be opened: {why}") from None
 
 
-def is_reader_memory(key: str) -> bool:
-    """Whether a key names the memory file of a reader, in which locations are reused."""
-    return descriptor_of(_without_slash(key)) is not None
-
-
-def _without_slash(key: str) -> str:
-    return key.removeprefix("/")
-
-
-def _open_descriptor(pid: int, fd: int) -> int:
-    """Open descriptor `fd` of a process; check first that it is the memory of a reader."""
-    path_fd = os.open(f"/proc/{pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
-    try:
-        link = f"/proc/self/fd/{path_fd}"
-        if not os.readlink(link).startswith(_READER_MEMORY):
-            raise RequestRefused(f"descriptor {fd} of process {pid} is not the memory of a reader")
-        return os.open(link, _READ)
-    finally:
-        os.close(path_fd)
+def check_user(key: str, owner_uid: int, uid: int) -> None:
+    """Raise RequestRefused unless the user `uid` owns the object, or is root."""
+    if uid not in (0, owner_uid):
+        raise RequestRefused(f"{quoted(key)} belongs to user {owner_uid}; the caller is user {uid}")
 
 
 _GENERATION: Final = struct.Struct("<Q")
@@ -97,7 +69,6 @@ class SharedSegment:
         nbytes: its size.
 
     Attributes:
-        from_reader: whether it is memory of one of our readers, in which locations are reused.
         uid: the user that owns the object.
         used_s: time of its last use, on the clock of `SharedMemoryRegions`.
 
@@ -105,12 +76,11 @@ class SharedSegment:
         RequestRefused: there is no such object, it is too small, or the range is empty.
     """
 
-    __slots__ = ("_fd", "_mapped", "from_reader", "key", "nbytes", "offset", "uid", "used_s")
+    __slots__ = ("_fd", "key", "nbytes", "offset", "uid", "used_s")
 
     def __init__(self, key: str, offset: int, nbytes: int) -> None:
         self._fd, self.used_s = -1, 0.0
         self.key, self.offset, self.nbytes = key, offset, nbytes
-        self.from_reader = is_reader_memory(key)
         self._fd = open_object(key)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
@@ -123,7 +93,6 @@ class SharedSegment:
                 f"bytes {offset} to {offset + nbytes} are not all within {quoted(key)}, which has "
                 f"{status.st_size} bytes"
             )
-        self._mapped = _map_if_sealed(self._fd, offset + nbytes)
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -131,25 +100,14 @@ class SharedSegment:
 
     @property
     def unlinked(self) -> bool:
-        """Whether the object has no name (any more), so that only its users keep it alive.
-
-        The memory of our readers never has a name.
-        """
+        """Whether the object has no name any more, so that only its users keep it alive."""
         return os.fstat(self._fd).st_nlink == 0
-
-    def check_user(self, uid: int) -> None:
-        """Raise RequestRefused unless the object belongs to this user, or the user is root."""
-        if uid not in (0, self.uid):
-            raise RequestRefused(
-                f"{quoted(self.key)} belongs to user {self.uid}; the caller is user {uid}"
-            )
 
     def read(self, ref: BufferRef) -> memoryview:
         """Copy the bytes at `ref`.
 
         Raises:
-            RequestRefused: the location is not within the range, the object has shrunk, or it is
-                memory of a reader and the location has no generation.
+            RequestRefused: the location is not within the range, or the object has shrunk.
             RetryableError: the location belongs to another request now, or the system cannot read
                 it, for example for lack of memory.
         """
@@ -159,29 +117,11 @@ class SharedSegment:
         self.check(ref)
         return copy
 
-    def read_in_place(self, ref: BufferRef) -> memoryview | None:
-        """Return the bytes at `ref` without a copy; call `check` after using them.
-
-        Returns:
-            None if that is impossible: the object may shrink, or the location has no generation.
-
-        Raises:
-            RequestRefused: the location is not within the range.
-            RetryableError: the location belongs to another request now.
-        """
-        if self._mapped is None or ref.generation is None:
-            return None
-        at = self._start(ref)
-        self.check(ref)
-        return self._mapped[at : at + ref.nbytes]
-
     def check(self, ref: BufferRef) -> None:
         """Raise RetryableError if the location belongs to another request now."""
         if ref.generation is None:
             return
-        at = self.offset + ref.generation_at
-        mapped = self._mapped
-        raw = os.pread(self._fd, GENERATION_BYTES, at) if mapped is None else mapped[at:]
+        raw = os.pread(self._fd, GENERATION_BYTES, self.offset + ref.generation_at)
         generation = _GENERATION.unpack_from(raw)[0] if len(raw) >= GENERATION_BYTES else None
         if generation != ref.generation:
             raise RetryableError(
@@ -194,15 +134,10 @@ class SharedSegment:
 
         Raises:
             RequestRefused: it does not fit, the location is not within the range, or the object has
-                shrunk, belongs to a reader, or may not be written by this process.
+                shrunk, or may not be written by this process.
             RetryableError: the location belongs to another request now, its owner is reusing it, or
                 the system cannot write it, for example for lack of memory.
         """
-        if self.from_reader:
-            raise RequestRefused(
-                f"region {quoted(ref.region)} is memory of a reader, into which teachers do not "
-                "write: name no location for this output, and the answer will contain it"
-            )
         if len(data) > ref.nbytes:
             raise RequestRefused(
                 f"an output of {len(data)} bytes does not fit into the {ref.nbytes} of its location"
@@ -224,11 +159,6 @@ class SharedSegment:
 
     def _start(self, ref: BufferRef) -> int:
         """Return the start of `ref` in the object; check that the object is large enough."""
-        if self.from_reader and ref.generation is None:
-            raise RequestRefused(
-                f"region {quoted(ref.region)} is memory of a reader: a location in it needs "
-                f"its {GENERATION}"
-            )
         if ref.offset + ref.nbytes > self.nbytes:
             raise RequestRefused(
                 f"bytes {ref.offset} to {ref.offset + ref.nbytes} are not all within the "
@@ -239,8 +169,8 @@ class SharedSegment:
         return at
 
     def _check_size(self, end: int) -> None:
-        """Raise RequestRefused if the object has shrunk; a mapped one cannot shrink."""
-        if self._mapped is None and (size := os.fstat(self._fd).st_size) < end:
+        """Raise RequestRefused if the object has shrunk."""
+        if (size := os.fstat(self._fd).st_size) < end:
             raise self._shrunk(end, size)
 
     def _shrunk(self, end: int, size: int) -> RequestRefused:
@@ -278,18 +208,6 @@ class SharedSegment:
             yield fd
         finally:
             os.close(fd)
-
-
-def _map_if_sealed(fd: int, nbytes: int) -> memoryview | None:
-    """Map an object that is sealed against shrinking; return None if it is not sealed."""
-    try:
-        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-            return None
-        if os.fstat(fd).st_size < nbytes:  # it shrank before it was sealed
-            return None
-        return memoryview(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ))
-    except OSError:  # no support for seals, or no room for another mapping
-        return None
 
 
 def _lock(fd: int, at: int) -> None:

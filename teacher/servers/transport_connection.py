@@ -159,7 +159,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._incoming.buffers.close()
             self._incoming = None
         if self._session is not None:
-            self._session.release_regions(including_current=True)
+            self._session.opened_session = None  # unmap the reader's memory now
         if (call := self._call) is not None:
             self._call = None
             call.end()
@@ -345,9 +345,6 @@ class ReaderConnection(asyncio.BufferedProtocol):
             return
         if not self._transport.is_closing():
             self._send_deadline.write(task.result())
-        session = self._session
-        if not self._tasks and session is not None and len(session.regions) > 1:
-            session.release_regions()
         self._update_call()
         if self._reading_paused or self._refuses_requests:
             self._process()

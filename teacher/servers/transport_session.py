@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,20 +13,17 @@ from ...proto import frames
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
 from ...proto.frames import FramedTensor, FrameHeader, OpenFrame
-from ...proto.shared_buffer import BufferRef
-from ...proto.tensors import InferRequest, SlowToDecode
-from ...runtime.errors import EdlError, RequestRefused, WireError
+from ...proto.shared_buffer import BufferLocation
+from ...proto.tensors import InferRequest
+from ...runtime.errors import EdlError, WireError
 from ..predictor_jobs import RequestLabels
-from ..request import InputBuffers, deadline_of
-from .callers import CallCredentials, CallerIdentity
+from ..request import InputBuffers, RequestTooLarge, deadline_of
+from .callers import CallCredentials
+from .reader_memory import ReaderMemory
 from .servicer import RequestSpec
-from .shared_regions import RegionReader
 
 if TYPE_CHECKING:
     from .transport_listener import TransportListener
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -38,14 +33,14 @@ class OpenedSession:
     Attributes:
         opened: the frame.
         request: the common part of the requests, with empty arrays as inputs.
-        region: name of the region of shared memory; empty if there is none.
-        memory_error: why a requested region could not be registered.
+        memory: the memory of the reader; None without one.
+        memory_error: why the memory that the frame names cannot be read.
         spec: result of the check of `request` for the latest model; None before the first request.
     """
 
     opened: OpenFrame
     request: InferRequest
-    region: str = ""
+    memory: ReaderMemory | None = None
     memory_error: EdlError | None = None
     spec: RequestSpec | None = None
 
@@ -82,19 +77,17 @@ class TransportSession:
         credentials: of the caller; checked for each request.
 
     Attributes:
-        opened_session: the settings of the latest OPEN frame; None before the first OPEN frame.
-        regions: names of regions of shared memory, the latest last; running requests may still use
-            earlier regions.
+        opened_session: the settings of the latest OPEN frame; None before the first one, and when
+            the connection is lost.
     """
 
     def __init__(self, listener: TransportListener, credentials: CallCredentials) -> None:
         self._listener = listener
         self._credentials = credentials
         self._protocol = "tcp" if credentials.uid is None else "local"
-        # The caller of the latest check, and the revision of the accepted credentials then.
-        self._checked: tuple[CallerIdentity, object] | None = None
+        # `AccessControl.revision` at the latest check of the credentials; at first, none has it.
+        self._checked_revision = object()
         self.opened_session: OpenedSession | None = None
-        self.regions: list[str] = []
         self._described: tuple[object, ...] = ()  # content of the last description that was sent
 
     def open(self, payload: bytes) -> None:
@@ -109,20 +102,13 @@ class TransportSession:
         )
         self.opened_session = OpenedSession(opened, request)
         if opened.memory_key:
-            self._register_region(self.opened_session, f"edl-{secrets.token_hex(8)}")
-            if self.opened_session.region:
-                self.regions.append(self.opened_session.region)
-        self._described = ()
-
-    def release_regions(self, *, including_current: bool = False) -> None:
-        """Release earlier regions while no request is in work, or all at the connection's end."""
-        kept = 0 if including_current else 1
-        while len(self.regions) > kept:
-            region = self.regions.pop(0)
             try:
-                self._listener.servicer.memory.unregister(self._caller(), region)
+                self.opened_session.memory = ReaderMemory(
+                    opened.memory_key, opened.memory_bytes, self._credentials.uid
+                )
             except EdlError as error:
-                log.debug("cannot release a region now; it is swept later: %s", error)
+                self.opened_session.memory_error = error
+        self._described = ()
 
     async def answer(self, request: FramedRequest) -> bytes:
         """Answer a request with a RESULT or an ERROR frame."""
@@ -135,16 +121,16 @@ class TransportSession:
                 entry.received_bytes = header.nbytes or header.head_bytes
                 entry.model, caller_id = opened_session.opened.model, opened_session.opened.caller
                 entry.request_id = f"{caller_id}#{header.number}" if caller_id else ""
-                caller = self._caller()
+                self._check_credentials()
                 with entry.start_timing(entry.received_bytes) as timing:
-                    reading = None
+                    memory, locations = opened_session.memory, list[BufferLocation]()
                     if buffers is None:
-                        region = opened_session.region
-                        # `sweep` releases a reader's region after a minute without requests.
-                        if region and region not in servicer.memory.status(caller):
-                            self._register_region(opened_session, region)
-                        reading = RegionReader(servicer.memory, caller)
-                        arrays = _in_memory(request.head, opened_session, reading)
+                        if memory is None:
+                            raise opened_session.memory_error or WireError("no memory was opened")
+                        max_bytes = listener.config.max_message_bytes
+                        arrays, locations = _in_memory(
+                            memory, request.head, opened_session.opened, max_bytes
+                        )
                     else:
                         arrays = buffers.arrays
                         _check_booleans(opened_session.opened.inputs, arrays)
@@ -158,8 +144,8 @@ class TransportSession:
                     inputs = dict(zip(opened_session.request.inputs, arrays, strict=True))
                     labels = await servicer.label(spec, inputs, deadline_s, timing, buffers)
                     try:
-                        if reading is not None:
-                            reading.check()
+                        if memory is not None:
+                            memory.check(locations)
                         timing.labels_ready(len(arrays[0]), labels.device_seconds)
                         frame = self._result(header.number, spec, labels)
                         entry.sent_bytes = len(frame)
@@ -168,9 +154,7 @@ class TransportSession:
                         labels.release()
         except EdlError as error:
             listener.recorder.refused(error)
-            memory_fails = buffers is None and (
-                not opened_session.region or isinstance(error, _NotMapped)
-            )
+            memory_fails = buffers is None and opened_session.memory is None
             return frames.error_frame(header.number, error, shared_memory_failed=memory_fails)
 
     def _result(self, number: int, spec: RequestSpec, labels: RequestLabels) -> bytes:
@@ -197,28 +181,12 @@ class TransportSession:
         self._described = described  # not earlier: `result_frame` may refuse a large answer
         return b"".join(pieces)
 
-    def _register_region(self, opened_session: OpenedSession, region: str) -> None:
-        """Register the memory of a session as `region`, or record the error."""
-        opened = opened_session.opened
-        try:
-            self._listener.servicer.memory.register(
-                self._caller(), region, opened.memory_key, offset=0, nbytes=opened.memory_bytes
-            )
-            opened_session.region = region
-        except EdlError as error:
-            opened_session.region, opened_session.memory_error = "", error
-
-    def _caller(self) -> CallerIdentity:
-        """Return the caller; check its credentials if the list of tokens has changed."""
+    def _check_credentials(self) -> None:
+        """Check the reader's credentials again if the list of tokens has changed."""
         admission = self._listener.admission
-        revision = admission.access.revision
-        if self._checked is None or self._checked[1] is not revision:
-            self._checked = admission.admit(self._credentials, "student"), revision
-        return self._checked[0]
-
-
-class _NotMapped(RequestRefused):
-    """The inputs are in memory that cannot be read in place."""
+        if self._checked_revision is not (revision := admission.access.revision):
+            admission.admit(self._credentials, "student")
+            self._checked_revision = revision
 
 
 def _check_booleans(tensors: Sequence[FramedTensor], arrays: Sequence[Array]) -> None:
@@ -227,25 +195,21 @@ def _check_booleans(tensors: Sequence[FramedTensor], arrays: Sequence[Array]) ->
             raise WireError(f"input {tensor.name!r} is BOOL and holds other bytes than 0 and 1")
 
 
-def _in_memory(head: bytes, opened_session: OpenedSession, reading: RegionReader) -> list[Array]:
-    """Return the inputs in place, as views of the reader's memory."""
-    if opened_session.memory_error is not None:
-        raise opened_session.memory_error
-    opened = opened_session.opened
+def _in_memory(
+    memory: ReaderMemory, head: bytes, opened: OpenFrame, max_bytes: int
+) -> tuple[list[Array], list[BufferLocation]]:
+    """Return the inputs as views of the reader's memory, and their locations."""
     shapes = frames.unpack_shapes(head, opened.inputs)
     shapes_bytes = 8 * sum(map(len, shapes))
     if len(head) != shapes_bytes + frames.BUFFER_LOCATION.size * len(shapes):
         raise WireError("the request in shared memory lacks a location for each input")
-    arrays, locations = [], frames.BUFFER_LOCATION.iter_unpack(head[shapes_bytes:])
+    packed = frames.BUFFER_LOCATION.iter_unpack(head[shapes_bytes:])
+    arrays, locations = [], list(map(BufferLocation._make, packed))
     for tensor, shape, location in zip(opened.inputs, shapes, locations, strict=True):
-        offset, generation, generation_offset = location
         nbytes = nbytes_of(tensor.datatype, shape) or 0
-        ref = BufferRef(opened_session.region, offset, nbytes, generation, generation_offset)
-        if not ref.is_possible:
-            raise WireError(f"input {tensor.name!r} has an invalid location")
-        try:
-            data = reading.read_in_place(ref)
-        except SlowToDecode:
-            raise _NotMapped("shared memory that may shrink is not read in place") from None
-        arrays.append(from_bytes(data, tensor.datatype, shape))
-    return arrays
+        if nbytes > max_bytes:
+            raise RequestTooLarge(
+                f"input {tensor.name!r} is larger than max ({nbytes} bytes vs. {max_bytes})"
+            )
+        arrays.append(from_bytes(memory.read(location, nbytes), tensor.datatype, shape))
+    return arrays, locations

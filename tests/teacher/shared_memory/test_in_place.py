@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,9 @@ import pytest
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.clients import LabelRequest
 from edl.proto.datatypes import StackedArray
-from edl.proto.shared_buffer import BufferRef, SharedBuffer, key_of
+from edl.proto.shared_buffer import BufferLocation, BufferRef, SharedBuffer, key_of
 from edl.runtime.errors import EdlError, RateLimited, RequestRefused, RetryableError
-from edl.teacher.servers import callers
-from edl.teacher.servers.callers import CallerIdentity
-from edl.teacher.servers.shared_regions import IDLE_S, RegionReader, SharedMemoryRegions
-from edl.teacher.servers.shared_segment import SharedSegment, open_object
+from edl.teacher.servers.reader_memory import ReaderMemory
 from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
 from edl.tests.proto.strategies import as_parameters
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
@@ -82,40 +77,20 @@ def test_labels_are_those_of_a_batch_that_is_sent(host: Sharing) -> None:
 
 
 def test_memory_that_grows_is_opened_anew_and_let_go_with_its_connection(host: Sharing) -> None:
-    memory = host.bench.servicer.memory
     for _ in range(3):
         host.grow()
         np.testing.assert_array_equal(host.double(host.put()), X * 2)
     assert host.sent_bytes < 1000, "none was sent"
-    assert len(memory.owners) == 1
+    wait_until(lambda: mappings_for_reading(host.arena) == 1)
     host.client.close()
-    wait_until(lambda: not memory.owners)
+    wait_until(lambda: mappings_for_reading(host.arena) == 0)
 
 
-def test_a_reader_that_was_idle_for_long_is_still_read_in_place(
-    host: Sharing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its memory has no name, so the sweep releases the region."""
-    memory = host.bench.servicer.memory
-    host.double(host.put())
-    monkeypatch.setattr(memory, "_clock", lambda: time.monotonic() + IDLE_S + 1)
-    memory.sweep()
-    assert not memory.owners
-    np.testing.assert_array_equal(host.double(host.put()), X * 2)
-    assert host.sent_bytes < 1000, "none was sent"
-    monkeypatch.setattr(SharedMemoryRegions, "register", no_room)
-    monkeypatch.setattr(memory, "_clock", lambda: time.monotonic() + 2 * (IDLE_S + 1))
-    memory.sweep()
-    heard = host.client.heard(LabelRequest({"x": host.put()}))
-    assert isinstance(heard.outcome, RateLimited)
-    assert heard.without_memory, "the arrays are sent instead"
-    np.testing.assert_array_equal(host.double(host.put()), X * 2)
-    host.client.close()
-    wait_until(lambda: not memory.owners)
-
-
-def no_room(*_: object, **__: object) -> None:
-    raise RateLimited("this teacher has no room for another region of shared memory")
+def mappings_for_reading(arena: SharedBuffer) -> int:
+    """How often this process has mapped the arena as a teacher does."""
+    inode = str(os.fstat(arena.fd).st_ino)
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    return sum(line[1] == "r--s" and line[4] == inode for line in lines)
 
 
 def test_unopenable_memory_is_told_apart(host: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,23 +172,13 @@ def test_the_places_of_a_late_request_are_left_alone(make: Make) -> None:
         assert owned.get(13, 1024) == b"another batch"
 
 
-@pytest.mark.parametrize("slash", ["", "/"])
-def test_lent_memory_needs_a_generation(slash: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "_TABLES", ())  # a caller without a connection
-    memory, caller = SharedMemoryRegions(), CallerIdentity("alice", "127.0.0.1", 0, os.geteuid())
-    with closing(Lender()) as lender:
-        _, place, _ = lender.put(X)
-        arena = lender.arena
-        memory.register(caller, lender.region, slash + arena.key, offset=0, nbytes=arena.size_bytes)
-        reading = RegionReader(memory, caller)
-        with pytest.raises(RequestRefused, match="needs its shared_memory_generation"):
-            reading.read(replace(place, generation=None))
-        assert bytes(reading.read(place)) == X.tobytes()
+def memory_of(fd: int, nbytes: int = 4096) -> ReaderMemory:
+    return ReaderMemory(key_of(os.getpid(), fd), nbytes, os.geteuid())
 
 
 def test_only_lent_memory_is_opened(tmp_path: Path, ending: ExitStack) -> None:
     with closing(Lender()) as lender:
-        os.close(open_object(lender.arena.key))
+        memory_of(lender.arena.fd)
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     opened = [ending.enter_context(closing(Arena.create())).fd]
     for fd in (file, *os.pipe()):
@@ -221,10 +186,45 @@ def test_only_lent_memory_is_opened(tmp_path: Path, ending: ExitStack) -> None:
         opened.append(fd)
     for fd in opened:
         with pytest.raises(RequestRefused, match="is not the memory of a reader"):
-            open_object(key_of(os.getpid(), fd))
+            memory_of(fd)
     for pid, fd in ((os.getpid(), 999_999), (4_194_305, 1)):
-        with pytest.raises(RequestRefused, match="cannot be opened"):
-            open_object(key_of(pid, fd))
+        with pytest.raises(RequestRefused, match="cannot be read: No such"):
+            ReaderMemory(key_of(pid, fd), 4096, os.geteuid())
+    with pytest.raises(RequestRefused, match="'edl-x' is not the key of"):
+        ReaderMemory("edl-x", 4096, os.geteuid())
+
+
+def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
+    ours = os.geteuid()
+    with closing(Lender()) as lender:
+        key, nbytes = lender.arena.key, lender.arena.size_bytes
+        for uid in (ours, 0):
+            ReaderMemory(key, nbytes, uid)
+        with pytest.raises(RequestRefused, match="only over the Unix socket"):
+            ReaderMemory(key, nbytes, None)
+        with pytest.raises(RequestRefused, match=f"belongs to user {ours}; the caller is user"):
+            ReaderMemory(key, nbytes, ours + 1)
+
+
+def test_a_place_beyond_the_lent_memory_is_refused() -> None:
+    with closing(Lender()) as lender:
+        record = lender.arena.put([X])
+        offset = record.arrays[0].offset
+        place = BufferLocation(offset, lender.arena.generation(offset), offset - 8)
+        nbytes = lender.arena.size_bytes
+        memory = memory_of(lender.arena.fd, nbytes)
+        assert bytes(memory.read(place, X.nbytes)) == X.tobytes()
+        for odd, size in (
+            (place, nbytes - offset + 1),
+            (place._replace(offset=nbytes), 1),
+            (place._replace(offset=1 << 63), 8),
+            (place._replace(generation_offset=offset - 7), 8),
+            (place._replace(generation_offset=nbytes), 8),
+        ):
+            with pytest.raises(RequestRefused, match="is not within the memory"):
+                memory.read(odd, size)
+        with pytest.raises(RetryableError, match="belongs to another request now"):
+            memory.read(place._replace(generation=7), 8)
 
 
 def test_memory_that_was_truncated_before_it_was_sealed_is_not_mapped(
@@ -243,9 +243,9 @@ def test_memory_that_was_truncated_before_it_was_sealed_is_not_mapped(
         return found
 
     os.ftruncate(fd, 8192)
+    with pytest.raises(RequestRefused, match="may shrink"):
+        memory_of(fd, 8192)
     monkeypatch.setattr(os, "fstat", truncate)
-    cut = SharedSegment(key_of(os.getpid(), fd), 0, 8192)
-    whole = SharedSegment(key_of(os.getpid(), fd), 0, 4096)
-    place = BufferRef("r", 64, 8, 0, 0)
-    assert cut.read_in_place(place) is None
-    assert whole.read_in_place(place) is not None
+    with pytest.raises(RequestRefused, match="too small"):
+        memory_of(fd, 8192)
+    memory_of(fd, 4096)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from edl.proto.shared_buffer import BufferRef
@@ -17,9 +14,9 @@ from edl.runtime.errors import EdlError, RateLimited, RequestRefused, RetryableE
 from edl.teacher.servers import callers, shared_regions
 from edl.teacher.servers.callers import CallCredentials, CallerIdentity
 from edl.teacher.servers.shared_regions import SharedMemoryRegions
-from edl.teacher.servers.shared_segment import FOLDER, SharedSegment
+from edl.teacher.servers.shared_segment import FOLDER
 from edl.tests.leaks import open_files
-from edl.tests.teacher.segments import Lender, Object, shared
+from edl.tests.teacher.segments import Object, shared
 
 HERE = CallerIdentity("anyone", "127.0.0.1", 1)
 OTHER = CallerIdentity("student:other", "127.0.0.1", 1)
@@ -27,13 +24,13 @@ AT = 64
 
 
 @pytest.fixture
-def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`HERE` and `OTHER` have no connections that the system could list."""
-    monkeypatch.setattr(callers, "_TABLES", ())
+def connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`HERE` and `OTHER` have connections of our user."""
+    monkeypatch.setattr(CallerIdentity, "listed_uid", lambda _: os.geteuid())
 
 
 @pytest.fixture
-def memory(no_table: None, monkeypatch: pytest.MonkeyPatch) -> SharedMemoryRegions:
+def memory(connected: None, monkeypatch: pytest.MonkeyPatch) -> SharedMemoryRegions:
     for name, limit in (("REGIONS", 3), ("REGION_BYTES", 1 << 20), ("REGIONS_IN_ALL", 4)):
         monkeypatch.setattr(shared_regions, name, limit)
     return SharedMemoryRegions(system=True)
@@ -82,35 +79,20 @@ def test_other_files_are_refused(memory: SharedMemoryRegions, owned: Object, kin
         odd.rmdir() if kind == "folder" else odd.unlink()
 
 
-def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
-    memory, ours = SharedMemoryRegions(), os.geteuid()
-    with closing(Lender()) as lender:
-        _, place, _ = lender.put(np.arange(12))
-        arena = lender.arena
-        memory.register(HERE, lender.region, arena.key, offset=0, nbytes=arena.size_bytes)
-        assert len(memory.read(replace(HERE, uid=ours), place)) == 96
-        with pytest.raises(RequestRefused, match="only over the Unix socket"):
-            memory.read(HERE, place)
-        with pytest.raises(RequestRefused, match=f"belongs to user {ours}"):
-            memory.read(replace(HERE, uid=ours + 1), place)
-        with pytest.raises(RequestRefused, match="is memory of a reader"):
-            memory.write(replace(HERE, uid=ours), place, memoryview(b"labels"))
-
-
 def test_named_memory_is_for_who_may_read_it_here(
-    memory: SharedMemoryRegions, owned: Object
+    owned: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RequestRefused, match="start it with --allow-system-shm"):
         register(SharedMemoryRegions(), owned)
-    for host in ("192.0.2.1", "2001:db8::1", "", "here"):
-        with pytest.raises(RequestRefused, match="for callers on this host"):
+    memory, ours = SharedMemoryRegions(system=True), os.geteuid()
+    for host in ("192.0.2.1", "2001:db8::1", "", "here", "127.0.0.1"):
+        with pytest.raises(RequestRefused, match="not known as that of a user of this host"):
             register(memory, owned, caller=CallerIdentity("anyone", host, 1))
-    segment, ours = SharedSegment(owned.key, 0, 8), os.geteuid()
-    assert HERE.listed_uid() == ours, "without a table it is our own user"
-    for uid in (ours, 0):
-        segment.check_user(uid)
+    monkeypatch.setattr(CallerIdentity, "listed_uid", lambda _: ours + 1)
     with pytest.raises(RequestRefused, match=f"belongs to user {ours}; the caller is user"):
-        segment.check_user(ours + 1)
+        register(memory, owned)
+    monkeypatch.setattr(CallerIdentity, "listed_uid", lambda _: 0)
+    register(memory, owned)
 
 
 def test_regions_belong_to_their_client(memory: SharedMemoryRegions, owned: Object) -> None:
@@ -188,7 +170,7 @@ def test_a_truncated_region_is_refused(
     assert owned.path.stat().st_size == 100, "nothing was written behind its end"
 
 
-def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, no_table: None) -> None:
+def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, connected: None) -> None:
     now = 0.0
     memory = SharedMemoryRegions(system=True, clock=lambda: now)
     register(memory, owned, "gone")
@@ -305,29 +287,24 @@ def test_peers_as_grpc_names_them_and_forms_of_one_address() -> None:
     assert (
         CallerIdentity("ann", "127.0.0.1", 1).owner != CallerIdentity("bob", "127.0.0.1", 1).owner
     )
-    assert CallerIdentity("ann", "::ffff:127.0.0.1", 1).is_here()
-    assert CallerIdentity("ann", "::1", 1).is_here()
 
 
 @pytest.mark.parametrize(
     ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
 )
-def test_the_user_of_a_connection_is_known(
-    family: socket.AddressFamily, host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_user_of_a_connection_is_known(family: socket.AddressFamily, host: str) -> None:
     ours = os.geteuid()
     with socket.create_server((host, 0), family=family) as server:
         where = server.getsockname()[:2]
         with socket.create_connection(where) as connection, server.accept()[0]:
-            monkeypatch.setattr(os, "geteuid", lambda: -1)  # what it must not fall back to
             caller = CallerIdentity("ann", host, connection.getsockname()[1])
             assert caller.listed_uid() == ours
             with socket.socket(family) as unconnected:
                 unconnected.bind((host, 0))
-                with pytest.raises(RequestRefused, match="not clear which user"):
+                with pytest.raises(RequestRefused, match="not known as that of a user"):
                     CallerIdentity("ann", host, unconnected.getsockname()[1]).listed_uid()
             connection.shutdown(socket.SHUT_WR)  # nobody's, as the system lists it from now on
-            with pytest.raises(RequestRefused, match="not clear which user"):
+            with pytest.raises(RequestRefused, match="not known as that of a user"):
                 caller.listed_uid()
 
 
@@ -346,5 +323,5 @@ def test_the_user_is_that_of_the_established_connection(tmp_path: Path) -> None:
         # Another user may have the same address and port, if it has another peer.
         other = "   3: 0100007F:1388 0200007F:0051 01 00000000:00000000 00:00000000 00000000   4\n"
         (tmp_path / "tcp").write_text(table + other)
-        with pytest.raises(RequestRefused, match="not clear which user"):
+        with pytest.raises(RequestRefused, match="not known as that of a user"):
             CallerIdentity("ann", "127.0.0.1", 5000).listed_uid()
