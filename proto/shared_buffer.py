@@ -70,12 +70,6 @@ class BufferRef:
         adjacent = self.offset - GENERATION_BYTES
         return adjacent if self.generation_offset is None else self.generation_offset
 
-    @property
-    def is_possible(self) -> bool:
-        """Whether the generation, if there is one, lies before the tensor."""
-        latest = self.offset - GENERATION_BYTES
-        return self.generation is None or 0 <= self.generation_at <= latest
-
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Parameter]) -> Self | None:
         """Read the location from a tensor's parameters; None if they name none.
@@ -96,7 +90,8 @@ class BufferRef:
         )
         nbytes = _number(parameters, BYTE_SIZE)
         ref = cls(region, _number(parameters, OFFSET), nbytes, generation, generation_offset)
-        if not ref.is_possible:
+        latest = ref.offset - GENERATION_BYTES
+        if generation is not None and not 0 <= ref.generation_at <= latest:
             raise WireError(
                 f"the {GENERATION_BYTES} bytes of a generation must lie in the region before the "
                 f"tensor; {OFFSET} is {ref.offset}, {GENERATION_OFFSET} is {generation_offset}"

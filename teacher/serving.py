@@ -176,7 +176,7 @@ class TeacherLifecycle:
                 self._batcher,
                 self._recorder,
                 SharedMemoryRegions(
-                    config.server.max_message_bytes, system=config.server.allow_system_shm
+                    config.server.max_message_bytes, enabled=config.server.allow_system_shm
                 ),
             )
             self._server = TeacherServer(

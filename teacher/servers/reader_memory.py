@@ -11,18 +11,16 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import struct
 from collections.abc import Iterable
 from typing import Final
 
 from ...proto.datatypes import quoted
-from ...proto.shared_buffer import BufferLocation, SharedBuffer, descriptor_of
+from ...proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuffer, descriptor_of
 from ...runtime.errors import RequestRefused, RetryableError
 from .shared_segment import check_user
 
 #: The kernel's name for memory files of our readers.
 _READER_MEMORY: Final = f"/memfd:{SharedBuffer.NAME} "
-_GENERATION: Final = struct.Struct("<Q")
 
 
 class ReaderMemory:
@@ -67,7 +65,7 @@ class ReaderMemory:
             RetryableError: the location belongs to another request now.
         """
         end = location.offset + nbytes
-        generation_end = location.generation_offset + _GENERATION.size
+        generation_end = location.generation_offset + GENERATION_BYTES
         if not generation_end <= location.offset <= end <= len(self._mapped):
             raise RequestRefused(f"{location} with {nbytes} bytes is not within the memory")
         self.check([location])
@@ -76,7 +74,8 @@ class ReaderMemory:
     def check(self, locations: Iterable[BufferLocation]) -> None:
         """Raise RetryableError if any of these locations belongs to another request now."""
         for location in locations:
-            found = _GENERATION.unpack_from(self._mapped, location.generation_offset)[0]
+            at = location.generation_offset
+            found = int.from_bytes(self._mapped[at : at + GENERATION_BYTES], "little")
             if found != location.generation:
                 raise RetryableError(
                     f"the location at {location.offset} belongs to another request now: its "

@@ -61,7 +61,7 @@ class SharedMemoryRegions:
 
     Args:
         max_input_bytes: limit of the bytes of one input.
-        system: whether regions may be registered.
+        enabled: whether regions may be registered.
         clock: seconds, monotonic.
     """
 
@@ -69,11 +69,11 @@ class SharedMemoryRegions:
         self,
         max_input_bytes: int = 256 << 20,
         *,
-        system: bool = False,
+        enabled: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_input_bytes = max_input_bytes
-        self._system = system
+        self._enabled = enabled
         self._clock = clock
         self._lock = threading.Lock()
         self._regions: dict[str, dict[str, SharedSegment]] = {}  # owner -> name -> segment
@@ -90,7 +90,7 @@ class SharedMemoryRegions:
         """
         if not 0 < len(name) <= _MAX_NAME:
             raise RequestRefused(f"a region's name has 1 to {_MAX_NAME} characters: {quoted(name)}")
-        if not self._system:
+        if not self._enabled:
             raise RequestRefused(
                 "this teacher accepts no named shared memory: send tensors in the request, or start"
                 " it with --allow-system-shm"

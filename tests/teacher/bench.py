@@ -45,7 +45,7 @@ class Bench:
         self.labeller = FakeLabeller()
         self.at_end = ExitStack()  # what is to be done before it stops
         self.recorder = Recorder()
-        memory = SharedMemoryRegions(system=config.get("allow_system_shm", False))
+        memory = SharedMemoryRegions(enabled=config.get("allow_system_shm", False))
         both: Any = self.labeller
         self.servicer = InferenceServicer(self.identity, both, both, self.recorder, memory)
         self.server = TeacherServer(

@@ -10,10 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from edl.proto.arena import Array, Record
-from edl.proto.shared_buffer import BufferRef, SharedBuffer
 from edl.teacher.servers.shared_segment import FOLDER, PREFIX
-from edl.tests.buffer_locations import located
 
 
 class Object:
@@ -70,25 +67,3 @@ def shared(nbytes: int, folder: Path = FOLDER) -> Iterator[Object]:
     """An object that is gone at the end of the `with`."""
     with closing(Object(nbytes, folder)) as found:
         yield found
-
-
-class Lender:
-    """Memory that is lent to a server as a region."""
-
-    def __init__(self) -> None:
-        self.arena = SharedBuffer.create(1 << 20)
-        self.region = uuid.uuid4().hex
-
-    def put(self, x: Array) -> tuple[Array, BufferRef, Record]:
-        """A copy of `x` in the memory, where it lies, and the record that frees it."""
-        record = self.arena.put([x])
-        lying = self.arena.get(record.arrays[0])
-        return lying, self.place(lying), record
-
-    def place(self, lying: Array) -> BufferRef:
-        found = located(self.arena, lying)
-        assert found is not None
-        return BufferRef(self.region, found.offset, lying.nbytes, *found[1:])
-
-    def close(self) -> None:
-        self.arena.close()

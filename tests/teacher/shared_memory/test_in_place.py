@@ -23,7 +23,7 @@ from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
 from edl.tests.proto.strategies import as_parameters
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.segments import Lender, shared
+from edl.tests.teacher.segments import shared
 from edl.tests.teacher.servers.frames_client import FramesClient
 from edl.tests.waiting import wait_until
 
@@ -177,8 +177,8 @@ def memory_of(fd: int, nbytes: int = 4096) -> ReaderMemory:
 
 
 def test_only_lent_memory_is_opened(tmp_path: Path, ending: ExitStack) -> None:
-    with closing(Lender()) as lender:
-        memory_of(lender.arena.fd)
+    with closing(SharedBuffer.create(1 << 20)) as arena:
+        memory_of(arena.fd)
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     opened = [ending.enter_context(closing(Arena.create())).fd]
     for fd in (file, *os.pipe()):
@@ -196,8 +196,8 @@ def test_only_lent_memory_is_opened(tmp_path: Path, ending: ExitStack) -> None:
 
 def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
     ours = os.geteuid()
-    with closing(Lender()) as lender:
-        key, nbytes = lender.arena.key, lender.arena.size_bytes
+    with closing(SharedBuffer.create(1 << 20)) as arena:
+        key, nbytes = arena.key, arena.size_bytes
         for uid in (ours, 0):
             ReaderMemory(key, nbytes, uid)
         with pytest.raises(RequestRefused, match="only over the Unix socket"):
@@ -207,12 +207,12 @@ def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
 
 
 def test_a_place_beyond_the_lent_memory_is_refused() -> None:
-    with closing(Lender()) as lender:
-        record = lender.arena.put([X])
+    with closing(SharedBuffer.create(1 << 20)) as arena:
+        record = arena.put([X])
         offset = record.arrays[0].offset
-        place = BufferLocation(offset, lender.arena.generation(offset), offset - 8)
-        nbytes = lender.arena.size_bytes
-        memory = memory_of(lender.arena.fd, nbytes)
+        place = BufferLocation(offset, arena.generation(offset), offset - 8)
+        nbytes = arena.size_bytes
+        memory = memory_of(arena.fd, nbytes)
         assert bytes(memory.read(place, X.nbytes)) == X.tobytes()
         for odd, size in (
             (place, nbytes - offset + 1),

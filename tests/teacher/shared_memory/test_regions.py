@@ -33,7 +33,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> None:
 def memory(connected: None, monkeypatch: pytest.MonkeyPatch) -> SharedMemoryRegions:
     for name, limit in (("REGIONS", 3), ("REGION_BYTES", 1 << 20), ("REGIONS_IN_ALL", 4)):
         monkeypatch.setattr(shared_regions, name, limit)
-    return SharedMemoryRegions(system=True)
+    return SharedMemoryRegions(enabled=True)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_named_memory_is_for_who_may_read_it_here(
 ) -> None:
     with pytest.raises(RequestRefused, match="start it with --allow-system-shm"):
         register(SharedMemoryRegions(), owned)
-    memory, ours = SharedMemoryRegions(system=True), os.geteuid()
+    memory, ours = SharedMemoryRegions(enabled=True), os.geteuid()
     for host in ("192.0.2.1", "2001:db8::1", "", "here", "127.0.0.1"):
         with pytest.raises(RequestRefused, match="not known as that of a user of this host"):
             register(memory, owned, caller=CallerIdentity("anyone", host, 1))
@@ -172,7 +172,7 @@ def test_a_truncated_region_is_refused(
 
 def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, connected: None) -> None:
     now = 0.0
-    memory = SharedMemoryRegions(system=True, clock=lambda: now)
+    memory = SharedMemoryRegions(enabled=True, clock=lambda: now)
     register(memory, owned, "gone")
     with shared(4096) as kept:
         register(memory, kept, "kept")
