@@ -180,9 +180,9 @@ def array_to_json(array: Array) -> list[Any]:
 HEAD_LENGTH: Final = "Inference-Header-Content-Length"
 #: Parameter of a tensor: the number of bytes behind the JSON object that hold its elements.
 BINARY_SIZE: Final = "binary_data_size"
-#: Parameter of one requested output, and parameter of a request for all its outputs. Both ask the
-#: server to send elements as bytes.
+#: Parameter of a requested output: whether the server sends its elements as bytes.
 BINARY: Final = "binary_data"
+#: Parameter of a request: the same for all outputs that do not have `BINARY`.
 BINARY_DEFAULT: Final = "binary_data_output"
 
 #: Types of the parameters of a response that are kept.

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 #: Maximum number of lines of a job that wait for `pass_lines`, and of characters per line.
 _KEPT_LINES: Final = 2000
 _LINE_CHARS: Final = 1000
-#: Seconds that a `command` has to end after its runner has died.
+#: Seconds in which a node of a job with `command:` has to end after its runner has died.
 _ORPHAN_GRACE_S: Final = 5.0
 
 
@@ -134,7 +134,7 @@ class NodeGroup:
         return leaving
 
     def shorten_deadlines(self, now_s: float, within_s: float) -> None:
-        """Shorten the deadlines of leaving nodes to `within_s` from now, as slots are needed."""
+        """End all leaving nodes in at most `within_s` from now, because others need slots."""
         for node in self.all:
             if node.leaving:
                 node.deadline_s = min(node.deadline_s, now_s + within_s)
@@ -187,8 +187,9 @@ class TrainingProgress:
 
     Attributes:
         progress: share of completed steps, 0 to 1; None: unknown.
-        steady: whether the training's generation has completed a step, and has as many nodes as run
-            on this machine, or as many as a step has rows for: then the others wait in reserve.
+        steady: whether the training's generation has completed a step, and no node is about to join
+            it: it has all nodes of this machine, or a step has too few rows for the ranks of one
+            more node.
     """
 
     progress: float | None = None
@@ -279,7 +280,7 @@ class JobRun:
         self.not_before_s = 0.0
         self.reported: JobProgress | None = None
         self.replaced = False
-        self._first_ms = before.first_ms
+        self._begun_ms = before.first_ms
         self._refusal = ""
         self._why_failed = before.reason.removeprefix(_LEAVING) if self.endings.broken else ""
 
@@ -354,8 +355,8 @@ class JobRun:
         """
         staying, leaving = len(self.nodes.staying), self.nodes.leaving_count
         least, _ = self.limits
-        if not self._first_ms and staying >= least:
-            self._first_ms = now_ms
+        if not self._begun_ms and staying >= least:
+            self._begun_ms = now_ms
         state = state_of(
             self.endings,
             stop=self.job.desired.stop,
@@ -363,14 +364,14 @@ class JobRun:
             min_nodes=least,
             nodes=staying,
             leaving=leaving,
-            begun=bool(self._first_ms),
+            begun=bool(self._begun_ms),
         )
         progress = JobProgress(
             state,
             0 if self.stopping else self.target,
             staying + leaving,
             self._reason_of(state),
-            self._first_ms,
+            self._begun_ms,
             0,
             self.endings.failures,
             tuple(sorted(node.slot for node in self.nodes.all)),
